@@ -23,6 +23,7 @@ USES = {
     "nodes": ("gemma", "nodes", ()),
     "openshift": ("minimal/lyrics-demo", "openshift", ()),
     "pretrain": ("minimal/pipeline", "scenario", ()),
+    "rewards": ("arithmetic", "rewards", ()),
     "songs": ("minimal/lyrics-demo", "  songs", ()),
     "serve": ("minimal/last-layers", "serve", ("--set", "serve={}")),
     "stages": ("minimal/stages", "scenario", ()),

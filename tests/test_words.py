@@ -6,7 +6,9 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import textstat
@@ -104,7 +106,10 @@ PHRASES, PHRASES_IN_CODE = compiled(INSTEAD | READ), compiled(INSTEAD | IN_CODE)
 MOST_WORDS, MOST_WORDS_OF_A_PAGE = 20, 30
 # Flesch's reading ease; 60 to 70 is plain English. Names of settings and commands are not counted.
 EASE = 60
-MESSAGES = sorted((ROOT / "tests" / "golden" / "messages").rglob("*.txt"))
+MESSAGES = [
+    *sorted((ROOT / "tests" / "golden" / "messages").rglob("*.txt")),
+    *sorted((ROOT / "runner").rglob("messages.toml")),
+]
 SCHEMAS = sorted([*(ROOT / "runner").rglob("schema.yaml"), *(ROOT / "runner").rglob("sections.yaml")])
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
 # The rooms of the code, and the modules beside them.
@@ -143,8 +148,14 @@ def words(sentence: str) -> int:
     return sum(bool(re.search(r"[A-Za-z]", word)) for word in sentence.split())
 
 
-def messages(text: str) -> Iterator[str]:
-    """The lines of golden messages that are sentences: no tables, rows of data or emitted files."""
+def messages(file: Path) -> Iterator[str]:
+    """The lines of golden messages that are sentences: no tables, rows of data or emitted files; and those of a table of
+    messages, whether or not a test gets them."""
+    text = file.read_text("utf-8")
+    if file.suffix == ".toml":
+        every = (line for message in tomllib.loads(text).values() for line in "\n".join(message.values()).splitlines())
+        yield from (re.sub(r"\{[^}]*\}", "NAME", line) for line in every)
+        return
     for line in text.splitlines():
         said = quoted(line.strip().replace("<tmp>", "").replace("<root>", ""))
         if line.startswith("    ") and not re.search(r" {3,}\S|[│┃━|{}<>]|^\s*(?:#|\d+ \|)", said):
@@ -218,13 +229,13 @@ def test_docstrings_and_comments_have_none(room):
 
 @pytest.mark.parametrize("file", MESSAGES, ids=name)
 def test_messages_have_none(file):
-    lines = list(messages(file.read_text("utf-8")))
+    lines = list(messages(file))
     assert lines and [f"{hit}: {line}" for line in lines for hit in found(quoted(line))] == []
 
 
 @pytest.mark.parametrize("file", MESSAGES, ids=name)
 def test_a_sentence_of_a_message_has_at_most_20_words(file):
-    said = [one for line in messages(file.read_text("utf-8")) for one in sentences(quoted(line)) if one.endswith(".")]
+    said = [one for line in messages(file) for one in sentences(quoted(line)) if one.endswith(".")]
     assert said and [one for one in dict.fromkeys(said) if words(one) > MOST_WORDS] == []
 
 
@@ -236,7 +247,7 @@ def test_a_page_is_easy_to_read(page):
 
 
 def test_all_messages_together_are_easy_to_read():
-    said = " ".join(line for file in MESSAGES for line in messages(file.read_text("utf-8")) if line.endswith("."))
+    said = " ".join(line for file in MESSAGES for line in messages(file) if line.endswith("."))
     assert len(said) > 10_000 and textstat.flesch_reading_ease(quoted(said)) >= EASE
 
 
@@ -263,6 +274,6 @@ def test_one_word_stands_for_one_thing():
     unused = [word.strip() for use, other in rows if use not in ("use", "---") for word in other.split(",")]
     assert len(unused) >= 8
     texts = {name(page): prose(page.read_text("utf-8")) for page in WRITTEN if page.name != "glossary.md"}
-    texts |= {name(file): "\n".join(map(quoted, messages(file.read_text("utf-8")))) for file in MESSAGES}
+    texts |= {name(file): "\n".join(map(quoted, messages(file))) for file in MESSAGES}
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, unused))})\b", re.IGNORECASE)
     assert {place: hits for place, text in texts.items() if (hits := pattern.findall(text))} == {}

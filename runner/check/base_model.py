@@ -14,7 +14,7 @@ from runner.scenarios.shared import sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.files import read_record
 from runner.tools.names import hub_name, listed, nearest
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 
@@ -34,9 +34,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
     elif not recipe.model_facts:
         yield unknown(recipe)
     elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
-        message = f"The folder `{base}` is not on this machine. Its description comes from `{lock.LOCK}`."
-        hint = "Keep the folder beside the recipe on the machine that runs or submits it."
-        yield recipe.note("model.base", message, hint)
+        yield recipe.note("model.base", *worded("check.described-by-lock", base=base, lock=lock))
 
 
 # The fields of a `config.json`. A person may have corrected the other lines of a lock.
@@ -71,8 +69,7 @@ def unknown(recipe: Recipe) -> Problem:
     """The problem that the base model is unknown. It does not prevent a copy of the recipe or a lock file beside it."""
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
     if named := hub_name(base):
-        message = f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`."
-        return recipe.problem("model.base", message, f"Write the name alone: `{named}`.")
+        return recipe.problem("model.base", *worded("check.page-address", base=base, named=named))
     if config := models.config_of(base, recipe.folder):
         return _no_geometry(recipe, config)
     if no_folder := _no_folder(recipe):
@@ -124,8 +121,7 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
         wrong = f"lacks `{error.args[0]}`"
     except models.NO_GEOMETRY:
         pass
-    message = f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown."
-    return recipe.problem("model.base", message, "Copy the file again from the model's source.")
+    return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
 
 
 def looked_at(recipe: Recipe) -> Iterator[Problem]:
@@ -133,9 +129,7 @@ def looked_at(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if _base(recipe) else None
     if facts is None or facts.model_type in catalog.model_types():
         return
-    message = f"`{recipe.model.base}` has the type `{facts.model_type}`, which was never tried here. Which of its layers LoRA adapts is a guess, and there are no formulas for its memory and time."
-    hint = "`recipe plan --exact` builds the real model and counts. `recipe rehearse` trains a twin of it."
-    yield recipe.note("model.base", message, hint)
+    yield recipe.note("model.base", *worded("check.type-never-tried", recipe=recipe, facts=facts))
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
@@ -144,9 +138,7 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
         return
     model, facts = recipe.model, recipe.model_facts
     if facts and facts.custom_code and not model.trust_remote_code:
-        message = f"`{model.base}` brings its own code, which would run with your rights wherever this recipe runs. It was never tried with the packages that recipe-runner uses."
-        hint = "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`. Or use a model without its own code: `recipe models` lists the catalog."
-        yield recipe.problem("model.base", message, hint)
+        yield recipe.problem("model.base", *worded("check.custom-code", model=model))
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
     if model.trust_remote_code and on_hub and not FULL_COMMIT.match(recipe.model_revision):
         message = f"The recipe trusts the model's own code, but its revision `{model.revision}` can change. The model's owner could put other code there, which would run with your rights."
@@ -160,9 +152,7 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if not facts or recipe.data.get("chat_template") != "chatml" or facts.chat_template in ("", "chatml"):
         return
-    message = f"`{_base(recipe)}` does not know ChatML's special tokens, so it could not learn where an answer ends."
-    hint = "Write `chat_template: auto`, which uses the special tokens of the model."
-    yield recipe.problem("data.chat_template", message, hint, mending="auto")
+    yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
 
 
 def own_template(recipe: Recipe) -> Iterator[Problem]:
@@ -175,9 +165,7 @@ def own_template(recipe: Recipe) -> Iterator[Problem]:
         template = read_record(folder / "tokenizer_config.json").get("chat_template")
         has_template = bool(template) or any(folder.glob("chat_template*"))
     if not has_template:
-        message = f"The tokenizer of `{recipe.model.base}` has no chat template, like those of most base models."
-        hint = "Write `chat_template: auto`, or use the model's version for conversations."
-        yield recipe.problem("data.chat_template", message, hint, mending="auto")
+        yield recipe.problem("data.chat_template", *worded("check.no-chat-template", recipe=recipe), mending="auto")
 
 
 def advised_precision(recipe: Recipe) -> str:
@@ -218,9 +206,7 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
     asked = recipe.settings.get("train", {}).get("cross_entropy") == "fused"
     if facts and asked and facts.model_type not in catalog.fused_loss_models():
-        message = f"Axolotl has no fused cross-entropy for models of type `{facts.model_type}`."
-        hint = "Write `cross_entropy: auto`, which uses the chunked one for this model."
-        yield recipe.problem("train.cross_entropy", message, hint, mending="auto")
+        yield recipe.problem("train.cross_entropy", *worded("check.no-fused-loss", facts=facts), mending="auto")
 
 
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from runner import parts
 from runner.check import validate
 from runner.recipe import lock, reading
 from runner.recipe.overrides import Override
-from runner.tools.problem import Problem, Stop, errors_of, report_bug
+from runner.tools.problem import Problem, Stop, errors_of, report_bug, worded
 from runner.tools.run_files import RUN
 
 ENDINGS = (".yaml", ".yml")
@@ -48,8 +48,7 @@ def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
         if not meant:
             number = "The one YAML file" if len(below) == 1 else f"None of the {len(below)} YAML files"
             looks = "does not look" if len(below) == 1 else "looks"
-            message = f"{number} below `{path}` {looks} like a recipe, which has a line `scenario`."
-            raise Stop(message, "Name a recipe, or check every file with `--strict`.", code=2)
+            raise Stop(*worded("check.no-scenario", number=number, path=path, looks=looks), code=2)
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
     return RecipeFiles(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))

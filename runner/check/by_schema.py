@@ -19,7 +19,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import BROKEN, Settings, rows_of, with_defaults
 from runner.tools import packaged
 from runner.tools.names import listed, nearest, setting
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -40,9 +40,9 @@ def schema_text(scenario: str) -> str:
     ours = file.read_text(encoding="utf-8") if file.is_file() else ""
     if ours and not any(part.foreign for part in parts.found().values()):
         return ours
-    whole = json.loads(ours) if ours else scenarios.composed(scenario)
-    whole["properties"] |= scenarios.foreign_sections()
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    whole: Schema = json.loads(ours) if ours else scenarios.composed(scenario)
+    properties = {**whole["properties"], **scenarios.foreign_sections()}
+    return json.dumps({**whole, "properties": properties}, indent=2, ensure_ascii=False) + "\n"
 
 
 @cache
@@ -158,8 +158,7 @@ def scenario_problem(document: Document) -> Problem | None:
     at, scenario, known = ("scenario",), document.data.get("scenario"), scenarios.names()
     choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
-        message = f"`{near}` is not a setting of a recipe."
-        return document.problem((near,), message, "Did you mean `scenario`?", key=True)
+        return document.problem((near,), *worded("check.no-setting", near=near), key=True)
     if scenario is None:
         return document.problem(at, "The recipe lacks `scenario`, which selects the kind of training.", choices)
     if part := parts.missing("scenarios", str(scenario)):

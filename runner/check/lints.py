@@ -6,7 +6,7 @@ from functools import cache
 
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools import packaged
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 # Above these learning rates, runs of our starters and of the papers that they name diverge. Images with SGD tolerate
 # more.
@@ -31,8 +31,7 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
         rate = section["learning_rate"]
         if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
-            message = f"A learning rate of {rate:g} makes almost every model diverge."
-            yield recipe.note((name, "learning_rate"), message, f"Usual is {usual}.")
+            yield recipe.note((name, "learning_rate"), *worded("check.learning-rate-diverges", rate=rate, usual=usual))
         elif scaled and section.get("learning_rate_scaling") == "linear" and rate * gpus > HIGHEST_SCALED:
             message = f"Multiplied by {gpus} GPUs, the learning rate is {rate * gpus:g}, which makes almost every model diverge."
             hint = "Write `learning_rate_scaling: none`. Usual values are 1e-5 to 5e-4 in total."
@@ -43,11 +42,9 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
     for name, section in _sections(recipe):
         ratio, epochs = section.get("warmup_ratio"), section.get("epochs")
         if ratio is not None and ratio > LONGEST_WARMUP:
-            message = f"The learning rate rises for {ratio:.0%} of the steps, and training ends soon after."
-            yield recipe.note((name, "warmup_ratio"), message, "Usual values are 0.03 to 0.1.")
+            yield recipe.note((name, "warmup_ratio"), *worded("check.long-warmup", ratio=ratio))
         if epochs is not None and epochs < FEWEST_EPOCHS:
-            message = f"{epochs:g} epochs use {epochs:.1%} of the rows. The others are never trained on."
-            yield recipe.note((name, "epochs"), message, "Usual values are 1 to 5.")
+            yield recipe.note((name, "epochs"), *worded("check.less-than-an-epoch", epochs=epochs))
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
@@ -75,11 +72,9 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sets():
         asked, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in ("question", "answer"))
         if taught and taught <= asked:
-            message = "`answer` is the same as `question`, so the model would learn to repeat it."
-            yield recipe.note((*home, "answer"), message, "Name the column with the answers.")
+            yield recipe.note((*home, "answer"), *worded("check.answer-is-question"))
         if section.get("chosen") and section["chosen"] == section.get("rejected"):
-            message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
-            yield recipe.problem((*home, "rejected"), message, "Name the column with the worse answers.")
+            yield recipe.problem((*home, "rejected"), *worded("check.chosen-is-rejected"))
 
 
 def prompts(recipe: Recipe) -> Iterator[Problem]:
@@ -87,11 +82,9 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") or ""
         if mark := _MARK.search(text):
-            message = f"`{mark[0]}` in the system prompt belongs to a chat template, which adds its marks itself."
-            yield recipe.note((*home, "system_prompt"), message, "Leave it out.")
+            yield recipe.note((*home, "system_prompt"), *worded("check.template-marks", mark=mark))
         elif column := _COLUMN.search(text):
-            message = f"`{column[0]}` is not replaced in the system prompt, because that is the same for every row."
-            yield recipe.note((*home, "system_prompt"), message, "Use columns in `question` and `answer`.")
+            yield recipe.note((*home, "system_prompt"), *worded("check.column-in-prompt", column=column))
 
 
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -100,8 +93,7 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
         words = len((section.get("system_prompt") or "").split())
         where, length = recipe.longest_row(home)
         if length and words >= length:
-            message = f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out. No row would remain."
-            yield recipe.problem(where, message, "Raise `sequence_len`, or shorten `system_prompt`.")
+            yield recipe.problem(where, *worded("check.prompt-too-long", words=words, length=length))
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
@@ -123,12 +115,9 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
         rest = line[place.column - 1 + place.width :]
         plain = "#" in rest and "\n" not in value and line[place.column - 1 :].startswith(value)
         if plain and (cut := re.match(r"\s+(#[^\s#]\S*)", rest)):
-            message = f"The text ends before `{cut[1]}`, because YAML reads ` #` as the start of a comment."
-            hint = "Put the whole text in quotes. If you want a comment, write a space after the #."
-            yield recipe.note(path, message, hint)
+            yield recipe.note(path, *worded("check.cut-by-comment", cut=cut))
         if value[:1] in _QUOTES:
-            message = f"`{value[0]}` is a typographic quotation mark, which becomes part of the text."
-            yield recipe.note(path, message, "Use straight quotes, `\"` or `'`, or none.")
+            yield recipe.note(path, *worded("check.typographic-quote", value=value))
 
 
 _QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)

@@ -20,7 +20,7 @@ from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Sharding
@@ -110,17 +110,14 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
     for name in ("train", "pretrain"):
         section = recipe.settings.get(name) or {}
         if section.get("warmup_ratio") is not None and section.get("warmup_steps") is not None:
-            message = f"`{name}` has both `warmup_ratio` and `warmup_steps`, and only one can apply."
-            yield recipe.problem(f"{name}.warmup_steps", message, "Delete one of the two lines.")
+            yield recipe.problem(f"{name}.warmup_steps", *worded("check.two-warmups", name=name))
 
 
 def counted_here(recipe: Recipe) -> Iterator[Problem]:
     """A recipe that names no machines is for this one."""
     named = "openshift" in recipe.settings or "nodes" in recipe.settings
     if not named and recipe.machines.nodes > 1:
-        message = f"`nodes` is {recipe.machines.nodes}, but no section says where these machines are. Training would use this machine alone."
-        hint = "Write `nodes: 1`, or add the section `openshift` (for a cluster) or `nodes` (for plain machines)."
-        yield recipe.note("machines.nodes", message, hint)
+        yield recipe.note("machines.nodes", *worded("check.nodes-without-section", recipe=recipe))
 
 
 # No machine has less or more, so another unit was meant.
@@ -147,8 +144,7 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
     """A limit of zero would end training after its first step, and count it as finished."""
     limits = recipe.settings.get("limits") or {}
     if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
-        hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
-        yield recipe.problem("limits.time", f"A time limit of {time[:40]} is not plausible.", hint)
+        yield recipe.problem("limits.time", *worded("check.impossible-time-limit", time=time[:40]))
     if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
         hint = "Write the memory of one GPU, or less, with its unit: `gpu_memory: 45 GB`."
         yield recipe.problem("limits.gpu_memory", f"A limit of {memory[:40]} of GPU memory is not plausible.", hint)
@@ -167,12 +163,9 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
             gpu = catalog.gpu(recipe.machines.gpu)
             has_flash = precision != "fp32" and (gpu is None or gpu.bf16)
             flash = f"`attention: {FLASH}` under `model`, or " if has_flash else ""
-            message = f"Joined rows need FlashAttention to stay apart, and `attention` is {recipe.model.attention}."
-            yield recipe.problem((name, "packing"), message, f"Write {flash}`packing: none`.")
+            yield recipe.problem((name, "packing"), *worded("check.join-without-flash", recipe=recipe, flash=flash))
         elif section["micro_batch_size"] == 1:
-            message = "A micro batch has one row here, so there is nothing to join or pad."
-            hint = "Raise `micro_batch_size`, or write `packing: pack` to put several rows into one."
-            yield recipe.note((name, "packing"), message, hint)
+            yield recipe.note((name, "packing"), *worded("check.nothing-to-join"))
 
 
 def packed_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -181,13 +174,10 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
         gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
         masked = eager or precision == "fp32"
         if gpu and not gpu.bf16 and precision == "fp16" and not masked:
-            message = f"Packed rows need FlashAttention, which needs compute capability 8.0. {gpu.title} has {gpu.compute_capability}."
-            yield recipe.problem((name, "packing"), message, "Write `packing: none`.")
+            yield recipe.problem((name, "packing"), *worded("check.pack-without-flash", gpu=gpu))
         elif masked:
             why = "`attention: eager`" if eager else "fp32"
-            message = f"With {why}, every packed row computes attention between all its rows and discards most of it."
-            hint = "Write `packing: none`, unless rows are much shorter than `sequence_len`."
-            yield recipe.note((name, "packing"), message, hint)
+            yield recipe.note((name, "packing"), *worded("check.packing-wastes", why=why))
 
 
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
@@ -245,9 +235,7 @@ MACHINES_OWN = "/tmp/"
 def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if alone and not sharding.by_zero_alone(recipe):
-        message = f"`{recipe.distribution}` shares the work between GPUs, but this recipe has one GPU."
-        hint = "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`."
-        yield recipe.problem("distribution", message, hint)
+        yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
 
 
 def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
@@ -264,28 +252,19 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         yield from _fsdp(recipe, placed)
         return
     if placed["weights"] and way != "zero3":
-        message = f"`{way}` keeps all weights on each GPU. DeepSpeed moves weights only with zero3."
-        hint = "Write `distribution: zero3`, or `offload_weights: none`."
-        yield recipe.problem("sharding.offload_weights", message, hint)
+        yield recipe.problem("sharding.offload_weights", *worded("check.zero3-alone", way=way))
     if placed["optimizer"] == "nvme" and way != "zero3":
-        message = f"`{way}` cannot put the optimizer on a disk. DeepSpeed does so only with zero3."
-        hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
-        yield recipe.problem("sharding.offload_optimizer", message, hint)
+        yield recipe.problem("sharding.offload_optimizer", *worded("check.optimizer-on-disk", way=way))
     elif placed["weights"] == "nvme" and placed["optimizer"] == "":
-        message = "The weights are on the disk. The optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
-        yield recipe.problem("sharding.offload_weights", message, "Also write `offload_optimizer: nvme` or `cpu`.")
+        yield recipe.problem("sharding.offload_weights", *worded("check.weights-on-disk-alone"))
 
 
 def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
     if on_disk := [name for name, where in placed.items() if where == "nvme"]:
-        message = "FSDP can use main memory, but no disk."
-        hint = "Write `cpu` for optimizer and weights, or use `distribution: zero3`."
-        yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
+        yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.fsdp-to-disk"))
     elif placed["optimizer"] != placed["weights"]:
         line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
-        message = "FSDP moves weights, gradients and optimizer together, or none of them."
-        hint = "Write `cpu` for both, or for neither. DeepSpeed's zero2 and zero3 can move the optimizer alone."
-        yield recipe.problem(f"sharding.{line}", message, hint)
+        yield recipe.problem(f"sharding.{line}", *worded("check.fsdp-moves-all"))
 
 
 def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
@@ -293,19 +272,14 @@ def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
     if on_disk and not path:
-        message = "`nvme` needs a folder on the disk, and the recipe names none."
-        hint = "Add it below, for example `nvme_path: /tmp/offload`."
-        yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
+        yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.no-nvme-path"))
     if path and not on_disk:
         yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
     if not (on_disk and path):
         return
     if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
-        message = f"Pods have no disk at `{path}`: it is on none of the claims."
-        hint = "Begin it with the mount of a claim, or with `/tmp/`, the disk of the pod's machine."
-        yield recipe.problem("sharding.nvme_path", message, hint)
-    message = "DeepSpeed compiles its disk access (async_io) when training starts. That needs libaio's headers, a compiler and CUDA's toolkit in the image, which the project's own image does not have."
-    yield recipe.note(f"sharding.offload_{on_disk[0]}", message, "Use an image that has them, or write `cpu`.")
+        yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
+    yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
 
 
 def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
@@ -314,9 +288,7 @@ def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
         return
     for name, part in recipe.sections.items():
         if part.get("optimizer") == "adamw_bnb_8bit":
-            message = "This optimizer keeps its state in 8 bits on a GPU, but `sharding.offload_optimizer` moves it off the GPU."
-            hint = "Write `optimizer: adamw_torch_fused`, which also runs on CPUs."
-            yield recipe.problem((name, "optimizer"), message, hint)
+            yield recipe.problem((name, "optimizer"), *worded("check.optimizer-on-gpu"))
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
@@ -325,8 +297,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         document = sharding.own_file(recipe) if "sharding" in recipe.settings else None
     except Stop as stop:
         (problem,) = stop.problems
-        message = f"{problem.file}: {problem.message}"
-        yield recipe.problem("sharding.file", message, "Check the path; it is relative to the recipe's folder.")
+        yield recipe.problem("sharding.file", *worded("check.own-engine-file", problem=problem))
         return
     fsdp = document is not None and sharding.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):

@@ -16,7 +16,7 @@ from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.tools.files import saved_by_datasets, text_files
 from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 SOURCES = ("path", "hub", "packed")
 # Settings of one data set, which cannot be beside a list of several.
@@ -37,8 +37,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
             message = f"`{name_of(home)}` has {both}{listed(given)}, but it can have only one."
             yield recipe.problem((*home, given[0]), message, f"Delete {lines}.")
         if not given:
-            hint = "Write `path` (a local file) or `hub` (a data set on the hub)."
-            yield recipe.problem(home, f"`{name_of(home)}` names no data.", hint, key=True)
+            yield recipe.problem(home, *worded("check.no-source", home=name_of(home)), key=True)
 
 
 def once(recipe: Recipe) -> Iterator[Problem]:
@@ -60,9 +59,7 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             sets = f"`{name_of(home)}.sets`"
-            message = f"The shares of {sets} add up to 1, but each is a share of its own data set's rows."
-            hint = "If that leaves out rows that you need, write `share: 1`. `recipe prepare` shows the share of each data set in the result."
-            yield recipe.note((*home, "sets", 0, "share"), message, hint)
+            yield recipe.note((*home, "sets", 0, "share"), *worded("check.shares-add-up", sets=sets))
 
 
 QUESTION_ANSWER = ("question", "answer")
@@ -95,9 +92,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         hint = f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.'
         yield recipe.problem((*home, there[0] if there else "form"), message, hint, key=True)
     elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-        message = f"The form of the rows of `{data['hub']}` is found from their columns when they are prepared."
-        hint = "`recipe prepare` shows it. `form`, or `question` and `answer`, sets it here."
-        yield recipe.note((*home, "hub"), message, hint)
+        yield recipe.note((*home, "hub"), *worded("check.form-is-found", data=data))
 
 
 def _form(
@@ -115,8 +110,7 @@ def _form(
         hint = f"Write `form: {shown}`, or delete the line." if shown else conversation_formats.NO_FORM
         yield recipe.problem((*home, setting), message, hint)
     elif stated is None:
-        message = f"The rows of `{source}` are read in the form {form}, because of their columns."
-        yield recipe.note((*home, setting), message, "If that is wrong, set `form`.")
+        yield recipe.note((*home, setting), *worded("check.form-by-columns", source=source, form=form))
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -136,8 +130,7 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
     ]
     for path, template in stated:
         if template and templates.unclosed(template) is not None:
-            message = f"`{path[-1]}` opens a bracket and does not close it."
-            yield recipe.problem(path, message, "Write `[column]`, or `[[` for a bracket in the text.")
+            yield recipe.problem(path, *worded("check.open-bracket", path=path[-1]))
         elif template and not templates.columns(template):
             message = f"`{path[-1]}` names no column, so it is the same in every row."
             example = f'`{path[-1]}: "[{template.strip() or path[-1]}]"`'
@@ -156,14 +149,11 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             # The rehearsal reads it; opening Parquet here would slow down every check.
             continue
         if not os.path.exists(file) and recipe.on_claim(name):
-            message = f"`{name}` is on a claim, so its columns cannot be checked here."
-            yield recipe.note(place, message, "Put the file on the claim before the job starts.")
+            yield recipe.note(place, *worded("check.file-on-claim", name=name))
         elif not os.path.exists(file):
-            hint = "Check the path; it is relative to the recipe's folder."
-            yield recipe.problem(place, f"The file `{file}` does not exist.", hint)
+            yield recipe.problem(place, *worded("check.no-file", file=file))
         elif data.get("image_column") and file.suffix != ".parquet":
-            hint = "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class."
-            yield recipe.problem(place, f"`{file}` is not a file of images.", hint)
+            yield recipe.problem(place, *worded("check.no-image-file", file=file))
         elif file.suffix != ".txt":
             try:
                 columns = rows.columns(file, data.get("split"))
@@ -193,8 +183,7 @@ def fits(
     for column, user in templates.needed(data).items():
         place, count = (*home, *user.split(".")), columns.count(column)
         if count > 1:
-            message = f"`{source}` has {count} columns called `{column}`."
-            yield recipe.problem(place, message, "Give each column its own name.")
+            yield recipe.problem(place, *worded("check.columns-alike", source=source, count=count, column=column))
         elif not count:
             near = nearest(column, columns)
             meant = f"[{near}]" if user in templates.SETTINGS else near
@@ -250,9 +239,7 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
     for home in dict.fromkeys([("model",), ("tokenizer",), *data]):
         revision = recipe.document.lookup((*home, "revision"))
         if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
-            message = f"`{revision}` is the beginning of a commit, but the hub accepts only whole ones."
-            hint = "Write all 40 digits, or a branch or tag such as `main`."
-            yield recipe.problem((*home, "revision"), message, hint)
+            yield recipe.problem((*home, "revision"), *worded("check.short-commit", revision=revision))
 
 
 def splits(recipe: Recipe) -> Iterator[Problem]:

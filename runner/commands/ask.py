@@ -6,7 +6,7 @@ import click
 
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 
 @click.command()
@@ -31,13 +31,12 @@ def ask(
         say(f"{chat.model} at {server.url}")
         say()
         say(server.answers(chat, [question])[0])
+        end(f"The {'original' if base else 'trained'} model has answered.", "compare", path, "--url", url)
         return
     folder, formatted = asking.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
     if classes := asking.of_pictures(folder):
         if base:
-            raise Stop(
-                "There is no original model to ask: this model started from random weights.", "Leave out `--base`."
-            )
+            raise Stop(*worded("commands.no-original"))
         said, formatted = asking.shares(classes(Path(question).expanduser())), "It read the picture as in training."
         say(f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}")
     else:

@@ -18,7 +18,7 @@ from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option, training_verb
 from runner.recipe import overrides as changing
 from runner.tools.child_process import TRAINING, Event, event_line
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import Styled, printable
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
             elif event["event"] == "phase":
                 bar.update(task, description=event["phase"])
             elif event["event"] == "step":
-                bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
+                bar.update(task, completed=event["step"], loss=_step(event))
             elif event["event"] == "evaluation":
                 bar.console.print(_evaluation(event))
             elif event["event"] == "proof":
@@ -126,7 +126,7 @@ def _lines() -> Callable[[Event], None]:
             say(_evaluation(event))
         elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
             shown = tenth
-            say(f"  step {event['step']} of {event['steps']}, loss {event['loss']:.3f}")
+            say(f"  step {event['step']} of {event['steps']}, {_step(event)}")
 
     return show
 
@@ -145,8 +145,16 @@ def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
         yield Styled("  " + "".join(click.style(text, **style) if style else text for text, style in words))
 
 
+def _step(event: Event) -> str:
+    """What a step reached. The loss of answers that are compared with each other is always about 0."""
+    name = "loss" if event.get("reward") is None else "reward"
+    return f"{name} {event[name]:.3f}"
+
+
 def _evaluation(event: Event) -> str:
     loss, epoch = event["validation_loss"], f"  epoch {event['epoch']:g}: "
+    if event.get("reward") is not None:
+        return f"{epoch}mean reward {event['reward']:.3f}"
     accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
     return f"{epoch}validation loss {loss:.3f}{accuracy}" if loss is not None else f"{epoch}no validation loss"
 
@@ -154,10 +162,7 @@ def _evaluation(event: Event) -> str:
 def confirm(yes: bool, takes: str) -> bool:
     """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand."""
     if not yes and not sys.stdin.isatty():
-        remedy = (
-            "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
-        )
-        raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
+        raise Stop(*worded("commands.cannot-ask", takes=takes))
     return yes or click.confirm(f"{takes} Start it?")
 
 

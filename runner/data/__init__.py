@@ -15,6 +15,7 @@ PREPARERS = {
     "plain-text": "runner.data.blocks",
     "preferences": "runner.data.chat",
     "labels": "runner.data.chat",
+    "prompts": "runner.data.chat",
 }
 # The number of words of a document that a model gets to continue.
 BEGINNING = 8

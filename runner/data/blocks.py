@@ -26,7 +26,7 @@ from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 SIDES = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
@@ -113,10 +113,7 @@ def prepare(
     sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
     tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
     if tokenizer is None or tokenizer.eos_token_id is None:
-        raise Stop(
-            "Text can only be cut into blocks with the base model's tokenizer, and it cannot be loaded here.",
-            "Check the model's name, your network and your access to it on the hub.",
-        )
+        raise Stop(*worded("data.no-tokenizer"))
     key = _key(plain_text, tokenizer, sample_rows)
     known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):

@@ -1,5 +1,6 @@
 """Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
-preferences: a question, and a better and a worse answer to it, or one with a label."""
+preferences: a question, and a better and a worse answer to it, or one with a label. And prompts: a question with a
+reference answer."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,20 +23,22 @@ from runner.data.conversation_formats import (
     Labels,
     Preference,
     Preferences,
+    Prompt,
+    Prompts,
     Turn,
     behind,
     rendered,
     unwritten,
 )
 from runner.data.items import ItemOf, ItemPreparer
-from runner.data.lengths import Lengths
 from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.problem import Stop
+from runner.trainer.generation import messages
 
 
 def prepare(
-    asked: ChatData | Preferences | Labels,
+    asked: ChatData | Preferences | Labels | Prompts,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
@@ -47,12 +50,14 @@ def prepare(
     return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: ChatData | Preferences | Labels) -> Iterator[RenderedExample]:
+def first(asked: ChatData | Preferences | Labels | Prompts) -> Iterator[RenderedExample]:
     """The rows as the model will see them, one after the other."""
     return _preparer(asked).first()
 
 
-def _preparer(asked: ChatData | Preferences | Labels) -> ItemPreparer[Any]:
+def _preparer(asked: ChatData | Preferences | Labels | Prompts) -> ItemPreparer[Any]:
+    if isinstance(asked, Prompts):
+        return PromptRows(asked)
     return ChatRows(asked) if isinstance(asked, ChatData) else PreferenceRows(asked)
 
 
@@ -147,18 +152,7 @@ class ConversationRows(ItemPreparer[Talk]):
             kept = kept[np.array(written)]
         if not len(kept):
             return kept
-        lengths, limit = blocks.lengths(self.texts(kept), tokenizer), asked.sequence_len
-        report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
-        if len(whole := lengths[lengths <= limit]):
-            report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
-            report.longest_kept = int(whole.max())
-        lines = self.where(kept[lengths > limit])
-        for line in lines:
-            report.lose(line, f"longer than {limit} tokens")
-        report.findings += too_long(lengths, limit, lines, int(lengths[lengths > limit].sum()))
-        if of_twin:
-            report.lost -= len(lines)
-        return kept[lengths <= limit]
+        return self.within(asked.sequence_len, kept, blocks.lengths(self.texts(kept), tokenizer), tokenizer)
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         turns, lengths = batch["turns"].flatten(), pc.list_value_length(batch["turns"]).to_numpy()
@@ -258,8 +252,44 @@ class PreferenceRows(ItemPreparer["Preferences | Labels"]):
         prompts = [[Turn(**turn) for turn in prompt] for prompt in batch["prompt"].to_pylist()]
         asked = [next(turn.content for turn in prompt if turn.role == "user") for prompt in prompts]
         columns = {name: batch[name] for name in batch.schema.names if name != "prompt"}
-        messages = [behind(self.asked.system_prompt, prompt) for prompt in prompts]
-        return pa.table({"full-question": asked, "messages": messages, **columns})
+        turns = [behind(self.asked.system_prompt, prompt) for prompt in prompts]
+        return pa.table({"full-question": asked, "messages": turns, **columns})
+
+
+class PromptRows(ItemPreparer[Prompts]):
+    """Rows that are prompts, without duplicates and without those that leave the answer too little room."""
+
+    @staticmethod
+    def batch(items: Sequence[Prompt]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([vars(prompt) for prompt in items])
+
+    def items_of(self) -> Iterator[ItemOf]:
+        return (one.item for one in self.asked.sets)
+
+    def told(self, prompt: str) -> str:
+        return rendered(self.asked.special_tokens, messages(self.asked.system_prompt, prompt, ""))
+
+    def rendered(self, item: Prompt) -> RenderedExample:
+        return RenderedExample(item.prompt, f"{self.told(item.prompt)}\n\nreference: {item.answer}")
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        for row in batch.to_pylist():
+            yield "\n".join((row["prompt"], row["answer"])), row["answer"]
+
+    def texts(self, kept: np.ndarray) -> Iterator[str]:
+        for batch in self.spool.batches(kept):
+            yield from map(self.told, batch["prompt"].to_pylist())
+
+    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
+        room = self.asked.sequence_len - self.asked.answer_tokens
+        return self.within(room, kept, blocks.lengths(self.texts(kept), tokenizer), tokenizer)
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        # TRL reads the column `prompt`.
+        return pa.table(
+            {"full-question": batch["prompt"], "messages": asked, "prompt": asked, "answer": batch["answer"]}
+        )
 
 
 def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:

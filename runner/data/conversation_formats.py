@@ -480,3 +480,45 @@ class Preferences(Judged):
 class Labels(Judged):
     kind: Literal["labels"] = "labels"
     sets: tuple[LabelSet, ...]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, and the reference answer that rewards compare with."""
+
+    prompt: str
+    answer: str
+
+    @property
+    def group(self) -> str:
+        return same(self.prompt)
+
+    @property
+    def key(self) -> str:
+        return repr((self.prompt, self.answer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet(DataSet):
+    """A prompt and its reference answer, each a template with the rows' columns in brackets."""
+
+    prompt: str
+    answer: str
+
+    def item(self, row: Mapping[str, Any]) -> Prompt | str:
+        """The prompt of a row, or why it has none."""
+        prompt, answer = (templates.fill(part, row).strip() for part in (self.prompt, self.answer))
+        return Prompt(prompt, answer) if prompt and answer else "a part is empty"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts(SplitDataSets):
+    """Prompts with reference answers. sequence_len: tokens of prompt and answer; answer_tokens: of the answer alone."""
+
+    kind: Literal["prompts"] = "prompts"
+    sets: tuple[PromptSet, ...]
+    system_prompt: str | None
+    sequence_len: int
+    answer_tokens: int
+    special_tokens: ChatTemplate
+    tokenizer: Pretrained | None = None

@@ -22,19 +22,20 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, data_sets, rows, tokenizers
+from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
 from runner.data.blocks import in_groups
-from runner.data.report import MOST_NAMED, Report, examiners
+from runner.data.lengths import Lengths
+from runner.data.report import MOST_NAMED, Report, examiners, too_long
 from runner.data.row_files import FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:
-    from runner.data.conversation_formats import Conversations, Labels, Preferences
+    from runner.data.conversation_formats import Conversations, Labels, Preferences, Prompts
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about this many characters.
@@ -45,7 +46,7 @@ PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20
 
 
-Asked = TypeVar("Asked", bound="Conversations | Preferences | Labels")
+Asked = TypeVar("Asked", bound="Conversations | Preferences | Labels | Prompts")
 
 
 class ItemPreparer(ABC, Generic[Asked]):
@@ -89,6 +90,22 @@ class ItemPreparer(ABC, Generic[Asked]):
     @abstractmethod
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """What is written of a batch, in the same types for every batch."""
+
+    def within(self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: Any) -> np.ndarray:
+        """The numbers of those `kept` that have at most `limit` tokens, with all that the report says of lengths."""
+        report = self.report
+        report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
+        if len(whole := lengths[lengths <= limit]):
+            report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
+            report.longest_kept = int(whole.max())
+        lines = self.where(kept[lengths > limit])
+        for line in lines:
+            report.lose(line, f"longer than {limit} tokens")
+        report.findings += too_long(lengths, limit, lines, int(lengths[lengths > limit].sum()))
+        # A twin's tokenizer gives other lengths than the model's.
+        if hasattr(tokenizer, "said_as"):
+            report.lost -= len(lines)
+        return kept[lengths <= limit]
 
     def first(self) -> Iterator[RenderedExample]:
         """The items of all rows, one after the other, duplicates included."""
@@ -137,10 +154,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         report.key = content_hash([asdict(asked), asked.content, tokens, sample_rows], 32)
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
-            raise Stop(
-                f"`{out}` contains Parquet files that recipe-runner did not make.",
-                "Name another folder for prepared data.",
-            )
+            raise Stop(*worded("data.foreign-parquet", out=out))
         there = all((out / f"{side}.parquet").is_file() for side in SIDES)
         # What could not be counted without a tokenizer is tried again.
         if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
@@ -178,9 +192,7 @@ class ItemPreparer(ABC, Generic[Asked]):
             counts.train_rows = int((facts["origin"][sides[0]] == index).sum())
         if not all(map(len, sides)):
             lines = "\n".join(report.lines())
-            raise Stop(
-                f"Too few rows remain to train and to validate on.\n{lines}\nAt least two different {report.unit}s are needed."
-            )
+            raise Stop(*worded("data.too-few-rows", lines=lines, report=report))
         for name, side in zip(SIDES, sides, strict=True):
             with replacing(out / f"{name}.parquet") as partial:
                 _write(map(self.table, self.spool.batches(side)), partial)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from runner.tools.files import table
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 # At most this many rows are sampled, and at least half as many if there are enough.
 MOST = 4096
@@ -303,10 +303,7 @@ class JsonList(RowFile):
             text = file.read_text(encoding="utf-8-sig", errors=KEPT)
             rows = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise Stop(
-                f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
-                "A file with one object on each line must end in .jsonl.",
-            ) from None
+            raise Stop(*worded("data.not-json", file=file, line=getattr(error, "lineno", "?"))) from None
         if not isinstance(rows, list):
             raise Stop(f"`{file}` does not contain a list of rows.", "Write [ … ] around the rows.")
         broken = not _whole(text)

@@ -17,7 +17,7 @@ from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Sam
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
 from runner.tools.names import listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 # Bytes of an image in CIFAR-10's binary files.
 CIFAR_RECORD = 3073
@@ -67,9 +67,7 @@ class Sheet(RowFile):
         try:
             book = load_workbook(file, read_only=True, data_only=True)
         except (InvalidFileException, BadZipFile, KeyError):
-            raise Stop(
-                f"`{file}` is not XLSX.", "Open it with the program that wrote it, and save it as CSV."
-            ) from None
+            raise Stop(*worded("data.not-xlsx", file=file)) from None
         with closing(book):
             header: tuple[Any, ...] = ()
             for number, fields in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
@@ -116,9 +114,7 @@ class Parquet(RowFile):
                 there = islice((row for batch in batches for row in batch.to_pylist()), part.end - part.start)
                 yield from enumerate(there, part.first)
         except ArrowInvalid:
-            raise Stop(
-                f"`{file}` is not Parquet.", "Open it with the program that wrote it, and save it as CSV."
-            ) from None
+            raise Stop(*worded("data.not-parquet", file=file)) from None
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
         """Each part is whole row groups, so some are empty if there are fewer groups than parts."""
@@ -181,14 +177,10 @@ class SavedFolder(RowFile):
         try:
             rows = load_from_disk(str(folder))
         except Exception as error:
-            raise Stop(
-                f"`{folder}` cannot be read: {data_sets.reason_of(error)}", "Save it again with `save_to_disk`."
-            ) from None
+            raise Stop(*worded("data.unreadable", folder=folder, reason=data_sets.reason_of(error))) from None
         if isinstance(rows, dict):
             if self.split not in rows:
-                raise Stop(
-                    f"`{folder}` has no split `{self.split}`.", f"It has {listed(rows)}; write one of them as `split`."
-                )
+                raise Stop(*worded("data.no-split", folder=folder, split=self.split, rows=listed(rows)))
             rows = rows[self.split]
         yield from enumerate(rows, 1)
 

@@ -10,7 +10,7 @@ from typing import Any
 from runner.catalog import ChatTemplate, Model
 from runner.tools.files import read_json, sha256, write_json
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, first_line, worded
 
 # Longer words are learned from in parts of this many characters.
 LONGEST_WORD = 200
@@ -50,20 +50,13 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
             )
         except Exception as error:
             if "trust_remote_code" in str(error):
-                raise Stop(
-                    f"The tokenizer of `{base}` brings its own code, and the recipe does not trust it.",
-                    "Read that code. Then write `trust_remote_code: true` under `model`, or use another model.",
-                ) from None
+                raise Stop(*worded("data.tokenizer-code-untrusted", base=base)) from None
             if isinstance(error, (OSError, ValueError)):
                 continue
             if not trust_remote_code:
                 raise
             # Unknown code may fail in any way.
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise Stop(
-                f"The code of the tokenizer of `{base}` does not run here: {reason}",
-                "Ask its makers which versions of transformers it needs, or use another model.",
-            ) from None
+            raise Stop(*worded("data.tokenizer-code-fails", base=base, reason=first_line(error))) from None
     return None
 
 

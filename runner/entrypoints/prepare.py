@@ -24,7 +24,7 @@ from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.names import did_you_mean, listed
-from runner.tools.problem import Stop, first_line
+from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 
@@ -104,10 +104,7 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
     data, twin = work["data"], work.get("twin")
     for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
         if source["path"] and not Path(source["path"]).exists():
-            raise Stop(
-                f"The data file or folder `{source['path']}` is not here.",
-                "In a pod: with `openshift.data_from: claim`, `recipe submit` uploads it; with `image` or `git` it must be in the image, or in the commit.",
-            )
+            raise Stop(*worded("entrypoints.no-data-file", source=source))
     documents = []
     if twin:
         without_scikit_learn()
@@ -175,10 +172,7 @@ def require_space(folder: Path, size: int, what: str) -> None:
     there = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     free = shutil.disk_usage(there).free
     if free < size:
-        raise Stop(
-            f"{there} has {free / 2**30:.1f} GiB free, and {what} needs {size / 2**30:.1f} GiB.",
-            "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. Files that are already there stay.",
-        )
+        raise Stop(*worded("entrypoints.no-space", there=there, free=free / 2**30, what=what, size=size / 2**30))
 
 
 def main(file: str) -> int:

@@ -16,7 +16,7 @@ from runner.recipe.reading import parse, read, scalar
 from runner.recipe.recipe import OUTSIDE_RESULT
 from runner.tools.files import replacing
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 # Words that mean the same with and without quotes, also inside brackets.
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
@@ -59,10 +59,7 @@ def edit(text: str, changes: Iterable[Override]) -> str:
             elif path in document.keys:
                 text = _without(document, path)
             elif path in document.values:
-                raise Stop(
-                    f"`--set {change.setting}=` would remove one item from a list.",
-                    f"Write the whole list: `--set '{'.'.join(map(str, path[:-1]))}=[…]'`.",
-                )
+                raise Stop(*worded("recipe.removes-item", change=change, section=".".join(map(str, path[:-1]))))
         elif _is_shortened(document, path, change.after):
             text = _shortened(document, path, len(change.after))
         elif path in document.values:
@@ -262,10 +259,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
         return "".join([*lines[:at], line, *lines[at:]])
     if len(parents) == 1 and section is None:
         return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {text}\n"])
-    raise Stop(
-        f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} for this setting.",
-        "Copy the recipe first, then edit the file.",
-    )
+    raise Stop(*worded("recipe.no-section", change=change, section=listed([".".join(map(str, parents))])))
 
 
 # A number by itself, not part of a name or of a number format.

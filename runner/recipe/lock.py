@@ -12,7 +12,7 @@ from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
 from runner.tools.names import listed, nearest
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")
@@ -83,10 +83,7 @@ def entries(file: Path) -> dict[str, Facts]:
 def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
     """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop if the file is broken."""
     if bad := [key for key, value in entry.items() if not _judge(key)[0](value)]:
-        raise Stop(
-            f"Impossible values in the entry of `{name}`: {listed(bad)}.",
-            "Check that its `config.json` is the original one.",
-        )
+        raise Stop(*worded("recipe.impossible-values", name=name, bad=listed(bad)))
     written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
     head = str(catalog.table("lock-file")["head"])
     write_text(file, head + "\n".join(_written(key, written[key]) for key in sorted(written)))

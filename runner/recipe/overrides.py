@@ -14,7 +14,7 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.tools.files import Record
 from runner.tools.names import shortened
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 # Environment variables that `run` and `rehearse` read. Each sets the first of these settings that the scenario has.
 ENVIRONMENT = {
@@ -67,8 +67,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
         _require_unicode(option)
         setting, equals, text = option.partition("=")
         if not equals or not setting.strip(".") or ".." in setting:
-            message = f"`--set {option}` does not have the form `--set section.setting=value`."
-            raise Stop(message, "For example: --set train.epochs=2", code=2)
+            raise Stop(*worded("recipe.no-assignment", option=option), code=2)
         setting = ".".join(map(str, path_of(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
@@ -126,8 +125,7 @@ def _value(option: str, text: str) -> Any:
         except Stop:
             if text.count("[") == text.count("]") and not text.startswith(("{", '"', "'")):
                 return text  # columns and words
-            message = f"The value of `--set {option}` is not YAML."
-            raise Stop(message, "Close its brackets and quotes.", code=2) from None
+            raise Stop(*worded("recipe.not-yaml", option=option), code=2) from None
     return scalar(text.strip())
 
 

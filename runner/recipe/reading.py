@@ -21,7 +21,7 @@ from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
 from runner.tools import packaged
 from runner.tools.names import nearest
-from runner.tools.problem import SHOWN, Problem, Stop
+from runner.tools.problem import SHOWN, Problem, Stop, worded
 
 # A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000
@@ -96,8 +96,9 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
-        message = f"This line contains a character that YAML does not allow ({shown})."
-        builder.problems.append(document.problem_at(Span(line, 1, 1), message, "Delete it."))
+        builder.problems.append(
+            document.problem_at(Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown))
+        )
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
@@ -451,11 +452,7 @@ def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | 
     if source.lstrip().startswith("-"):
         return None
     text = source.strip().partition(" #")[0].rstrip()
-    return document.problem_at(
-        Span(line, _indent(source) + 1, len(text)),
-        "The `- ` that begins a list entry is missing here.",
-        f"Write `- {text}`, indented like the other entries.",
-    )
+    return document.problem_at(Span(line, _indent(source) + 1, len(text)), *worded("recipe.missing-dash", text=text))
 
 
 def _unindented(document: Document, lines: list[str], line: int) -> Problem | None:
@@ -471,6 +468,5 @@ def _unindented(document: Document, lines: list[str], line: int) -> Problem | No
     depth = _indent(lines[line - 1])
     return document.problem_at(
         Span(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
-        "This line is not indented like those above and below it.",
-        f"Indent it by {depth} spaces.",
+        *worded("recipe.unindented", depth=depth),
     )

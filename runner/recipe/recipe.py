@@ -187,9 +187,9 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 # The kinds of rows of a recipe of one stage, and the settings of `data` that show the kind.
-CONVERSATIONS, SONGS, TEXT, PREFERENCES = "conversations", "songs", "text", "preferences"
-# Preferences of one answer, with a label whether it is good.
-LABELS = "labels"
+CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
+# Labels: preferences of one answer, with a label whether it is good.
+PREFERENCES, LABELS, PROMPTS = "preferences", "labels", "prompts"
 _SHOWS_ROWS = {
     **dict.fromkeys(("completion", "label"), LABELS),
     **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
@@ -216,7 +216,7 @@ def rows_of(recipe: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if form in (PREFERENCES, LABELS):
         return LABELS if objective == "kto" or (objective is None and LABELS in shown) else PREFERENCES
     if form:
-        return form if form == TEXT else CONVERSATIONS
+        return form if form in (TEXT, PROMPTS) else CONVERSATIONS
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
     return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
 
@@ -267,6 +267,8 @@ class Recipe(Sections):
     def rows(self) -> str:
         """The kind of rows of `data`, if recipes of its scenario can have several kinds (see `rows_of`)."""
         data = self.settings["data"]
+        if data.get("form") == PROMPTS:
+            return PROMPTS
         own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES, "label": LABELS}
         return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
 

@@ -12,6 +12,7 @@ class Sections:
     train: Train
     data: Data
     resume_from: str | None
+    rewards: Rewards | None
     gates: tuple[str, ...] | None
     evaluation: Evaluation
     distribution: Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "auto"]
@@ -59,6 +60,11 @@ class Model(Settings):
 
 class Train(Settings):
     objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto"]
+    generations: int
+    answer_tokens: int
+    temperature: float
+    generator: Literal["transformers", "vllm"]
+    vllm_memory: float | None
     beta: float
     simpo_margin: float | None
     kto_desirable_weight: float
@@ -112,7 +118,7 @@ class Data(Settings):
     validation_path: str | None
     sample: str | None
     sets: tuple[DataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences"]
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts"]
     text: str
     question: str | None
     answer: str | None
@@ -180,6 +186,41 @@ class DataSongsTasks(Settings):
     write_verse: float
     recognise_style: float
     classify_genre: float
+
+class Rewards(Settings):
+    exact: RewardsExact | None
+    number: RewardsNumber | None
+    pattern: RewardsPattern | None
+    length: RewardsLength | None
+    overlap: RewardsOverlap | None
+    python: RewardsPython | None
+
+class RewardsExact(Settings):
+    weight: float
+    within: str | None
+
+class RewardsNumber(Settings):
+    weight: float
+    within: str | None
+    tolerance: float
+
+class RewardsPattern(Settings):
+    weight: float
+    matches: str
+
+class RewardsLength(Settings):
+    weight: float
+    words: int
+
+class RewardsOverlap(Settings):
+    weight: float
+    of: Literal["reference", "question"]
+
+class RewardsPython(Settings):
+    weight: float
+    path: str
+    function: str
+    sha256: str
 
 class Evaluation(Settings):
     tasks: tuple[str, ...] | None

@@ -1,10 +1,14 @@
-"""The models of a run: asking a stage's original and trained model, and merging an adapter."""
+"""The models of a run: asking a stage's original and trained model, their answers beside each other, and merging an
+adapter."""
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from runner import parts
 from runner.check.validate import changed
@@ -14,8 +18,10 @@ from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import read_json
-from runner.tools.problem import Stop
+from runner.tools.own_words import pieces
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_IMAGES, DEMO, SUMMARY
+from runner.tools.text import Styled, printable
 from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
 
@@ -36,10 +42,7 @@ def newest(plan: Plan) -> StageFolder:
         if folder.weights_files:
             return folder
     run = folders[0].run
-    raise Stop(
-        f"The {run.kind} in `{run.path}` has no trained model yet.",
-        "Run the command that started it again. It continues where it stopped.",
-    )
+    raise Stop(*worded("run.no-model-yet", run=run))
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
@@ -71,15 +74,9 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     that could answer."""
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
-        raise Stop(
-            f"`{recipe.name}` trains a model that classifies images. It cannot answer questions in words.",
-            f"`recipe ask RECIPE PICTURE` shows it a picture. `{folder.path / SUMMARY}` has its accuracy.",
-        )
+        raise Stop(*worded("run.classifies-images", recipe=recipe, path=folder.path / SUMMARY))
     if demo is None or not folder.model.is_dir():
-        raise Stop(
-            f"The stage `{stage.name}` has no model that could answer.",
-            "Leave out `--stage`, or run the command that started it again. It continues where it stopped.",
-        )
+        raise Stop(*worded("run.no-chat-model", stage=stage))
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
         # The run was moved, or fetched from a claim that has the base model.
         told = stage.config["recipe_runner"]["demo"]
@@ -108,12 +105,48 @@ def loading(*wanted: Chat) -> Iterator[None]:
     """While models are loaded: raises Stop if one is not here or cannot be loaded."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
-            raise Stop(
-                f"The model `{chat.model}` is not here.",
-                "For a run on the cluster, `recipe fetch RECIPE --stage NAME` downloads the result of another stage.",
-            )
+            raise Stop(*worded("run.no-model", chat=chat))
     try:
         yield
     except CannotLoad as error:
         what = "the run folder" if Path(error.what).is_dir() else "the network, or the run folder"
         raise Stop(f"The model `{error.what}` cannot be loaded: {error}", f"Check {what}.") from None
+
+
+# The screen width from which two answers are side by side, and the width of a pipe.
+WIDE = 80
+
+
+def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
+    """The lines of questions with both answers. Words that can only come from the training rows are bold on a terminal,
+    and between asterisks elsewhere."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else WIDE
+    console = Console(width=width, force_terminal=terminal, color_system="standard" if terminal else None)
+
+    def answer(text: str, own: Iterable[str] = ()) -> Text:
+        marked, mark = Text(), "" if terminal else "*"
+        for piece, ours in pieces(printable(text) or "(nothing)", set(own)):
+            marked.append(f"{mark}{piece}{mark}" if ours else piece, "bold" if ours else "")
+        return marked
+
+    for row in rows:
+        before, after = answer(row["before"]), answer(row["after"], row.get("learned") or ())
+        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        if width >= WIDE:
+            for _ in range(2):
+                table.add_column(ratio=1, overflow="fold")
+            table.add_row("before:", "after:")
+            table.add_row(before, after)
+        else:
+            table.add_row("before:", before)
+            table.add_row("after:", after)
+        with console.capture() as drawn:
+            console.print()
+            console.print(Text(printable(row["question"])))
+            console.print(table)
+        yield from (Styled(line.rstrip()) for line in drawn.get().splitlines())

@@ -18,7 +18,7 @@ from runner.run.stage_folder import StageFolder, check_weights, differences, inp
 from runner.tools.child_process import Event
 from runner.tools.files import read_record
 from runner.tools.names import listed
-from runner.tools.problem import Interrupted, Stop
+from runner.tools.problem import Interrupted, Stop, worded
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
 from runner.trainer.records import Summary, elapsed_seconds
 
@@ -178,10 +178,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
     stage = folder.stage
     for name in stage.reads:
         if not folder.other(name).finished:
-            raise Stop(
-                f"The stage `{stage.name}` builds on `{name}`, which is not finished.",
-                f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
-            )
+            raise Stop(*worded("run.base-not-finished", stage=stage, name=name))
     if before := stale(folder):
         raise _not_as_it_was(stage, before[0].name, f"was made from other inputs than now: {'; '.join(before[1][:4])}")
     for name, beginnings in stage.reads.items():
@@ -202,10 +199,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
 
 
 def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
-    return Stop(
-        f"The stage `{stage.name}` builds on `{name}`, and `{name}` {what}.",
-        f"`--from {name}` runs it again; so does the command without `--stage` and `--from`.",
-    )
+    return Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
 
 
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:

@@ -19,7 +19,7 @@ from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
-from runner.run.answers import side_by_side
+from runner.run.inference import side_by_side
 from runner.run.pipeline import Selection, Tell, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
@@ -29,7 +29,7 @@ from runner.scenarios.shared import common, rehearsal, sharding
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
 from runner.tools.names import shortened
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
 from runner.trainer.records import Summary
@@ -100,10 +100,7 @@ def _require_patience(
         name, each = decision.stage.name, foreseen.get(decision.stage.name, Prediction())
         if each.usable and (each.memory_least or 0) > each.usable:
             need, have = units.gib(each.memory or 0), units.gib(each.usable)
-            raise Stop(
-                f"This machine has no GPU, and `{name}` needs about {need} of main memory, but it has {have}.",
-                f"A lower `micro_batch_size` needs less, if the model itself fits. {instead}.",
-            )
+            raise Stop(*worded("run.too-much-memory", name=name, need=need, have=have, instead=instead))
         if each.seconds is not None:
             likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")
             tell(f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}.")
@@ -288,6 +285,8 @@ def _details(summary: Summary) -> Iterator[str]:
     yield f"effective batch {summary.effective_batch_size}{packed}, learning rate {summary.learning_rate:g}"
     if first and best is not None:
         yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
+    if summary.first_reward is not None:
+        yield f"mean reward {summary.first_reward:.3f} → {summary.best_reward:.3f} of answers to held-out prompts"
     if summary.best_accuracy is not None:
         tested = f", {summary.test_accuracy:.1%} of the test images" if summary.test_accuracy is not None else ""
         epoch = f"in epoch {summary.best_epoch or 0:g}"

@@ -15,7 +15,7 @@ from typing import Any
 from runner.plan import RUNS, Place
 from runner.recipe.overrides import Override
 from runner.tools.files import Record, read_record, write_json
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import CONFIG, LOCK, PLANNED, RUN, SUMMARY
 
 ROOT = Path(RUNS)
@@ -118,9 +118,7 @@ class RunFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise Stop(
-                    f"Another command is using `{self.path}`.", "Wait for it, or name another folder with `--out`."
-                ) from None
+                raise Stop(*worded("run.locked", path=self.path)) from None
             yield
 
 
@@ -197,16 +195,10 @@ def find(name: str, given: str | None) -> RunFolder:
     if given:
         if (Path(given) / RUN).is_file():
             return RunFolder.at(Path(os.path.abspath(given)))
-        raise Stop(
-            f"`{given}` is not a run folder.",
-            "A run folder contains `run.json`. `recipe rehearse` and `recipe run` create one.",
-        )
+        raise Stop(*worded("run.not-a-run", given=given))
     runs = [run for run in (folder(name, kind) for kind in ("run", "rehearsal")) if (run.path / RUN).is_file()]
     if not runs:
-        raise Stop(
-            f"There is no run of `{name}` below `{ROOT}/`.",
-            "Create one with `recipe rehearse` or `recipe run`, or name another folder with `--run DIR`. `recipe status` shows runs on the cluster; download them with `recipe fetch`.",
-        )
+        raise Stop(*worded("run.no-run", name=name, root=ROOT))
     return max(runs, key=_newest)
 
 

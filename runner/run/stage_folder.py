@@ -202,7 +202,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
         before, after = old.get(name), new.get(name)
         if name.startswith("results of "):
-            lines.append(f"{name.removeprefix('results of ')} has left other results")
+            lines.append(f"{name.removeprefix('results of ')} produced other results")
         elif name.endswith("(its content)"):
             lines.append(f"{name.removesuffix(' (its content)')}: the file's content has changed")
         else:

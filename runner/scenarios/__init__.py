@@ -121,7 +121,7 @@ def forecasting() -> Forecasting | None:
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-Schema = dict[str, Any]
+Schema = Mapping[str, Any]
 
 
 # A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts. `make schemas` writes

@@ -31,7 +31,7 @@ of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` nam
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop if nothing may follow
     after_run(recipe, run)                 lines for the end of a run
-    on_record(plan)                        lines about what people have decided
+    on_record(plan)                        lines about what is on record: what people have decided, answers and their rewards
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
@@ -41,6 +41,8 @@ of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` nam
     provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
+    rewarded(recipe)                       the rewards of a model's own answers, in the engine's settings
+    tried(trainer, settings)               what rewards give to known answers, in words; and faults, by kind, with an example
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
     shown(folder, whole)                   what is on record of them, as lines of styled text
     models_at(url, recipe, stage)          the recipe's models behind a server
@@ -86,7 +88,7 @@ class Measurable:
     """What can be measured of a stage."""
 
     kind: Kind
-    # Kinds of questions whose answers are counted separately, each by words that are in it.
+    # Kinds of questions whose answers are counted separately, each by words that are in it; or rewards, by name.
     asked: Mapping[str, str] = field(default_factory=dict)
     # Whether there are held-out rows.
     validates: bool = True

@@ -1,7 +1,10 @@
 """Problem: a mistake of a person, described so that the person can fix it."""
 
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from runner import __version__
@@ -13,6 +16,22 @@ SHOWN = 200
 def first_line(error: Exception) -> str:
     """The first line of an error's text; its type's name if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def worded(name: str, /, **words: object) -> tuple[str, str]:
+    """The message of that name and what to do about it, with these words in their places. name: `ROOM.MESSAGE`, in
+    `messages.toml` of a room of the core or of a part."""
+    room, _, message = name.partition(".")
+    sentences = _messages(room)[message]
+    return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
+
+
+@cache
+def _messages(room: str) -> dict[str, dict[str, str]]:
+    code = Path(__file__).parents[1]
+    core = code / room / "messages.toml"
+    file = core if core.is_file() else code / "parts" / room / "messages.toml"
+    return tomllib.loads(file.read_text("utf-8"))
 
 
 @dataclass(frozen=True)

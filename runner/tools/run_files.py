@@ -40,6 +40,8 @@ HELD_OUT = "held_out.parquet"
 # How to ask its model, and its answers and those of the model before.
 DEMO = "demo.json"
 DEMO_OUTPUTS = "demo_outputs"
+# Answers of each evaluation with their rewards, if a model learns from its own answers.
+SAMPLES = "samples.json"
 ANSWERS = f"{DEMO_OUTPUTS}/answers.json"
 # Of a stage that is served: both models under the names for a server, and its log.
 SERVING = "serving"
@@ -61,5 +63,17 @@ LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
     *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, PROGRESS, STOPPED, STAGE),
-    *(DEMO, DEMO_OUTPUTS, SERVING, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION, EXPORT),
+    *(
+        DEMO,
+        DEMO_OUTPUTS,
+        SAMPLES,
+        SERVING,
+        TENSORBOARD,
+        "train*.log",
+        EVALUATION,
+        EVALUATION_TASK,
+        MEASURED,
+        PROMOTION,
+        EXPORT,
+    ),
 )

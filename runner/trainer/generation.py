@@ -105,14 +105,14 @@ class LoadedModel:
 def load(chat: Chat) -> LoadedModel:
     """The model, ready to answer. Raises CannotLoad."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     cuda, trust = torch.cuda.is_available(), {"trust_remote_code": chat.trust_remote_code}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, **trust)
+        tokenizer = tokenizer_in(chat.tokenizer, chat.trust_remote_code)
         dtype = torch.bfloat16 if cuda else torch.float32
         model = AutoModelForCausalLM.from_pretrained(chat.model, revision=chat.revision, dtype=dtype, **trust)
     except OSError as error:
@@ -212,15 +212,16 @@ def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
     if COLUMN in rows.schema_arrow.names:
         yield from filter(None, (text.strip() for text in rows.read([COLUMN])[COLUMN].to_pylist()))
     elif "input_ids" in rows.schema_arrow.names:
-        tokenizer = _tokenizer_of(run_dir, demo.trust_remote_code)
+        tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.trust_remote_code)
         for block in rows.read(["input_ids"])["input_ids"].to_pylist():
             yield from _beginnings(block, tokenizer)
 
 
-def _tokenizer_of(run_dir: Path, trust: bool) -> Any:
+def tokenizer_in(folder: Path | str, trust: bool) -> Any:
+    """The tokenizer of a model, by its folder or name. trust: whether it may bring its own code."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(run_dir / BEST_MODEL), trust_remote_code=trust)
+    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust)
 
 
 def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
@@ -245,7 +246,7 @@ def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]
     """The words of the first rows of these files: with many rows every word occurs, and then words mean nothing."""
     from pyarrow import parquet
 
-    tokenizer = _tokenizer_of(run_dir, trust)
+    tokenizer = tokenizer_in(run_dir / BEST_MODEL, trust)
     firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
     rows = [row for batch in firsts if batch for row in batch.to_pylist()]
     # Of preferences, the answer that is learned has a column of its own, unless its label is bad.

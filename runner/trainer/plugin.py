@@ -22,6 +22,7 @@ from transformers.trainer import unwrap_peft_model
 from runner import parts
 from runner.tools import child_process
 from runner.trainer import checkpoints, records, results, stopping
+from runner.trainer.records import LOSS, REWARD
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History
@@ -111,6 +112,8 @@ class RecipePlugin(BasePlugin):
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
             # Axolotl has no setting for it.
             "dataloader_persistent_workers": settings.persistent_workers,
+            # One answer for each held-out prompt: what they are worth is compared over all of them.
+            **({"num_generations_eval": 1} if settings.rewards else {}),
         }
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
@@ -142,7 +145,8 @@ class RecipePlugin(BasePlugin):
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
         settings = run_settings(cfg)
         self.history = History(settings)
-        return stopping.callbacks(settings, self.history, of_words=not cfg.rl, resumed_from=self.resumed_from)
+        watched: dict[str, Any] = {"of_words": not cfg.rl, "measure": REWARD if settings.rewards else LOSS}
+        return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, **watched)
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

@@ -15,14 +15,15 @@ from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
 Thing = TypeVar("Thing")
-# The measure of an evaluation that decides: the validation loss, or for images the accuracy, of which more is better.
-LOSS, ACCURACY = "loss", "accuracy"
+# The measure of an evaluation that decides: the validation loss; or, of which more is better, the accuracy for images and
+# the reward of a model's own answers.
+LOSS, ACCURACY, REWARD = "loss", "accuracy", "reward"
 
 
 def fruitless(values: Iterable[float], least: float, measure: str = LOSS) -> int:
     """Number of evaluations since the last improvement by more than `least`. values: of all evaluations in order, with
     the one before the first step."""
-    sign, best, waited = (1 if measure == ACCURACY else -1), None, 0
+    sign, best, waited = (-1 if measure == LOSS else 1), None, 0
     for value in values:
         if best is None or sign * (value - best) > least:
             best, waited = value, 0
@@ -103,7 +104,8 @@ class Summary(Record):
     card; empty for none. step_seconds: the median. gpu_memory_gib, gpu_reserved_gib: the most that PyTorch's tensors
     and its allocator took of the first GPU. planned: the forecast for this stage in `planned.json`. best_checkpoint:
     the name of its folder. model: the network's shape, for images. proof: `proof.json` without the rows that it shows.
-    preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
+    preference accuracy: how often DPO's model prefers the better answer, on held-out pairs. reward: the mean of the
+    model's own answers to held-out prompts.
     """
 
     FILE = SUMMARY
@@ -143,6 +145,9 @@ class Summary(Record):
     last_training_loss: float | None = None
     first_preference_accuracy: float | None = None
     last_preference_accuracy: float | None = None
+    first_reward: float | None = None
+    best_reward: float | None = None
+    last_reward: float | None = None
     best_accuracy: float | None = None
     best_epoch: float | None = None
     test_accuracy: float | None = None
@@ -154,12 +159,20 @@ class Summary(Record):
 
     @property
     def losses(self) -> str:
-        """The first and the last validation loss in words; empty if there was none."""
-        first, last = self.first_validation_loss, self.last_validation_loss
-        return f"validation loss {first:.3f} → {last:.3f}" if first is not None and last is not None else ""
+        """The first and the last validation loss, or reward, in words; empty if there was none."""
+        every = {
+            "validation loss": (self.first_validation_loss, self.last_validation_loss),
+            "mean reward": (self.first_reward, self.last_reward),
+        }
+        known = (
+            f"{name} {first:.3f} → {last:.3f}"
+            for name, (first, last) in every.items()
+            if first is not None and last is not None
+        )
+        return next(known, "")
 
 
-Kind = Literal["conversations", "text", "preferences", "images"]
+Kind = Literal["conversations", "text", "preferences", "prompts", "images"]
 
 
 @dataclass(frozen=True)
@@ -173,7 +186,7 @@ class Proof(Record):
     `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model was run. logits_moved: the
     largest change of a row's logits when the row before it changes. loss_at_once, loss_accumulated: the first loss of
     eight rows in one batch, and in eight. asked: questions of the demo or of the evaluation that are in the training
-    rows. notes: what was not judged completely, and why. faults: each with `kind` and `message`; none if all is well.
+    rows. notes: what was not judged completely, and why. rewards: what rewards gave to known answers, in words. faults: each with `kind` and `message`; none if all is well.
     shown: rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
     seconds: the time that the proof took.
     """
@@ -195,6 +208,7 @@ class Proof(Record):
     loss_accumulated: float | None = None
     asked: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    rewards: tuple[str, ...] = ()
     faults: tuple[Mapping[str, str], ...] = ()
     shown: tuple[Mapping[str, Any], ...] = ()
     seconds: float = 0.0

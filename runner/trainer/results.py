@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.tools import child_process, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.trainer import fork_server
-from runner.trainer.records import ACCURACY, LOSS, Proof, Summary, TimeUsed, early_stop, versions
+from runner.trainer.records import ACCURACY, LOSS, REWARD, Proof, Summary, TimeUsed, early_stop, versions
 
 if TYPE_CHECKING:
     # They import torch, and commands that only read a summary would wait for it.
@@ -67,7 +67,8 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
     state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
     preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
-    early, measure = None, ACCURACY if engine == "images" else LOSS
+    rewards = [entry["reward"] for entry in history.epochs if entry.get("reward") is not None]
+    early, measure = None, ACCURACY if engine == "images" else REWARD if rewards else LOSS
     if wanted := settings.early_stopping:
         seen = ({LOSS: entry["validation_loss"], **entry} for entry in history.epochs)
         steps = (state["global_step"], state["steps"])
@@ -93,6 +94,9 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
         last_validation_loss=losses[-1] if losses else None,
         first_preference_accuracy=preferred[0] if preferred else None,
         last_preference_accuracy=preferred[-1] if preferred else None,
+        first_reward=rewards[0] if rewards else None,
+        best_reward=max(rewards) if rewards else None,
+        last_reward=rewards[-1] if rewards else None,
         last_training_loss=history.steps[-1]["loss"] if history.steps else None,
         best_checkpoint=Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
         proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
@@ -116,13 +120,11 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
 
 def keep_template(demo: Demo, model: Path) -> None:
     """Writes a chat template with the system prompt of training, for servers."""
-    from transformers import AutoTokenizer
-
-    from runner.trainer.generation import with_system
+    from runner.trainer.generation import tokenizer_in, with_system
 
     if not demo.system_prompt:
         return
-    tokenizer = AutoTokenizer.from_pretrained(str(model), trust_remote_code=demo.trust_remote_code)
+    tokenizer = tokenizer_in(model, demo.trust_remote_code)
     if isinstance(tokenizer.chat_template, str):
         write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 

@@ -1,6 +1,6 @@
 """Settings of the training process beyond the engine's own (`recipe_runner:` in axolotl.yaml)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -74,7 +74,8 @@ class RunSettings(Settings):
     too. save_steps: steps between two checkpoints beside those of evaluations; None for as often as they are worth it.
     demo: None if there is nothing to ask, as with images. flatten: join the rows of a micro batch, also without
     FlashAttention. persistent_workers: keep data workers between epochs and evaluations. master_weights: the precision
-    of stored weights; None for Axolotl's. warmup_ratio: only where Axolotl refuses its own. blocks: packed blocks instead of Axolotl's own data sets.
+    of stored weights; None for Axolotl's. warmup_ratio: only where Axolotl refuses its own. blocks: packed blocks instead of Axolotl's own
+    data sets. rewards: the rules of each, by its name, if the model learns from its own answers.
     """
 
     name: str
@@ -97,6 +98,7 @@ class RunSettings(Settings):
     master_weights: Literal["fp32", "bf16"] | None = None
     warmup_ratio: float | None = None
     blocks: BlocksSettings | None = None
+    rewards: dict[str, dict[str, Any]] = {}
     proof: ProofSettings = ProofSettings()
 
 

@@ -75,6 +75,9 @@ class Watchdog(TrainerCallback):
             return
         rows, batches, processes = len(dataset), len(dataloader), self.settings.world_size
         share = rows / (args.per_device_train_batch_size * processes)
+        if answers := getattr(args, "num_generations", None):
+            # TRL 1.9 leaves out the prompts that fill no step.
+            share = rows // (args.generation_batch_size // answers) * args.steps_per_generation
         if not math.floor(share) <= batches <= math.ceil(share):
             self.stop(
                 f"Each process should read {math.ceil(share)} batches in an epoch, its share of {rows} rows, but it reads {batches}. The data is not divided as planned."

@@ -15,14 +15,25 @@ from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
 from runner.trainer.settings import RunSettings
 
-# DPO's measures on held-out pairs: how often, and by how much, the model prefers the better answer.
-PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"}
+# TRL's measures on held-out rows: how often, and by how much, the model prefers the better answer (DPO); and the mean
+# reward of its own answers (GRPO).
+MEASURES = {
+    **{"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"},
+    "reward": "eval_reward",
+}
+# Its measures of a step's own answers: the mean reward, the share of prompts whose answers all have the same reward, the
+# mean number of tokens, and the share of answers that were cut.
+OF_ANSWERS = {
+    **{"reward": "reward", "alike": "frac_reward_zero_std"},
+    **{"answer_tokens": "completions/mean_length", "cut": "completions/clipped_ratio"},
+}
 
 
 class History(TrainerCallback):
     """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
     samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib); `epochs` (train_loss, validation_loss;
-    accuracy, 0 to 1, for classes; preference_accuracy and preference_margin for DPO; epoch 0 is before training)."""
+    accuracy, 0 to 1, for classes; those of MEASURES; epoch 0 is before training). Steps and evaluations of GRPO also have
+    the mean of each reward, `reward.NAME`, and steps those of OF_ANSWERS."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -34,7 +45,7 @@ class History(TrainerCallback):
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
         self.final: Mapping[str, Any] = {}
-        self.preferences: dict[str, float] = {}
+        self.measured: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.parameters = count_parameters(model)
@@ -54,9 +65,9 @@ class History(TrainerCallback):
         return round(self.earlier + time.monotonic() - self.started, 1)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        # DPO logs its measures; they are not among the metrics of an evaluation.
+        # TRL logs its measures; they are not among the metrics of an evaluation.
         logs = logs or {}
-        self.preferences = {name: logs[key] for name, key in PREFERENCES.items() if key in logs} or self.preferences
+        self.measured = {**_found(MEASURES, logs), **_each(logs, "eval_rewards/")} or self.measured
         if "loss" not in logs:
             return
         now, cuda = time.monotonic(), torch.cuda.is_available()
@@ -73,6 +84,8 @@ class History(TrainerCallback):
             "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
             "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
             "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
+            **_found(OF_ANSWERS, logs),
+            **_each(logs, "rewards/"),
         }
         self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
         self.steps.append(entry)
@@ -86,11 +99,12 @@ class History(TrainerCallback):
             "epoch": round(state.epoch or 0, 4),
             "step": state.global_step,
             "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
-            "validation_loss": metrics.get("eval_loss"),
-            **self.preferences,
+            # Of answers compared with each other it is about 0, whatever they are worth.
+            "validation_loss": None if "reward" in self.measured else metrics.get("eval_loss"),
+            **self.measured,
             **({"accuracy": metrics["eval_accuracy"]} if "eval_accuracy" in metrics else {}),
         }
-        self.preferences = {}
+        self.measured = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
         # Evaluations do not count as training time.
         self.last_time = time.monotonic()
@@ -111,6 +125,16 @@ class History(TrainerCallback):
     def _write(self, state: Any) -> None:
         if state.is_world_process_zero:
             write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
+
+
+def _found(names: Mapping[str, str], logs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: logs[key] for name, key in names.items() if key in logs}
+
+
+def _each(logs: Mapping[str, Any], begin: str) -> dict[str, Any]:
+    """The mean of each reward, by its name."""
+    means = [key for key in logs if key.startswith(begin) and key.endswith("/mean")]
+    return {f"reward.{key[len(begin) : -len('/mean')]}": logs[key] for key in means}
 
 
 def count_parameters(model: Any) -> dict[str, int]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from io import StringIO
 from itertools import combinations
 from pathlib import Path
@@ -55,6 +56,7 @@ ELSEWHERE = {
     "pipeline data.sample": ONLY_REHEARSALS,
     "pipeline data.sets[].sample": ONLY_REHEARSALS,
     "evaluation.sample_task": ONLY_REHEARSALS,
+    "rewards.python.sha256": "it is that of the file, and another one is refused",
     "nodes.wait_minutes": "plain machines read it in `recipe.json` when they meet",
 }
 NO_SOURCE = {f"data.{name}": None for name in ("hub", "sets", "subset", "revision", "split", "path", "sample")}
@@ -66,6 +68,7 @@ CODE = {"code_from_git": {"url": "https://example.org/me/code", "commit": "0" * 
 # The sample that a context learns from.
 OWN_ROWS = "rows"
 RDMA = {"openshift.network": {"kind": "rdma", "rdma_resource": "rdma/rdma_shared_device_a"}}
+OWN_CODE = "def reward(question, answer, reference):\n    return 1.0\n\n\ndef other(*texts):\n    return 0.0\n"
 # What a setting needs beside it so that it can matter, by how its name begins.
 NEEDS: dict[str, dict[str, Any]] = {
     "data.path": {**NO_SOURCE, "data.validation_split": None},
@@ -108,6 +111,10 @@ NEEDS: dict[str, dict[str, Any]] = {
     "sharding": ZERO3,
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},
+    "train.vllm_memory": {"train.generator": "vllm"},
+    "rewards.pattern": {"rewards.pattern": {"matches": "[0-9]"}},
+    "rewards.length": {"rewards.length": {"words": 10}},
+    "rewards.python": {"rewards.python": {"path": "data/own.py", "sha256": sha256(OWN_CODE.encode()).hexdigest()}},
     "train.learning_rate_scaling": {"machines.gpus_per_node": 2},
 }
 # A model outside the catalog: Axolotl has no fused loss for its type, and its chat template is in its own tokenizer.
@@ -130,7 +137,7 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
         {"machines.gpu": "NVIDIA-H999"},
     ],
 }
-FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences")
+FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts")
 # Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside lines where the other is refused.
 BY_CHECK = {
     # `auto` is the other wherever that can be, and where it cannot, the other is refused.
@@ -169,6 +176,8 @@ VALUES: dict[str, list[Any]] = {
     "network.links": [1, 2, 4],
     "limits.samples_per_second": [1, 10**9],
     "nodes.machines": [MACHINES, MACHINES[:1]],
+    "rewards.python.path": ["data/own.py", "data/other-own.py"],
+    "rewards.python.function": ["reward", "other"],
     "sharding.file": [f"{up}data/{name}.json" for name in ("plain", "sparse") for up in ("", "../")],
     **{
         f"gpu_memory_parts.{name}": SIZES
@@ -286,6 +295,7 @@ OF_ROWS = {
     "text": {"sample": ROWS["causal-lm"], "form": "text", "validation_share": 0.1},
     "preferences": {"sample": "data/seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
     "labels": {"sample": "data/labels.jsonl", "form": "preferences"},
+    "prompts": {"sample": "data/arithmetic.jsonl", "form": "prompts", "prompt": "[problem]"},
 }
 
 
@@ -310,6 +320,7 @@ def contexts(scenario: str, recipes: Path) -> list[Context]:
             named = {"hub": "me/rows", "sample": f"{up}{data['sample']}"}
             without = {"train.cross_entropy": None, "train.packing": None, "data": data | named}
             without |= {"train.objective": "kto"} if rows == "labels" else {}
+            without |= {"rewards": {"number": {}} if rows == "prompts" else None, "gates": None}
             changes = [Override(name, None, value, "") for name, value in without.items()]
             found.append(Context(f"{rows} here", override(document, changes)[0], {}))
     return found
@@ -435,6 +446,9 @@ def recipes(tmp_path_factory):
             np.save(folder / file, np.zeros((4, length), np.uint16))
     other = replace(catalog.model("google/gemma-3-270m"), model_type="gpt_neox", chat_template="")
     lock.add(folder / lock.LOCK, OTHER_MODEL, lock.entry_of(other, "main"))
+    (folder / "minimal" / "data").mkdir()
+    for name in ("data/own.py", "data/other-own.py", "minimal/data/own.py", "minimal/data/other-own.py"):
+        (folder / name).write_text(OWN_CODE)
     (folder / "data" / "plain.json").write_text('{"gradient_clipping": 1.0}')
     (folder / "data" / "sparse.json").write_text('{"steps_per_print": 7}')
     return folder

@@ -86,7 +86,9 @@ def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert len(shown(200)) == 3 + len(STARTERS)
     below = shown(90)
-    assert below[1] == "    DESCRIPTION" and below[2].startswith("domain") and below[3].startswith("    Qwen2.5-1.5B")
+    assert (
+        below[1] == "    DESCRIPTION" and below[2].startswith("arithmetic") and below[3].startswith("    Qwen2.5-1.5B")
+    )
     assert max(map(len, below)) <= 90
 
 

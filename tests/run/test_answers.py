@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.run import answers
+from runner.run import inference
 from runner.tools import own_words
 
 ROW = {
@@ -26,7 +26,7 @@ def drawn(monkeypatch, row, columns: int | None = None) -> str:
     """The lines as a terminal of so many columns has them, or a pipe."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: columns is not None, raising=False)
     monkeypatch.setenv("COLUMNS", str(columns or 300))
-    return "\n".join(answers.side_by_side([row])) + "\n"
+    return "\n".join(inference.side_by_side([row])) + "\n"
 
 
 def test_a_pipe_gets_two_columns_and_marks(monkeypatch, row, golden_message):

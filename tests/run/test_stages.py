@@ -179,7 +179,7 @@ def test_rows_tokenised_before_an_interruption_are_not_trained_on_once_the_data_
     data = StageFolder(plan, plan.stage("data"))
     data.mark("finished", outputs=data.outputs())
     said = begin(plan, name)
-    assert said[0] == f"{name}: runs again (data has left other results)"
+    assert said[0] == f"{name}: runs again (data produced other results)"
     assert not tokenised.exists()
 
 

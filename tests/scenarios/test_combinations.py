@@ -9,7 +9,7 @@ import pytest
 
 from runner import catalog, scenarios
 from runner.check.validate import examine, load
-from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, SONGS, TEXT
+from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT
 from runner.render import emit
 from runner.scenarios.targets import place
 from runner.tools.text import yaml_text
@@ -29,6 +29,7 @@ ROWS = {
     SONGS: {"path": "lyrics-sample.jsonl", "songs": {"count": 120, "instruction": "Instruction", "lyrics": "Label"}},
     PREFERENCES: {"path": "seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
     LABELS: {"path": "labels.jsonl", "form": "preferences", "label": "[label]"},
+    PROMPTS: {"path": "arithmetic.jsonl", "form": "prompts", "prompt": "[problem]"},
     TEXT: {"path": "gemma-sample.txt", "form": "text", "validation_share": 0.1},
 }
 PLACES = {
@@ -75,6 +76,7 @@ def written(folder: Path, technique: str, rows: str, where: str = "here") -> Pat
         "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
         **TECHNIQUES[technique],
         "data": data,
+        **({"rewards": {"number": {}}} if rows == PROMPTS else {}),
         "machines": {"gpu": "NVIDIA-L40S", "nodes": 2 if where == "machines" else 1},
         **PLACES[where],
     }
@@ -100,9 +102,9 @@ def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, t
     assert unknown_keys(dict(stage.config)) == []
     assert checked.get("adapter") == {"lora": "lora", "qlora": "qlora"}.get(technique)
     assert bool(checked.get("unfrozen_parameters")) == (technique == "last-layers")
-    named = {TEXT: "", PREFERENCES: "chat_template.default", LABELS: "user_defined.default"}
+    named = {TEXT: "", PROMPTS: "", PREFERENCES: "chat_template.default", LABELS: "user_defined.default"}
     assert checked["datasets"][0]["type"] == named.get(rows, "chat_template")
-    assert checked.get("rl") == {PREFERENCES: "dpo", LABELS: "kto"}.get(rows)
+    assert checked.get("rl") == {PREFERENCES: "dpo", LABELS: "kto", PROMPTS: "grpo"}.get(rows)
 
 
 @pytest.mark.parametrize(("technique", "rows"), TRAINED)
@@ -133,6 +135,7 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
     assert rows(hub="me/rows", form="preferences") == PREFERENCES
     assert rows(hub="me/rows", form="preferences", label="[good]") == LABELS
     assert rows(sets=[{"hub": "me/rows", "completion": "[answer]"}]) == LABELS
+    assert rows(hub="me/rows", form="prompts", answer="[result]") == PROMPTS
     assert rows(hub="me/rows", songs={"count": 5}) == SONGS
     assert rows(hub="me/rows") == (TEXT if technique == "causal-lm" else CONVERSATIONS)
 
@@ -146,6 +149,7 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
         ("last-layers", {**ROWS[TEXT], "system_prompt": "You are kind."}),
         ("full", {**ROWS[SONGS], "form": "messages"}),
         ("lora", {**ROWS[PREFERENCES], "train_on": "all"}),
+        ("full", {**ROWS[PROMPTS], "chosen": "[answer]"}),
         ("lora", {**ROWS[LABELS], "chosen": "[good]"}),
     ],
 )

@@ -181,7 +181,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         except OSError as error:
             remedy = "The recipes were checked anyway."
             if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404):
-                remedy = "The token may not write comments here; a token from a fork never may. docs/ci.md names the right that it needs."
+                remedy = "The token may not write comments here; a token from a fork never may. docs/ci.md names the permission that it needs."
             print(f"The comment could not be written: {error}. {remedy}")
     return 3 if verdict.bugs else 1 if verdict.errors else 0
 

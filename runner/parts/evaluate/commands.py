@@ -11,12 +11,12 @@ from runner.parts.evaluate import evaluation_report, gates
 from runner.parts.evaluate.evaluation_report import ComparedLine
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.run.answers import side_by_side
+from runner.run.inference import side_by_side
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
 from runner.tools.names import listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ANSWERS
 
 
@@ -44,9 +44,7 @@ def evaluate(
     """
     recipe, _ = open_recipe(path, sets, look=False, aside=form != "text")
     if url and checkpoint:
-        raise Stop(
-            "`--url` measures a server's model, but `--checkpoint` names one on this machine.", "Leave one out.", code=2
-        )
+        raise Stop(*worded("evaluate.url-or-checkpoint"), code=2)
     folder = inference.folder_of(recipe, run_dir, stage)
     if url:
         measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
@@ -56,9 +54,7 @@ def evaluate(
             end(f"The model at {url} was evaluated. Nothing was recorded.", "compare", path, "--url", url)
         return 0
     if checkpoint and not Path(checkpoint).exists():
-        raise Stop(
-            f"There is no folder `{checkpoint}`.", "The checkpoints of a stage are in its folder `checkpoints/`."
-        )
+        raise Stop(*worded("evaluate.no-checkpoint", checkpoint=checkpoint))
     with folder.run.lock():
         found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
     for line in evaluation_report.shown(folder, found, form):
@@ -122,11 +118,7 @@ def promote(
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
-        raise Stop(
-            "`--run` names a run folder of this machine, and `--cluster` the run on the cluster.",
-            "Leave out one of the two.",
-            code=2,
-        )
+        raise Stop(*worded("evaluate.run-or-cluster"), code=2)
     if on_cluster:
         parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
         end(f"The gate after `{stage}` is overruled, and this is recorded.", "status", path)

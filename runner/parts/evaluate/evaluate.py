@@ -15,16 +15,22 @@ from runner import parts
 from runner.parts.evaluate import language
 from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.language import Cannot
-from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
+from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, REWARD, SCORE, rise_window
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json
 from runner.tools.names import listed
+from runner.tools.problem import first_line
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import yaml_text
 from runner.trainer import records
 from runner.trainer.records import Summary
 
+# What training itself measures, by the kind of rows.
+BY_TRAINING = {
+    **dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)),
+    "prompts": (REWARD,),
+}
 SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
 
 
@@ -47,8 +53,8 @@ class Measures:
             (self.before if before else self.metrics).update(measure())
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
-            first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-            self.missing |= {f"before: {name}" if before else name: first for name in names}
+            why = first_line(error)[:300]
+            self.missing |= {f"before: {name}" if before else name: why for name in names}
 
     def found(self, names: Iterable[str]) -> Found:
         """All results. names: the metrics of the gates; each is there or has a reason."""
@@ -56,10 +62,6 @@ class Measures:
         kinds = {name: missing[ACCURACY] for name in names if name.startswith(f"{ACCURACY}.") and ACCURACY in missing}
         missing |= {name: "it was not measured" for name in names if name not in {*self.metrics, *missing}} | kinds
         return Found(self.metrics, self.before, missing, self.counts, self.confusion)
-
-
-# Kinds of rows that training itself evaluates.
-JUDGED = ("preferences", "labels")
 
 
 def main(file: str) -> int:
@@ -79,8 +81,8 @@ def main(file: str) -> int:
 
 def read(task: Task, measures: Measures) -> None:
     """Everything that is measured of a language model."""
-    if task.kind in JUDGED:
-        measures.take(("validation_loss", *PREFERRED), lambda: by_training(task))
+    if task.kind in BY_TRAINING:
+        measures.take(BY_TRAINING[task.kind], lambda: by_training(task))
     for name in task.metrics:
         if window := rise_window(name):
             measures.take([name], _named(name, loss_rise, task, window))
@@ -113,7 +115,7 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     if not loaded:
         return
     model, tokenizer = loaded
-    if task.kind not in JUDGED:
+    if task.kind not in BY_TRAINING:
         rows = records.read_held_out(Path(task.rows))
         measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
         if task.kind == "chat":
@@ -212,10 +214,11 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
 
 
 def by_training(task: Task) -> dict[str, float]:
-    """Training's own evaluation of preferences on held-out pairs, at the step of these weights."""
+    """Training's own evaluation on held-out pairs or prompts, at the step of these weights."""
     last = _evaluations(task)[-1]
-    metrics = {"validation_loss": last["validation_loss"]} | {name: last.get(name) for name in PREFERRED}
-    return {name: value for name, value in metrics.items() if value is not None}
+    named = BY_TRAINING[task.kind]
+    found = {name: value for name, value in last.items() if name in named or name.startswith(f"{REWARD}.")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def loss_rise(task: Task, window: int) -> float:

@@ -62,6 +62,7 @@ def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
     for what, first, last in (
         ("validation loss", summary.first_validation_loss, summary.last_validation_loss),
         ("prefers the better answer", summary.first_preference_accuracy, summary.last_preference_accuracy),
+        ("mean reward", summary.first_reward, summary.last_reward),
     ):
         if first is not None and last is not None:
             yield what, f"{first:.4g} → {last:.4g}"
@@ -98,6 +99,7 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
     else:
         yield f"{folder.stage.name}: {measured.checkpoint}"
         yield from _table(measured)
+        yield "  Losses and forgetting are in nats a token: lower is better. Accuracies and improvements are shares, 0 to 1."
         yield from (f"  {name} not measured: {reason}" for name, reason in sorted(measured.missing.items()))
         yield from (f"  {line}" for line in (*_confused(measured), *_counted(measured)))
         yield from gates.described(folder)[1] if verdicts else ()

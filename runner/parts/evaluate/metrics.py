@@ -15,11 +15,13 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
 from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 # Metrics from training itself; `N` is a number.
 RISE = "loss_rise.N"
 PREFERRED = ("preference_accuracy", "preference_margin")
+# The mean reward of answers to held-out prompts; after a dot, the mean score of one reward.
+REWARD = "reward"
 # On the held-out rows of the stage, before and after training.
 HELD_OUT = ("validation_loss", "perplexity", "improvement.perplexity")
 # On the same general text for every language model: its loss, and the rise of this loss in training.
@@ -97,11 +99,13 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
     before."""
     if what.kind == "images":
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
-    # TRL 1.9 counts no pairs of answers with labels.
-    judged = {"preferences": ("validation_loss", *PREFERRED), "labels": ("validation_loss", PREFERRED[1])}
-    own = judged.get(what.kind, HELD_OUT)
+    own = {
+        "preferences": ("validation_loss", *PREFERRED, RISE),
+        "labels": ("validation_loss", PREFERRED[1], RISE),  # TRL 1.9 counts no pairs of answers with labels
+        "prompts": (REWARD, *(f"{REWARD}.{name}" for name in what.asked)),
+    }.get(what.kind, (*HELD_OUT, RISE))
     answers = [ACCURACY, *(f"{ACCURACY}.{name}" for name in what.asked)] if what.kind == "chat" else []
-    held_out = [*own, RISE, *answers] if what.validates else []
+    held_out = [*own, *answers] if what.validates else []
     shared = [*(BLOCKS if what.blocks else ()), *(f"lm_eval.{task}.METRIC" for task in tasks)]
     return [*held_out, GENERATED, *GENERAL, *shared, *(f"regression.{name}" for name in shared if name in before)]
 
@@ -119,7 +123,7 @@ SAMPLE_TASK = "sample"
 # Metrics for which less is better, and for which more is better.
 _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
 _MORE = re.compile(
-    r"accuracy(\..+)?|generated_tokens|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
+    r"accuracy(\..+)?|generated_tokens|preference_\w+|reward(\..+)?|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
 )
 # The usual tasks and scores of lm-eval.
 LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")
@@ -150,11 +154,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         try:
             gate = parse(text)
         except ValueError:
-            yield recipe.document.problem(
-                place,
-                f"`{text}` compares with an infinite number, so this gate has no meaning.",
-                "Write a finite number.",
-            )
+            yield recipe.document.problem(place, *worded("evaluate.infinite-gate", text=text))
             continue
         if not is_producible(metric, known[section]):
             if (asked := _TASK.match(metric)) and asked[1] in misspelt_tasks(recipe).values():
@@ -195,9 +195,7 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.settings.get("evaluation")
     named = section and section.get("sample_task")
     if named and not (recipe.folder / named).is_file():
-        message = f"The file `{recipe.folder / named}` does not exist."
-        hint = "Check the path; it is relative to the recipe's folder."
-        yield recipe.problem("evaluation.sample_task", message, hint)
+        yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=recipe.folder / named))
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
@@ -207,13 +205,9 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
     for index, task in enumerate(named):
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
-            message = f"`{task}` is measured, but the gates ask for `{meant}`, so they would never open."
-            yield recipe.problem(place, message, f"Write `{meant}`.")
+            yield recipe.problem(place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant))
         elif task not in LM_EVAL["tasks"] and (near := nearest(task, LM_EVAL["tasks"], ALIKE)):
-            message = f"`{task}` is not a usual task of lm-eval, but `{near}` is."
-            yield recipe.note(
-                place, message, f"Write `{near}`, if you mean that one. Otherwise there is nothing to do."
-            )
+            yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import settings_folder
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import SEAL_KEY
 
 DIGEST = "digest"
@@ -39,20 +39,11 @@ def key(make: bool, namespace: str = "") -> str:
         if not known and file.exists():
             known = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise Stop(
-            f"The key that seals measurements cannot be used: {error}",
-            f"It is in `{file}`. The environment variable `{SEAL_KEY}` can hold it instead.",
-        ) from None
+        raise Stop(*worded("evaluate.unusable-key", error=error, file=file, seal_key=SEAL_KEY)) from None
     if not known:
-        raise Stop(
-            "There is no key to seal measurements with.",
-            f"`recipe evaluate` creates one in `{file}`, and `recipe submit` creates the Secret that pods read.",
-        )
+        raise Stop(*worded("evaluate.no-key", file=file))
     if len(known) < SHORTEST:
-        raise Stop(
-            f"The key that seals measurements has {len(known)} characters, but needs {SHORTEST}.",
-            f"Delete `{file}`, or remove `{SEAL_KEY}` from the environment. The next measurement creates a new key.",
-        )
+        raise Stop(*worded("evaluate.short-key", known=len(known), shortest=SHORTEST, file=file, seal_key=SEAL_KEY))
     return f"{namespace}:{_mac(known, f'namespace {namespace}')}" if namespace else known
 
 

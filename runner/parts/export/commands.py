@@ -13,7 +13,7 @@ from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.trainer import merging
 from runner.trainer.results import precision_of
@@ -148,10 +148,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
             raise Stop("`--set` and `--run` need a recipe, but this is an adapter.", "Leave them out.", code=2)
         written = merge_adapter(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
-        raise Stop(
-            f"`{path}` holds no adapter: it has no `adapter_config.json`.",
-            "Name a recipe, or `lora_adapter` in the folder of a run.",
-        )
+        raise Stop(*worded("export.no-adapter", path=path))
     else:
         recipe, _ = open_recipe(path, sets, look=False)
         written = merge_run(recipe, run_dir, Path(out) if out else None)
@@ -165,10 +162,7 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
     stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
     if not stages:
         best = f"{BEST_MODEL}/" if "base_model" in plan.stages[-1].config else BEST_IMAGES
-        raise Stop(
-            f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
-            f"Its model is in `{best}` of the run.",
-        )
+        raise Stop(*worded("export.nothing-to-merge", recipe=recipe, best=best))
     run = run_folder.find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
     folder = StageFolder(plan, plan.stage(stages[-1]))
@@ -208,5 +202,5 @@ def merge_adapter(
     except (OSError, ValueError) as error:
         raise Stop(
             f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
-            "Check the base model that its adapter_config.json names, that all of the adapter's files are whole, and your network.",
+            "Check the base model that its adapter_config.json names, that all of the adapter's files are complete, and your network.",
         ) from None

@@ -16,7 +16,7 @@ from runner.parts.export.trained_model import Proof, TrainedModel, unproven, wor
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.own_words import GENERAL_TEXT
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED
 from runner.tools.vllm import room_for, saved
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
@@ -137,10 +137,7 @@ def _base_at_hand(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         said = (str(error).splitlines() or ["it is not there"])[0]
-        raise Stop(
-            f"The base model `{name}` cannot be loaded, so the export cannot be verified: {said}",
-            "Check the network, or the run folder.",
-        ) from None
+        raise Stop(*worded("export.no-base-model", name=name, said=said)) from None
 
 
 def _end_answers(source: TrainedModel, folder: Path) -> None:
@@ -173,14 +170,9 @@ def _adapter(source: TrainedModel) -> Writer:
     """The adapter alone, for a server with its base model."""
     adapter, trust = source.adapter, source.chat.trust_remote_code
     if adapter is None:
-        raise Stop(
-            f"The stage `{source.stage.name}` trains the model itself and no adapter.",
-            "`--format safetensors` exports the model.",
-        )
+        raise Stop(*worded("export.trains-no-adapter", source=source))
     if source.base is None:
-        raise Stop(
-            "The adapter's base model is not here, so nobody can say whether it fits.", "Bring the base model back."
-        )
+        raise Stop(*worded("export.base-not-here"))
     base = source.base
     with _base_at_hand(base[0]):
         modules = trained_model.modules_of(base, trust)
@@ -189,7 +181,7 @@ def _adapter(source: TrainedModel) -> Writer:
             "Servers cannot serve this adapter: " + "; ".join(found) + ".",
             "`--format safetensors` exports the model with the adapter in it."
             if adapter.follows_formula
-            else f"The run's `{BEST_MODEL}/` has the adapter in it, as PEFT has merged it; no export proves that merge.",
+            else f"The run's `{BEST_MODEL}/` contains the model that PEFT merged; no export verifies that merge.",
         )
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
@@ -204,7 +196,7 @@ def _adapter(source: TrainedModel) -> Writer:
         prompts = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
         with _base_at_hand(base[0]):
             proof = trained_model.beside(folder, base, source.model, prompts, trust)
-        tell("Beside its base model it answers as the merged model does, and not as the base model.")
+        tell("With its base model it answers as the merged model does, and not as the base model alone.")
         rank = saved(adapter.folder).rank
         return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
@@ -230,7 +222,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         texts, chat = _texts(source)
         said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
         tell(
-            f"llama.cpp reads text in the same tokens, and says {said['same_tokens']} of {said['tokens']} tokens as transformers "
+            f"llama.cpp cuts text into the same tokens, and generates {said['same_tokens']} of {said['tokens']} tokens as transformers "
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
         )
         tell("The file contains the chat template and the end token of training.")

@@ -8,7 +8,7 @@ from typing import Any
 from runner.parts.export import llama_cpp
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
 from runner.tools.files import read_record
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.trainer.generation import Chat, end_tokens, prompt
 
 # The kinds that the converter writes itself, by torch's name for the weights. All others are quantised from these.
@@ -47,11 +47,7 @@ def require_known(model: Path, converter: Path) -> None:
     (name, *_) = read_record(model / "config.json").get("architectures") or ["(none)"]
     known = sorted(llama_cpp.architectures(converter))
     if name not in known:
-        raise Stop(
-            f"llama.cpp's converter, of llama-cpp-python {llama_cpp.VERSION}, does not know the architecture `{name}`.\n"
-            f"It knows {', '.join(known)}.",
-            "`--format safetensors` exports it for servers that load it as transformers does.",
-        )
+        raise Stop(*worded("export.unknown-to-converter", llama_cpp=llama_cpp, name=name, known=", ".join(known)))
 
 
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
@@ -121,7 +117,7 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
             raise unproven(f"no answer would end with `{tokenizer.convert_ids_to_tokens(token)}`, as in training")
     for text, tokens in zip(read, found["texts"], strict=True):
         if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise unproven(f"llama.cpp cuts text into other tokens, that of “{' '.join(text.split())[:60]}…” for one")
+            raise unproven(f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”")
     return _same_answers(kind, said, found["answers"])
 
 
@@ -136,8 +132,8 @@ def _same_answers(kind: str, said: Sequence[Answer], read: Sequence[tuple[list[i
             raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
     if not off <= allowed:
         raise unproven(
-            f"the words of an answer are {off:.2g} nats more or less likely in llama.cpp, and {allowed:g} may be lost as {kind}",
-            "Name a kind with more bits with `--quantize`.",
+            f"the likelihood of an answer differs by {off:.2g} nats in llama.cpp, but {kind} may lose at most {allowed:g}",
+            "Choose a format with more bits with `--quantize`.",
         )
     words = sum(len(answer.said) for answer in said)
     return {"prompts": len(said), "tokens": words, "same_tokens": same, "largest_difference_nats": off}

@@ -60,7 +60,7 @@ def _download(folder: Path) -> Path:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
         raise Stop(
             f"llama.cpp's converter cannot be downloaded: {(said[-1] if said else 'pip saved no archive')}",
-            f"It is in the source package of llama-cpp-python {VERSION} (77 MB), which pip fetches once, from where it fetches packages.",
+            f"It is in the source package of llama-cpp-python {VERSION} (77 MB), which pip downloads once, from your package index.",
         )
     return archive
 
@@ -97,7 +97,9 @@ def quantise(whole: Path, out: Path, kind: str) -> None:
     """Writes a GGUF file with fewer bits per weight. Raises Stop if llama.cpp refuses."""
     done = _run("quantise", str(whole), str(out), kind)
     if done.returncode:
-        raise Stop(f"llama.cpp cannot write this model as {kind}: {_why(done)}", "Name another kind with `--quantize`.")
+        raise Stop(
+            f"llama.cpp cannot write this model as {kind}: {_why(done)}", "Choose another format with `--quantize`."
+        )
 
 
 def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
         write_json(given, task)
         done = _run("read", str(file), str(given))
     if done.returncode:
-        raise Stop(f"llama.cpp cannot load what its converter has made of this model: {_why(done)}", ELSE)
+        raise Stop(f"llama.cpp cannot load the converted model: {_why(done)}", ELSE)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -123,8 +125,8 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     first = next((line for line in lines if "error loading" in line), None)
     if done.returncode < 0:
-        return f"it was ended by {signal.Signals(-done.returncode).name}"
-    return first or (lines[-1] if lines else "it does not say why")
+        return f"it was killed by {signal.Signals(-done.returncode).name}"
+    return first or (lines[-1] if lines else "it gave no reason")
 
 
 def is_gpt2(tokenizer: Path) -> bool:

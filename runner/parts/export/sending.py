@@ -20,7 +20,7 @@ from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
 from runner.plan import on_claim
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
     from huggingface_hub import HfApi, get_token
 
     if not get_token():
-        raise Stop(
-            "There is no token for the hub.",
-            "Put one that may write into `HF_TOKEN`, or call `hf auth login`; the runner keeps it nowhere.",
-        )
+        raise Stop(*worded("export.no-token"))
     api = HfApi()
     with _hub_refusals(name):
         _require_room(api, name, public)
@@ -63,7 +60,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
         commit = api.upload_folder(
             repo_id=address.repo_id,
             folder_path=folder,
-            commit_message=f"{source.run.name}: what {made.stage} of run {made.run} has left, {made.format} {made.kind}".rstrip(),
+            commit_message=f"{source.run.name}: the result of {made.stage} in run {made.run}, {made.format} {made.kind}".rstrip(),
             delete_patterns="*",
         )
         _require_arrived(api, address.repo_id, commit.oid, folder, made.files)
@@ -82,12 +79,10 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     except RepositoryNotFoundError:
         return
     if not known.private and not public:
-        raise Stop(
-            f"`{name}` is there, and everybody can read it.", "`--public` pushes to it; another name is private."
-        )
+        raise Stop(*worded("export.public-repository", name=name))
     files = {one.rfilename for one in known.siblings or ()}
     if EXPORTED not in files and files - _FRESH:
-        raise Stop(f"`{name}` holds another model, which `recipe push` has not put there.", "Name another repository.")
+        raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
 
 
 def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
@@ -120,19 +115,12 @@ def _hub_refusals(name: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise Stop(
-            f"`{name}` is not a valid repository name: {error}", "It is `NAME`, or `ORGANISATION/NAME`."
-        ) from None
+        raise Stop(*worded("export.bad-repository-name", name=name, error=error)) from None
     except HfHubHTTPError as error:
         said = error.server_message or str(error).splitlines()[0]
-        raise Stop(
-            f"The hub does not take `{name}`: {said}",
-            "Check that the token may write to that name. `hf auth whoami` shows its owner.",
-        ) from None
+        raise Stop(*worded("export.hub-refuses", name=name, said=said)) from None
     except httpx.HTTPError as error:
-        raise Stop(
-            f"The hub cannot be reached: {error}", "Check the network, and `HF_ENDPOINT` where you have one."
-        ) from None
+        raise Stop(*worded("export.hub-unreachable", error=error)) from None
 
 
 # The environment variable with a registry's token (`oc whoami --show-token`).
@@ -173,7 +161,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
         if not same or artifact is None or artifact.uri != where:
-            raise unproven("the registry does not say what was entered", "Look at what it has of that version.")
+            raise unproven("the registry does not report what was registered", "Look at that version in the registry.")
     return where
 
 
@@ -196,10 +184,7 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
         inner = source.folder.path.relative_to(source.folder.run.path)
         if place := on_claim(str(PurePosixPath(site.get("output_dir") or "", inner, BEST_MODEL)), site.get("claims")):
             return place.uri, "safetensors"
-    raise Stop(
-        "A registry needs the model's address, but this model is only on this machine.",
-        "`recipe push` sends it to the hub; `--uri` names where else you have put it (hf://, s3://, oci:// or pvc://).",
-    )
+    raise Stop(*worded("export.no-address"))
 
 
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
@@ -246,9 +231,7 @@ def _registry_refusals(server: str) -> Iterator[None]:
         said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
         raise Stop(
             f"The registry at {server} refuses: {' '.join(str(said).split())[:300]}",
-            f"A registry that asks who you are reads `{TOKEN}`: `oc whoami --show-token` gives one.",
+            f"If it needs a login, set `{TOKEN}` to a token; `oc whoami --show-token` prints one.",
         ) from None
     except (aiohttp.ClientError, OSError) as error:
-        raise Stop(
-            f"The registry at {server} cannot be reached: {error}", "Check its address and the network."
-        ) from None
+        raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None

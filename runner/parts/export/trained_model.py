@@ -15,10 +15,10 @@ from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import plan_of
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_record
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.vllm import saved
-from runner.trainer.generation import Chat, chats
+from runner.trainer.generation import Chat, chats, tokenizer_in
 
 UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
 
@@ -40,9 +40,7 @@ _PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magni
 
 def words_of(chat: Chat, folder: Path | None = None) -> Any:
     """The tokenizer of a model. folder: of a copy of it."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(folder or chat.tokenizer), trust_remote_code=chat.trust_remote_code)
+    return tokenizer_in(folder or chat.tokenizer, chat.trust_remote_code)
 
 
 @dataclass(frozen=True)
@@ -125,17 +123,11 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     plan = plan_of(run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
     if list(folder.path.glob(BEST_IMAGES)):
-        raise Stop(
-            f"`{plan.name}` trains a model that classifies images, which servers of language models do not load.",
-            f"It is in `{folder.path / BEST_IMAGES}`, as `torch.load` reads it; its shape is in `{SUMMARY}` beside it.",
-        )
+        raise Stop(*worded("export.classifies-images", plan=plan, path=folder.path / BEST_IMAGES, summary=SUMMARY))
     if not folder.weights_files:
         raise Stop(f"The stage `{folder.stage.name}` has no model.", "Leave out `--stage`.")
     if folder.state.outputs and (changed := folder.changed_outputs()):
-        raise Stop(
-            f"`{folder.path / changed[0]}` has changed since training.",
-            "The records of this run would not be about it. Restore the file, or export the model with other tools.",
-        )
+        raise Stop(*worded("export.weights-changed", path=folder.path / changed[0]))
     known = facts.of(run)
     found = next((one for one in known.stages if one.name == folder.stage.name), None)
     if found is None:
@@ -268,7 +260,7 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
     changed = len(whole) - len(same)
     if not changed:
-        raise unproven("each of its tensors is the base model's: the training is lost")
+        raise unproven("all its tensors equal the base model's, so the training is lost")
     return {"changed_tensors": changed, "tensors": len(whole)}
 
 
@@ -291,7 +283,7 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
     moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
     off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
     if not moved:
-        raise unproven("with its base model it answers like the base model: it was lost")
+        raise unproven("with its base model it answers like the base model, so it was lost")
     # The rounding of a merge is smaller than the effect of the adapter.
     if not off < moved / 2:
         raise unproven(

@@ -20,7 +20,7 @@ from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
 from runner.data.row_files import Bad
 from runner.tools.files import replacing
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,10 +156,7 @@ class PictureReader:
         elif parquet := [file for file in files if file.suffix == ".parquet"]:
             read, chosen = self._parquet, parquet
         elif any(file.name == "batches.meta" or file.name.startswith("data_batch_") for file in files):
-            raise Stop(
-                f"`{path}` contains the Python version of CIFAR-10. It consists of pickles, which could run any code on this machine, so they are not opened.",
-                "Use the binary version (cifar-10-binary.tar.gz) from the same page, or `hub: uoft-cs/cifar10`.",
-            )
+            raise Stop(*worded("images.pickles", path=path))
         else:
             yield from self._folders(path)
             return
@@ -173,10 +170,7 @@ class PictureReader:
 
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
-            raise Stop(
-                f"`{file}` is not one of CIFAR-10's binary files: its {len(data):,} bytes are not a whole number of images.",
-                f"An image has {CIFAR_RECORD:,} bytes there. Download the file again.",
-            )
+            raise Stop(*worded("images.not-binary", file=file, size=len(data), cifar_record=CIFAR_RECORD))
         for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
             yield SourceImage("train", number, np.ascontiguousarray(pixels), int(record[0]))
@@ -199,8 +193,7 @@ class PictureReader:
     def _require_columns(self, source: str, columns: list[str]) -> None:
         for column in (self.images.image_column, self.images.label_column):
             if column not in columns:
-                hint = f"Its columns are {', '.join(columns)}; name them under `data`."
-                raise Stop(f"{source} has no column `{column}`.", hint)
+                raise Stop(*worded("images.no-column", source=source, column=column, columns=", ".join(columns)))
 
     def _hub(self) -> Iterator[SourceImage]:
         from datasets import Image, load_dataset
@@ -252,10 +245,7 @@ def decoded(data: bytes) -> np.ndarray | Bad:
     try:
         from PIL import Image
     except ImportError:
-        raise Stop(
-            "Pillow, which opens images, is not installed here.",
-            "Prepare them elsewhere with `recipe prepare`, or choose an image that has it: pip install pillow.",
-        ) from None
+        raise Stop(*worded("images.no-pillow")) from None
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
@@ -403,10 +393,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
             continue
         splits[split][digest] = picture
     if source.classes and len(source.classes) != images.classes:
-        raise Stop(
-            f"The images have {len(source.classes)} classes, but the recipe says {images.classes}.",
-            f"Write `model.classes: {len(source.classes)}`.",
-        )
+        raise Stop(*worded("images.other-classes", classes=len(source.classes), images=images))
     report.classes = source.classes or [str(label) for label in range(images.classes)]
     # An image of both stays in the test set, which must stay comparable.
     train, test = splits["train"], splits["test"]
@@ -463,10 +450,7 @@ def _judge(train: list[Picture], validation: list[Picture], report: ImageReport)
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
         lines = "\n".join(report.lines())
-        raise Stop(
-            f"These classes have too few images to train and to validate on: {', '.join(lacking[:10])}.\n{lines}",
-            "Each class needs at least two different images.",
-        )
+        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines=lines))
 
 
 def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:

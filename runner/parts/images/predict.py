@@ -10,7 +10,7 @@ import torch
 
 from runner.data.row_files import Bad
 from runner.parts.images.data import decoded, scaled
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, first_line, worded
 from runner.trainer.records import ACCURACY
 
 # Images in a batch.
@@ -28,8 +28,7 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
         try:
             return network.load(weights)
         except Exception as error:  # a file of weights can be broken in many ways
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise Stop(f"The weights in `{weights}` cannot be read: {reason}", "Check the run folder.") from None
+            raise Stop(*worded("images.broken-weights", weights=weights, error=first_line(error))) from None
 
     def ask(picture: Path) -> dict[str, float]:
         if not picture.is_file():

@@ -19,7 +19,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import common, rehearsal
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
 
 # The module's name in images of 0.1, too.
@@ -119,17 +119,13 @@ def normalising(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     for there, lacking in (("mean", "std"), ("std", "mean")):
         if data.get(there) and not data.get(lacking):
-            message = f"`data` has `{there}` but no `{lacking}`; normalising needs both."
-            hint = f"Add `{lacking}`, or delete `{there}`: both are then measured on the training images."
-            yield recipe.problem(("data", there), message, hint)
+            yield recipe.problem(("data", there), *worded("images.mean-without-std", there=there, lacking=lacking))
 
 
 def crop(recipe: Recipe) -> Iterator[Problem]:
     padding = recipe.data.random_crop_padding
     if padding >= (size := recipe.model.image_size):
-        message = f"A crop with {padding} pixels around images of {size} could miss the image."
-        hint = f"Write less than {size}; an eighth of it is usual."
-        yield recipe.problem("data.random_crop_padding", message, hint)
+        yield recipe.problem("data.random_crop_padding", *worded("images.crop-misses", padding=padding, size=size))
 
 
 def classes(recipe: Recipe) -> Iterator[Problem]:
@@ -183,7 +179,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     """The narrow twin, processes instead of machines, and enough epochs."""
     micro = min(recipe.train.micro_batch_size, 32)
     epochs = -(-LOOKS // rows.train_rows)
-    enough = f"{LOOKS:,} looks or a few more at {rows.train_rows:,} images are enough for it"
+    enough = f"it has to see about {LOOKS:,} images in all, drawn from {rows.train_rows:,}"
     narrow = min(recipe.model.width, WIDTH)
     return [
         rehearsal.substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),
@@ -212,7 +208,4 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
     for summary in summaries:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:
-            raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: it classifies {accuracy:.1%} of the validation images correctly, but needs {MIN_ACCURACY:.0%}.",
-                "Check the images and their classes, and how `data` changes them.",
-            )
+            raise Stop(*worded("images.learned-too-little", plan=plan, accuracy=accuracy, min_accuracy=MIN_ACCURACY))

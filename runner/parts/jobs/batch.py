@@ -24,8 +24,7 @@ def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotati
     """A plain Job of a stage. part: what it does for the stage, one word."""
     made = kubernetes.job("batch/v1", "Job", spec, plan, stage)
     labels = kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan)
-    made["metadata"] |= {"name": name, "labels": labels, "annotations": annotations}
-    return made
+    return {**made, "metadata": {**made["metadata"], "name": name, "labels": labels, "annotations": annotations}}
 
 
 def pod(
@@ -53,7 +52,7 @@ def small(
     variables = podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or [])
     folders = [*folders, code.SCRATCH, *code.folders(plan)]
     container = kubernetes.container(plan, part, command, variables, {"requests": share, "limits": share}, folders)
-    return pod(plan, stage, part, container | more, folders)
+    return pod(plan, stage, part, {**container, **more}, folders)
 
 
 def alone(

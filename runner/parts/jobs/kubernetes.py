@@ -1,8 +1,6 @@
 """What every target for a cluster shares: folders, names, labels, the config map and the claims. `podspec` has the
 pod."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,14 +18,14 @@ from runner.render import planned
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash, label
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# An object of Kubernetes' API, or a part of one.
-Manifest = dict[str, Any]
+# An object of Kubernetes' API, or a part of one. Nothing changes one; a changed object is another.
+Manifest = Mapping[str, Any]
 # A folder of a container: its mount, and the volume behind it.
 Folder = tuple[Manifest, Manifest]
 
@@ -46,9 +44,9 @@ PLANNED = "recipe-runner/planned-"
 IMAGE = "recipe-runner/image"
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
 # What restricted-v2 requires of a container.
-CLOSED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # The same for a container that writes only to volumes.
-CONTAINER_SECURITY = CLOSED | {"readOnlyRootFilesystem": True}
+CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}
 # The modes of a claim for several machines, and for one.
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
@@ -82,10 +80,7 @@ def numbers(text: str) -> tuple[int, int]:
 def place(recipe: Recipe) -> Place:
     """The folders of a recipe's pods. Raises Stop if the recipe names no cluster."""
     if "openshift" not in recipe.settings:
-        raise Stop(
-            f"The recipe `{recipe.name}` has no section `openshift`, so it cannot run on a cluster.",
-            "Add the section; `recipes/survival.yaml` has an example.",
-        )
+        raise Stop(*worded("jobs.no-cluster", recipe=recipe))
     site: Openshift = recipe.settings["openshift"]
     first_mount = site.claims[0].mount if site.claims else ""
     run_dir = site.output_dir or f"{first_mount}/{recipe.name}"

@@ -66,9 +66,13 @@ def pod(
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
     needs; None for any. own: `restart` and `grace` of `pod.yaml`."""
-    words = dict.fromkeys(("restart", "grace", "nodeSelector", "tolerations")) | where(plan, machines) | own
-    words |= {"metadata": meta, "container": container, "volumes": kubernetes.volumes(folders)}
-    words |= {"account": plan.site.get("service_account"), "security": POD_SECURITY}
+    none = dict.fromkeys(("restart", "grace", "nodeSelector", "tolerations"))
+    words = {**none, **where(plan, machines), **own, "metadata": meta, "container": container}
+    words |= {
+        "volumes": kubernetes.volumes(folders),
+        "account": plan.site.get("service_account"),
+        "security": POD_SECURITY,
+    }
     before = code.init_containers(plan, listed(stated(plan) | CACHES))
     return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before or None, **words)
 
@@ -101,7 +105,7 @@ def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
     """Requests and limits. They are equal for GPUs and other devices, which are never shared."""
     promised = machines.requested_memory_gib or machines.memory_gib
     gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
-    devices = gpus | (others or {})
+    devices = {**gpus, **(others or {})}
     return {
         "requests": {"cpu": str(machines.requested_cpus or machines.cpus), "memory": _quantity(promised)} | devices,
         "limits": {"cpu": str(machines.cpus), "memory": _quantity(machines.memory_gib)} | devices,

@@ -22,7 +22,7 @@ from runner.run import pipeline
 from runner.run.run_folder import require_of
 from runner.run.stage_folder import StageFolder
 from runner.tools import child_process
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
 
@@ -106,9 +106,7 @@ def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
 
 def _require_finished(folder: StageFolder) -> None:
     if pipeline.decision_on(folder).action != "keep":
-        raise Stop(
-            f"The stage `{folder.stage.name}` is not finished, or was made from other settings than this recipe's."
-        )
+        raise Stop(*worded("jobs.not-finished", folder=folder))
 
 
 def _child(command: list[str]) -> int:

@@ -60,6 +60,8 @@ LOGGED = {
     "loss": ("recipe_loss", "Training loss, cross-entropy in nats"),
     "eval_loss": ("recipe_validation_loss", "Validation loss, cross-entropy in nats"),
     "eval_accuracy": ("recipe_validation_accuracy", "Share of the validation images that are classified correctly"),
+    "reward": ("recipe_reward", "Mean reward of the model's own answers"),
+    "eval_reward": ("recipe_validation_reward", "Mean reward of answers to held-out prompts"),
     "learning_rate": ("recipe_learning_rate", "Learning rate"),
     "grad_norm": ("recipe_gradient_norm", "Length of the gradient before clipping"),
     "epoch": ("recipe_epoch", "Epochs done"),

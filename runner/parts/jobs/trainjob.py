@@ -11,7 +11,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
 
 # The runtime's job and its container, and the runtime of OpenShift AI.
@@ -37,10 +37,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     if not stage.trains:
         return batch.prepare(plan, stage)
     if kubernetes.numbers(plan.site["version"]) < SINCE:
-        raise Stop(
-            f"OpenShift AI {plan.site['version']} has no TrainJob; 3.2 introduced it.",
-            "Render for `pytorchjob`, or correct `openshift.version`.",
-        )
+        raise Stop(*worded("jobs.no-trainjob", plan=plan))
     made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
     # OpenShift AI's Trainer then reads the progress from this port of the first pod (opendatahub-io/trainer,
     # pkg/rhai/constants: exactly "true").
@@ -94,7 +91,7 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
         "numProcPerNode": max(1, stage.machines.gpus_per_node),
         "resourcesPerNode": podspec.resources(plan, stage),
     }
-    spec: Manifest = {
+    spec: dict[str, object] = {
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
         "trainer": trainer,
     }

@@ -143,12 +143,12 @@ class _Tasks:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.components: Spec = {}
+        self.components: dict[str, Spec] = {}
 
-    def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> Spec:
+    def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> dict[str, Spec]:
         """The tasks up to the first gate, and in a condition all after it. before, base: where the first task reads the
         previous result, and the model; None without one."""
-        tasks: Spec = {}
+        tasks: dict[str, Spec] = {}
         for number, stage in enumerate(stages):
             part = "train" if stage.trains else "prepare"
             given = {"stage": _constant(stage.name), "key": _constant(stage.keys.get("", self.plan.fingerprint))}
@@ -163,7 +163,7 @@ class _Tasks:
                 return tasks | self._after(stage, stages[number + 1 :], gate, before, base)
         return tasks
 
-    def _after(self, stage: Stage, later: list[Stage], gate: str, made: Spec, model: Spec | None) -> Spec:
+    def _after(self, stage: Stage, later: list[Stage], gate: str, made: Spec, model: Spec | None) -> dict[str, Spec]:
         """After a gate: the later stages if it is open, and the end of the run if it is closed."""
         verdict, said = (
             {"taskOutputParameter": {"producerTask": gate, "outputParameterKey": name}} for name in ("verdict", "said")
@@ -192,7 +192,7 @@ class _Tasks:
         self.components[f"comp-{name}"] = _component(part)
         # Other stages find by themselves whether they are done and whether files beside the recipe have changed, and
         # verdicts may be overruled.
-        own: Spec = {"cachingOptions": {"enableCache": True} if part == "train" else {}}
+        own: dict[str, object] = {"cachingOptions": {"enableCache": True} if part == "train" else {}}
         if part != "closed":
             own["retryPolicy"] = RETRIES
         return _node(name, _inputs(parameters, base=base), own)
@@ -208,7 +208,7 @@ def _condition(name: str, comparison: str, gate: str, inputs: Spec) -> Spec:
     return _node(name, inputs, {"triggerPolicy": {"condition": condition}})
 
 
-def _node(name: str, inputs: Spec, own: Spec) -> Spec:
+def _node(name: str, inputs: Spec, own: dict[str, object]) -> Spec:
     """A task, or the tasks in a condition, after the tasks whose outputs it reads."""
     sources = [source for kind in inputs.values() for source in kind.values()]
     before = {how["producerTask"] for source in sources for how in source.values() if "producerTask" in how}

@@ -10,8 +10,8 @@ A task writes its outputs to the launcher's `executor_output.json` (kfp 2.17's s
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.kfp import target
@@ -30,7 +30,7 @@ from runner.tools.problem import Stop
 # A row with a measured value in a gate's table (`runner.parts.evaluate.gates.table`).
 ROW = re.compile(r"^(?P<metric>\S+) {2,}\S+ \S+ +(?P<got>[-+.\deE]+) {2,}")
 
-Output = dict[str, Any]
+Output = Mapping[str, float | str]
 
 
 def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:

@@ -4,8 +4,6 @@ Before training, the machines meet and compare, and the main one prepares the da
 GPUs. After it, the main one checks the results.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -34,7 +32,7 @@ from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import Artifact, write_text
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.trainer.records import versions
 
 if TYPE_CHECKING:
@@ -115,8 +113,7 @@ def _gpus_are_here(gpus: str, count: int) -> None:
     import torch
 
     if (here := torch.cuda.device_count()) != count:
-        problem = f"This machine should use the GPUs {gpus}, but only {here} of them are visible."
-        raise Stop(problem, "`nvidia-smi` shows the GPUs and their numbers. Set GPUS to free ones.")
+        raise Stop(*worded("nodes.invisible-gpus", gpus=gpus, here=here))
 
 
 def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:
@@ -124,8 +121,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     hash of each file of the config."""
     if sum(counts) != total:
         together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
-        problem = f"The machines use {together} GPUs together, but TOTAL_GPUS is {total}."
-        raise Stop(problem, f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.")
+        raise Stop(*worded("nodes.other-total", together=together, total=total, counts=sum(counts)))
     asked, recipe = recipe, on_these(recipe, counts, tell)
     place = replace(target.place(recipe), accelerator=accelerator)
     plan = translate(recipe, place)
@@ -172,8 +168,7 @@ def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
         if time.monotonic() < deadline:
             time.sleep(0.5)
             continue
-        problem = f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`."
-        raise Stop(problem, "That folder must be on storage that all machines share, under the same path.")
+        raise Stop(*worded("nodes.files-not-shared", rank=rank, place=place))
     return read_plan(config / PLAN_FILE)
 
 

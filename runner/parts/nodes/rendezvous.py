@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
@@ -82,8 +82,7 @@ class Main:
             self.store = _store("127.0.0.1", port, main=True)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
-            hint = "Stop the program that uses it, or choose another `nodes.port`."
-            raise Stop(f"Port {port} of this machine cannot be opened: {reason}.", hint) from None
+            raise Stop(*worded("nodes.port-in-use", port=port, reason=reason)) from None
 
     def __enter__(self) -> Main:
         return self
@@ -116,8 +115,7 @@ class Main:
                 return [gpus[rank] for rank in range(self.nodes)]
             names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
             if now - begin >= self.patience_s:
-                problem = f"Some machines are missing: {names} did not start in time."
-                raise Stop(problem, "Start them, then start this one again.")
+                raise Stop(*worded("nodes.missing-machines", names=names))
             if now - told >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
                 told = now
@@ -213,10 +211,7 @@ def _refused(problems: list[str]) -> Stop:
 
 
 def _stopped(hello: Hello) -> Stop:
-    return Stop(
-        "The main machine has stopped, or has started without this one.",
-        f"Its own output explains why. It continues if another machine came as machine {hello.rank}.",
-    )
+    return Stop(*worded("nodes.main-stopped", hello=hello))
 
 
 def _store(address: str, port: int, main: bool = False) -> Any:

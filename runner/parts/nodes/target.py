@@ -21,7 +21,7 @@ from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.tools.files import Artifact
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes
@@ -44,8 +44,7 @@ def place(recipe: Recipe) -> Place:
     if the recipe names no plain machines."""
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
-        problem = f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines."
-        raise Stop(problem, "Add the section; `recipes/gemma.yaml` has an example.")
+        raise Stop(*worded("nodes.no-section", recipe=recipe))
     results = section.output_dir
     return Place(
         config_dir=f"{results}/config",
@@ -75,7 +74,7 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
         recipe=plan.name,
         fingerprint=plan.fingerprint,
         data_files="".join(
-            f"# Beside recipe.json, the text of the recipe must have the same name as beside the recipe: {path}\n"
+            f"# Copy this data file beside recipe.json, under the same relative path as beside the recipe: {path}\n"
             for path in _data_files(stage)
         ),
         # These three are inside quotes; the schema excludes characters that bash would interpret.
@@ -142,9 +141,7 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
             yield recipe.problem(place, "A GPU is listed twice.", "List each GPU of a machine once.")
     if "openshift" in recipe.settings and len(set(counts)) > 1:
         shown = " and ".join(map(str, counts))
-        message = f"The plain machines use {shown} GPUs, but a job on the cluster has the same number on each machine."
-        hint = "Use the same number on each, or make two recipes: one for the cluster and one for the plain machines."
-        yield recipe.problem("nodes.machines", message, hint, key=True)
+        yield recipe.problem("nodes.machines", *worded("nodes.unequal-gpus", shown=shown), key=True)
 
 
 def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
@@ -157,12 +154,10 @@ def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
         except ValueError:
             this_machine = False
             if re.fullmatch(r"[\d.]+", address):
-                hint = "Write four numbers from 0 to 255, such as `10.0.0.11`, or the machine's name."
-                yield recipe.problem(place, f"`{address}` is not the address of a machine.", hint)
+                yield recipe.problem(place, *worded("nodes.no-address", address=address))
         # Several with this machine's own address are a test on it.
         if address.lower() in seen and not this_machine:
-            hint = "Give each machine its own address. List GPUs of one machine together, `gpus: [0, 1]`."
-            yield recipe.problem(place, f"Two machines have the address `{address}`.", hint)
+            yield recipe.problem(place, *worded("nodes.same-address", address=address))
         seen.add(address.lower())  # Names of machines ignore case.
 
 

@@ -28,7 +28,7 @@ from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.openshift import errors
 from runner.parts.openshift.errors import Lost, Refused, no_api, passes, recent, unreachable
 from runner.tools import packaged
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import bound_port
 
 ROOT = "kubernetes"
@@ -148,8 +148,7 @@ def connect() -> Cluster:
     except Exception as error:
         # For a file that is not a kubeconfig, the client raises various errors.
         said = " ".join(str(error).split()) or type(error).__name__
-        hint = "Log in again with `oc login`, or set the variable KUBECONFIG to another file."
-        raise Stop(f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}", hint) from None
+        raise Stop(*worded("openshift.unreadable-kubeconfig", file=file or "~/.kube/config", said=said)) from None
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,7 @@ class Account:
         try:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
-            problem = f"The pod has no credentials for the cluster: {error.filename}: {error.strerror}."
-            raise Stop(problem, "Mount its service account: `automountServiceAccountToken: true`.") from None
+            raise Stop(*worded("openshift.no-credentials", error=error)) from None
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
 
@@ -303,7 +301,7 @@ class Cluster:
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
         # It remains until all its dependents have ended.
-        options: Manifest = {"propagationPolicy": "Foreground"}
+        options: dict[str, object] = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
         try:

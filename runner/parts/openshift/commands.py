@@ -37,7 +37,7 @@ from runner.scenarios import forecasting, translate
 from runner.scenarios.shared.common import FETCHING
 from runner.scenarios.targets import place
 from runner.tools.files import write_all
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.process import HOST
 from runner.tools.text import printable
 
@@ -60,10 +60,7 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
     """A recipe, and its plan on the cluster. look: whether to read the files that the recipe names."""
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
-        problem = f"`{path}` has no section `openshift`, so it names no cluster."
-        raise Stop(
-            problem, "Add a section `openshift:` with a `namespace`. `recipe list` shows the runs on this machine."
-        )
+        raise Stop(*worded("openshift.no-section", path=path))
     return recipe, planned(recipe, "pytorchjob")
 
 
@@ -247,11 +244,9 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     """
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
-        hint = f"Leave out -n, or write `--set openshift.namespace={namespace}`."
-        raise Stop("`-n` is for calls without a recipe; a recipe names its namespace itself.", hint, code=2)
+        raise Stop(*worded("openshift.namespace-twice", namespace=namespace), code=2)
     if path and live:
-        hint = "Leave out the recipe. Or use `recipe submit RECIPE --follow` for one recipe."
-        raise Stop("`--watch` updates the table of all jobs.", hint, code=2)
+        raise Stop(*worded("openshift.watch-of-all"), code=2)
     if not path and (sets or stage):
         raise Stop(f"`{('--stage' if stage else '--set')}` needs a recipe.", "Name one.", code=2)
     if path is None:
@@ -462,8 +457,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan.only(chosen).name:
-            problem = f"{jobs.named(job)} does not belong to the recipe `{plan.name}`, so it stays."
-            raise Stop(problem, "Look at it with `oc describe`.")
+            raise Stop(*worded("openshift.foreign-job", job=jobs.named(job), plan=plan))
         end_job(job)
     return chosen
 

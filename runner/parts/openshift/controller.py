@@ -24,7 +24,7 @@ from runner.parts.openshift.submit import Sending, Tell, ask, make_room, post, r
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 
 class Program(argparse.ArgumentParser):
@@ -61,10 +61,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     """
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, ACCOUNT) is None:
-        raise Stop(
-            f"The namespace `{space}` has no service account `{ACCOUNT}`, which the driver of a pipeline needs.",
-            "`recipe site RECIPE` generates it and its rights, for `oc apply -k`. Without --all you send each stage yourself.",
-        )
+        raise Stop(*worded("openshift.no-service-account", space=space, account=ACCOUNT))
     what = pipeline.driver_sent(plan, how.target, how.files_key)
     there = pipeline.driver_of(cluster, plan)
     for manifest in what.support:

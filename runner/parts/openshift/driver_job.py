@@ -87,12 +87,16 @@ def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
     more: Manifest = {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
     pod = batch.small(plan, own, PART, [*command(plan), *options], [podspec.config(plan, own)], **more)
-    pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
+    account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     rules = [
         {"action": "FailJob", "onExitCodes": {"containerName": PART, "operator": "In", "values": [DECIDED]}},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]
-    spec = {"backoffLimit": DEATHS, "podFailurePolicy": {"rules": rules}, "template": pod}
+    spec = {
+        "backoffLimit": DEATHS,
+        "podFailurePolicy": {"rules": rules},
+        "template": {**pod, "spec": {**pod["spec"], **account}},
+    }
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
     origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
     return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)

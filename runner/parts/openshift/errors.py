@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from runner.catalog.tables import Facts
 from runner.tools.names import shortened
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 Answer = TypeVar("Answer")
 
@@ -117,10 +117,7 @@ def unreachable(server: str, error: Exception) -> Stop:
     """Why a request has no answer. Everything but an untrusted certificate may pass."""
     said = str(error)
     if found := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said):
-        return Stop(
-            f"The certificate of the cluster at {server} is not trusted: {found[1]}.",
-            f"Log in with the authority that signed it: `oc login {server} --certificate-authority=FILE`. The cluster's admin has that file.",
-        )
+        return Stop(*worded("openshift.untrusted-certificate", server=server, found=found))
     from urllib3.exceptions import ProtocolError
 
     return Lost(server, said, isinstance(error, ProtocolError))
@@ -130,10 +127,7 @@ def no_api(server: str, body: bytes) -> Stop:
     """The answer is not from the API, but usually from a proxy's login page."""
     title = re.search(rb"<title[^>]*>(.*?)</title>", body, re.DOTALL | re.IGNORECASE)
     named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)" if title else ""
-    return Stop(
-        f"{server} answered with a web page{named}, not with a cluster's API.",
-        "Check that `oc whoami --show-server` names the API, and whether a proxy asks you to log in first (VPN, HTTPS_PROXY).",
-    )
+    return Stop(*worded("openshift.no-api", server=server, named=named))
 
 
 def pause() -> None:

@@ -25,7 +25,7 @@ from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRIT
 from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 SHARE_PORT = 8080
 # Seconds until the helper must have started, and after which a command has left one behind that ended or never started.
@@ -113,11 +113,10 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
     for claim in claims:
         if cluster.get("PersistentVolumeClaim", made.space, claim) is None:
             cluster.require_namespace(made.space)
-            hint = "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`."
-            raise Stop(f"The namespace `{made.space}` has no claim `{claim}`.", hint)
+            raise Stop(*worded("openshift.no-claim", made=made, claim=claim))
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
-            cluster.create(manifest | {"metadata": meta})
+            cluster.create({**manifest, "metadata": meta})
             tell(f"Pod `{made.name}` {('opens the claim' if claims else 'examines the image')}")
             made.clear(meta["labels"][jobs.PART])
             yield made

@@ -15,7 +15,7 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
 from runner.scenarios.targets import target as target_of
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 # The kind of training job of each target.
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
@@ -64,7 +64,8 @@ class Owner:
     def signed(self, job: Manifest) -> Manifest:
         """A job, or a server, with its owner's annotations."""
         marks = dict(zip(OWNER, astuple(self), strict=True)) if self.person else {}
-        return job | {"metadata": job["metadata"] | {"annotations": job["metadata"]["annotations"] | marks}}
+        meta = job["metadata"]
+        return {**job, "metadata": {**meta, "annotations": {**meta["annotations"], **marks}}}
 
     def __str__(self) -> str:
         if not self.person:
@@ -125,7 +126,7 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
     """Every rendered job of a namespace, with these labels. Raises Stop if there is no such namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # The items of a list have no kind.
-    there = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+    there: Manifests = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
     if not there:
         cluster.require_namespace(namespace)
     return there
@@ -229,8 +230,7 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
-        problem = f"The name `{meta['name']}` is in use: {whose} has a {kind} with that name in `{meta['namespace']}`."
-        raise Stop(problem, "Choose another name with `openshift.job_name`.")
+        raise Stop(*worded("openshift.name-in-use", meta=meta, whose=whose, kind=kind))
     return there
 
 
@@ -320,5 +320,4 @@ def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") 
         return there is None or bool(uid and there["metadata"]["uid"] != uid)
 
     if not in_time(is_gone):
-        hint = "Look at it with `oc describe`, then run the command again."
-        raise Stop(f"{kind} `{name}` is being deleted, but still exists.", hint)
+        raise Stop(*worded("openshift.still-there", kind=kind, name=name))

@@ -18,7 +18,7 @@ from runner.parts.openshift.errors import in_time
 from runner.parts.openshift.jobs import Owner, Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "being deleted"
 CHANGED = "made from another version of the recipe or its data"
@@ -152,9 +152,7 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
         if waiting and waiting.of_gate and waiting.state == FAILED:
             raise Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
         if waiting:
-            problem = f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}."
-            hint = "`recipe submit RECIPE`, without --stage, sends what comes first. `recipe status RECIPE` shows all stages."
-            raise Stop(problem, hint)
+            raise Stop(*worded("openshift.comes-later", stage=stage, waiting=waiting))
         milestone = current(own) or own[0]
     if milestone and milestone.of_gate and milestone.state == FAILED:
         raise Stop(closed(cluster, milestone))
@@ -174,10 +172,7 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
     others = [other for other in way if other is not milestone and other.at_work]
     for other in others:
         if other.state not in (CHANGED, GOING):
-            raise Stop(
-                f"{milestone.title} comes next ({milestone.state}), but {other} is still running.",
-                f"`recipe stop RECIPE --stage {other.stage.name}` stops it. `recipe submit RECIPE --stage {milestone.stage.name}` sends this stage as well.",
-            )
+            raise Stop(*worded("openshift.other-running", milestone=milestone, other=other))
     return others
 
 
@@ -289,4 +284,4 @@ def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     run does not end."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
-        raise Stop(f"Workflow `{name}` should end, but is still there.", "Look at it with `oc describe`.")
+        raise Stop(f"Workflow `{name}` should have ended, but still exists.", "Look at it with `oc describe`.")

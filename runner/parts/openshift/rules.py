@@ -19,7 +19,7 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import JOB_NAME, listed, longest_job_name
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -82,8 +82,7 @@ def _pod_fits(
     larger = f"If the machine has more, correct `machines.{name}`."
     place = ("openshift", "limits", name)
     if left < 1:
-        message = f"A machine with {shown(has)} has nothing left for a pod: {keep}."
-        yield recipe.problem(("machines", name), message, "Use larger machines.")
+        yield recipe.problem(("machines", name), *worded("openshift.no-memory-for-pods", has=shown(has), keep=keep))
     elif asked and asked > left:
         message = f"start: it requests {shown(asked)}, and a machine with {shown(has)} has about {shown(left)} for it; {keep}."
         hint = f"Write at most {shown(left)}, or delete the line. {larger}"
@@ -116,18 +115,16 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Data that the cluster prepares needs a claim, and data from a clone needs a commit."""
     if site.data_from == "git" and recipe.code_from_git is None:
-        message = "The data should come from a clone, but `image.code_from_git` names no commit."
-        hint = "Add `image.code_from_git`. Or write `claim`, and `recipe submit` uploads the files."
-        yield recipe.problem("openshift.data_from", message, hint)
+        yield recipe.problem("openshift.data_from", *worded("openshift.no-commit"))
     mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
         return  # The image has the rows, or `data_dir` is on a claim.
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
     folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
     if mounts and not (folder and recipe.on_claim(folder)):
-        message = "The cluster prepares the data, but the folder for it is on no claim."
-        hint = f"Begin `data_dir` with {listed(mounts, 'or')}."
-        yield recipe.problem(("openshift", named), message, hint)
+        yield recipe.problem(
+            ("openshift", named), *worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
+        )
 
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -142,9 +139,7 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
     """A note, because the starter has a placeholder and works everywhere else; `submit` refuses it."""
     code = recipe.code_from_git
     if code and "openshift" in recipe.settings and not code.commit.strip("0"):
-        message = "This commit is a placeholder. Pods would not find it, so `recipe submit` refuses it."
-        hint = "Push your copy of this project, and write its address and the commit that `git rev-parse HEAD` prints. Or delete `image` and `openshift.image`: pods then start from an image that the namespace builds."
-        yield recipe.note("image.code_from_git.commit", message, hint)
+        yield recipe.note("image.code_from_git.commit", *worded("openshift.placeholder-commit"))
 
 
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -156,9 +151,7 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
                 message = f"Two claims have the {setting} `{value}`."
                 yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
     if not claims and not site.output_dir:
-        message = "`openshift` has no `claims`, so the results would be lost with the pods."
-        hint = "Name a claim under `claims`, with its mount."
-        yield recipe.problem("openshift", message, hint, key=True)
+        yield recipe.problem("openshift", *worded("openshift.no-claims"), key=True)
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
         message = f"`output_dir` `{site.output_dir}` is on no claim, so the results would be lost with the pods."
         hint = f"Begin it with {listed((claim.mount for claim in claims), 'or')}."
@@ -176,9 +169,7 @@ def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     it."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
-        message = f"The namespace `{owner[1]}` builds this image. Pods of `{site.namespace}` need a right from there to pull it."
-        hint = f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
-        yield recipe.note("openshift.image", message, hint)
+        yield recipe.note("openshift.image", *worded("openshift.anothers-image", owner=owner, site=site))
 
 
 def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -193,13 +184,9 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
                 yield recipe.problem(("openshift", "claims", index, "mount"), message, hint)
                 break
     if site.data_dir and site.data_dir == site.output_dir:
-        message = "`data_dir` and `output_dir` are the same folder, so a new run would delete its own rows."
-        hint = f"Write `data_dir: {site.output_dir}/data`, or delete the line."
-        yield recipe.problem("openshift.data_dir", message, hint)
+        yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
-        message = f"`{site.data_dir}` is on none of the claims, so pods look for prepared rows in their image."
-        hint = "Begin it with a claim's mount, or delete the line, unless your image has the rows."
-        yield recipe.note("openshift.data_dir", message, hint)
+        yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
 
 
 def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -226,9 +213,7 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             hint = f"Delete the line{f', and write it as `{taken}`' if taken else ''}."
             yield recipe.problem(("openshift", section, name), message, hint, key=True)
         elif section == "environment" and _SECRET.fullmatch(name):
-            message = f"`{name}` looks like a secret, and everybody who can read this recipe or its job can read it."
-            hint = "If it is one, put it into a Secret, and name that under `openshift.hub_token_secret` or `openshift.tracking_secret`."
-            yield recipe.note(("openshift", section, name), message, hint, key=True)
+            yield recipe.note(("openshift", section, name), *worded("openshift.looks-secret", name=name), key=True)
 
 
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -259,9 +244,7 @@ def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if site.get("tracking_secret"):
         return
     for path, tool in _tools(recipe):
-        message = f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret."
-        hint = "Add that line; the first lines of the rendered job show how to create the Secret. Or write `report_to: tensorboard`."
-        yield recipe.problem(path, message, hint)
+        yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
 
 
 def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
@@ -271,16 +254,11 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
         if tool != "mlflow" or (site is None and find_spec(tool)):
             continue
         if site is None:
-            message = "The package `mlflow` is not installed on this machine, so training would stop."
-            yield recipe.note(path, message, "Run `pip install mlflow` on every machine that trains.")
+            yield recipe.note(path, *worded("openshift.mlflow-not-here"))
         elif site.image:
-            message = f"No extra installs the package `mlflow`, so training stops if `{site.image}` does not have it."
-            hint = "If that image lacks it, write `report_to: tensorboard` or `wandb`."
-            yield recipe.note(path, message, hint)
+            yield recipe.note(path, *worded("openshift.mlflow-unsure", site=site))
         else:
-            message = "The project's own image has no package `mlflow`, so training would stop at its start."
-            hint = "Write `report_to: tensorboard` or `wandb`. Or name an image that has it, `openshift.image`."
-            yield recipe.problem(path, message, hint)
+            yield recipe.problem(path, *worded("openshift.no-mlflow"))
 
 
 def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -289,12 +267,7 @@ def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if facts is None or not facts.gated or recipe.base_folder or site.hub_token_secret:
         return
     base = recipe.model.base
-    message = f"`{base}` is gated: the hub requires that you accept its licence, and pods have no token."
-    hint = (
-        f"Accept it at https://huggingface.co/{base}; then `oc create secret generic hub-token --namespace {site.namespace} "
-        "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."
-    )
-    yield recipe.note("model.base", message, hint)
+    yield recipe.note("model.base", *worded("openshift.gated", base=base, site=site))
 
 
 RULES = (

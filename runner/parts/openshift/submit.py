@@ -1,6 +1,5 @@
 """Submit: the cluster checks everything first, and then gets the missing objects. Existing ones do not change."""
 
-import copy
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,7 @@ from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.tools.names import listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -106,10 +105,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
 
     if holds:
         if milestone.state == FAILED:
-            raise Stop(
-                f"{what.kind} `{what.name}`, made from this recipe as it is now, has failed. `recipe status RECIPE` shows why.",
-                "To run it again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
-            )
+            raise Stop(*worded("openshift.already-failed", what=what))
         tell(f"{what.kind} `{what.name}` already exists, made from this recipe as it is now. Nothing changes.")
         if not alone and milestone.job and (whose := Owner.of(milestone.job)) not in (Owner(), how.owner):
             tell(str(whose))
@@ -193,11 +189,11 @@ class _Sender:
             require_seal_key(cluster, sent.namespace, dry_run=True)
         for manifest in self.made(sent):
             cluster.apply(manifest, dry_run=True)
-        job = copy.deepcopy(sent.job)
-        if there:
-            # Under another name, because the existing one can only be replaced.
-            job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
-        cluster.create(job, dry_run=True)  # `post` reports one that somebody has sent in the meantime
+        # Under another name where one exists, because that can only be replaced.
+        name = f"{sent.name[:44].rstrip('-')}-dry-run" if there else sent.name
+        cluster.create(
+            {**sent.job, "metadata": {**sent.job["metadata"], "name": name}}, dry_run=True
+        )  # `post` reports one that somebody has sent in the meantime
         if keeps or alone:
             return
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
@@ -205,7 +201,7 @@ class _Sender:
         for manifest in helpers:
             # Under another name, because an earlier command may have left a pod behind.
             meta = manifest["metadata"]
-            cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
+            cluster.create({**manifest, "metadata": {**meta, "name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
     def _queue_is_there(self, sent: Sent) -> None:
         queue = sent.plan.site.get("queue")
@@ -213,8 +209,7 @@ class _Sender:
             return
         known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
         if not known and not self.cluster.knows("LocalQueue", sent.namespace):
-            hint = "Delete `openshift.queue`; or ask the cluster's admin to install Kueue."
-            raise Stop(f"This cluster has no Kueue, and so no queue `{queue}`.", hint)
+            raise Stop(*worded("openshift.no-queue", queue=queue))
         hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
         if known:
             hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
@@ -226,9 +221,7 @@ class _Sender:
         count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
-                problem = f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it."
-                hint = "It disappears when no pod uses it any more. Then submit again, and it is created again."
-                raise Stop(problem, hint)
+                raise Stop(*worded("openshift.claim-goes", name=name, sent=sent))
             modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
             if count > 1 and SHARED not in modes:
                 raise Stop(
@@ -304,8 +297,7 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     else:
         job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
         if not job or _made_from(job) != _made_from(sent.job):
-            hint = "`recipe status RECIPE` shows it; submit again to replace it."
-            raise Stop(f"Someone else sent another {named} a moment ago.", hint)
+            raise Stop(*worded("openshift.sent-meanwhile", named=named))
         tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
     with suppress(Stop):
         for name in jobs.config_maps(cluster, sent.plan, sent.stage):

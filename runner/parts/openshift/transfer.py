@@ -25,7 +25,7 @@ from runner.scenarios.shared import common
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import read_record, sha256, write_json
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, REPORT, RUN, STAGE
 
 # Bytes of one request: small files travel together, large ones in parts.
@@ -104,8 +104,7 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
             before, left = sum(left.values()), _state(share, sent)
             grown = time.monotonic() if sum(left.values()) < before else grown
             if left and not recent(grown):
-                hint = "Submit again. The upload continues where it stopped."
-                raise Stop("The data files were uploaded only in part.", hint)
+                raise Stop(*worded("openshift.uploaded-in-part"))
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
     tell(f"{count} in `{sent.folder}`: " + (f"{_mib(total)} MiB sent" if total else "all there already"))
@@ -122,8 +121,7 @@ def _state(share: Share, sent: Files) -> dict[str, int]:
     there = answer["there"]
     left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
     if (needed := sum(left.values())) > answer["free"]:
-        problem = f"The claim has {_mib(answer['free'])} MiB free, but the data files need {_mib(needed)} MiB."
-        raise Stop(problem, "Delete something there, or name a larger claim under `openshift.claims`.")
+        raise Stop(*worded("openshift.claim-too-full", free=_mib(answer["free"]), needed=_mib(needed)))
     return left
 
 
@@ -165,8 +163,7 @@ def fetch(
         files = [file for file in there if _comes(file["path"], stage, everything)]
         _forget_older(share, {file["path"] for file in files}, target, stage)
         if not files:
-            problem = f"`{plan.place_of(stage).run_dir}` has no results yet."
-            raise Stop(problem, "`recipe status` shows the progress of the job.")
+            raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
         reports = [file for file in there if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
         files += [file for file in reports if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
@@ -213,13 +210,11 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         elif recent(grown):
             pause()
         else:
-            hint = "Fetch again. The download continues where it stopped."
-            raise Stop(f"`{file['path']}` was downloaded only in part.", hint)
+            raise Stop(*worded("openshift.downloaded-in-part", file=file))
         _continue(share, file["path"], half, file["size"])
     if sha256(half) != there:
         half.unlink()
-        hint = "Fetch again. If training is still writing, wait for it."
-        raise Stop(f"`{file['path']}` was not downloaded completely.", hint)
+        raise Stop(*worded("openshift.download-incomplete", file=file))
     half.replace(path)
     tell(f"{file['path']}  {file['size'] / 2**20:.1f} MiB")
     return 1
@@ -281,8 +276,7 @@ def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator
     The recipe need not be valid yet, because its model is unknown before. Raises Stop if the recipe has no such claim,
     or the claim no such folder."""
     if not recipe.on_claim(folder):
-        problem = f"`{folder}` is neither a folder of this machine nor on a claim of `{recipe.name}`."
-        raise Stop(problem, "`openshift.claims` lists the claims with their `mount`.")
+        raise Stop(*worded("openshift.no-run-folder", folder=folder, recipe=recipe))
     place = kubernetes.place(recipe)
     plan = common.plan(recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)])
     with TemporaryDirectory() as here:

@@ -12,7 +12,7 @@ from runner.parts.openshift.diagnose import GONE, times
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look, seconds
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 # Gets the state, None while the cluster cannot be reached, and the sentences about it.
 Show = Callable[[JobState | None, list[str]], None]
@@ -242,10 +242,7 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
     if ended(job) and not pods:
         raise Stop(f"{name} has {ended(job)}.", GONE)
     missing = f"no pod for machine {node}" if pods else "no pods"
-    raise NotYet(
-        f"{name} has {missing}, so it has no log.",
-        "`recipe status` explains why, if the cause is known. `recipe logs RECIPE -f` waits for it.",
-    )
+    raise NotYet(*worded("openshift.no-pod", name=name, missing=missing))
 
 
 def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
@@ -258,10 +255,7 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     now = cluster.log(space, name, jobs.container(job))
     # Without a machine a pod's log is empty; while its container waits, there is none.
     if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
-        raise Stop(
-            f"`{name}` has not started, and has no log yet.",
-            "`recipe status` shows what it waits for. `recipe logs RECIPE -f` waits for it.",
-        )
+        raise Stop(*worded("openshift.no-log", name=name))
     return lines + (now or "").splitlines()
 
 

@@ -22,7 +22,7 @@ from runner.run.run_folder import RunFolder, find, require_of
 from runner.run.run_manifest import RunManifest
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import Record, settings_folder
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
 
 
@@ -120,18 +120,12 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
         require_of(run, recipe.name, "Name the recipe of this run.")
         found = _by_recipe(recipe, run)
         if not found:
-            raise Stop(
-                f"`{name}` has no measurements to use.",
-                "A run counts if one of its stages has trained on the recipe's GPU with the recipe's current settings (add `--set` as in the run). A rehearsal does not count.",
-            )
+            raise Stop(*worded("planner.no-measurements", name=name))
         observed += [each.observed() for each in found]
     try:
         keep(observed)
     except OSError as error:
-        raise Stop(
-            f"The measurements cannot be saved in `{settings_folder()}`: {error.strerror}.",
-            "Set XDG_CONFIG_HOME to a folder where you may write.",
-        ) from None
+        raise Stop(*worded("planner.cannot-save", settings_folder=settings_folder(), error=error)) from None
 
 
 # The newest runs of each card are kept.

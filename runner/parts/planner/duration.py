@@ -320,9 +320,25 @@ def computing(workload: Workload, gpu: Gpu) -> float:
     """Seconds of a step's micro batches; in preference training also of what it compares with."""
     at_once = workload.micro_batch_size * workload.answers
     micro = pass_seconds(workload, gpu, at_once)
-    if workload.compared:
-        micro += workload.compared * pass_seconds(workload, gpu, at_once, training=False)
-    return micro * workload.accumulation
+    if workload.passes_beside:
+        micro += workload.passes_beside * pass_seconds(workload, gpu, at_once, training=False)
+    answering = writing(workload, gpu, workload.micro_batch_size * workload.accumulation)
+    return micro * workload.accumulation + answering
+
+
+def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
+    """Seconds in which a GPU writes this many answers at once; 0 if there are none. An estimate, not measured: every
+    token moves all weights and the keys and values so far, half of them on average. transformers also launches every
+    kernel of a layer from Python; vLLM repeats a recorded graph."""
+    if not workload.generated:
+        return 0.0
+    model = workload.model
+    cache = 2 * workload.widths.linear * rows * row_tokens(workload) * model.num_key_value_heads * model.head_dim
+    moved = whole(workload) + model.num_hidden_layers * cache / 2
+    token = moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    if not workload.by_vllm:
+        token = max(token, launching(workload, training=False) * constants.constants(gpu.name).slowness)
+    return workload.generated * token
 
 
 def step_seconds(workload: Workload, gpu: Gpu) -> float:
@@ -416,5 +432,6 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
-    passes = 1 + workload.compared
+    batch_seconds += writing(workload, gpu, rows)
+    passes = 1 + workload.passes_beside
     return times_in(workload.evaluation_steps, workload, steps) + 1, passes * batches * batch_seconds

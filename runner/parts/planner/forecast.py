@@ -24,7 +24,7 @@ from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, netw
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
@@ -252,11 +252,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
-    return recipe.problem(
-        "model.base",
-        f"There are no formulas for models of type '{error}', so memory and time are unknown.",
-        f"`recipe plan --exact` measures a step of the real model. There are formulas for {', '.join(FAMILIES)}.",
-    )
+    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=", ".join(FAMILIES)))
 
 
 # The hint for a problem that several lines of a recipe cause together.
@@ -336,7 +332,7 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         yield recipe.note(
             (section, "warmup_steps"),
             f"The learning rate rises over {rising:,} steps, but stage `{forecast.stage.name}` has {steps:,}. It never reaches {rate:g}, and ends at {rate * steps / rising:.2g}.",
-            f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want so gentle a run.",
+            f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
         )
 
 

@@ -228,7 +228,7 @@ class LanguageFormulas:
             "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
             "gradients": f"{units.gib(state.held(work).gradients)} if all exist at once",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
-            "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
+            "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a prompt with its answer' if work.generated else ' a row'}, {length}",
         }
 
     def changed(self, **fields: Any) -> LanguageFormulas:

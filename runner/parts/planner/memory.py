@@ -239,7 +239,21 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         beside_gradients += state.root * (3 if model.tied else 2) - state.layer
     yield Moment("backward", base, state.gradients, 0, 0, layer_input + beside_gradients)
     yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
+    if workload.generated:
+        yield Moment("forward", base, 0, 0, 0, writing(workload, workload.micro_batch_size * workload.accumulation))
     yield Moment(LOADING, loaded(workload), 0, 0)
+
+
+def writing(workload: Workload, rows: int) -> int:
+    """Bytes while a GPU writes this many answers: keys and values of every token, those of one layer twice while they
+    grow (transformers 5.16, DynamicLayer), and the logits of the next token in fp32, their softmax and a copy. vLLM takes
+    its share of the card, and gives it back for training."""
+    if workload.by_vllm:
+        card = catalog.gpu(workload.machines.gpu)
+        return round(workload.by_vllm * usable(card)) if card else 0
+    model = workload.model
+    layer = 2 * workload.widths.linear * rows * workload.most_tokens * model.num_key_value_heads * model.head_dim
+    return (model.num_hidden_layers + 1) * layer + 3 * FULL * rows * model.vocab_size
 
 
 def adapter_alone(workload: Workload) -> bool:
@@ -261,7 +275,7 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     and copied out of it; the former again when the backward pass begins, because `reshard_after_forward` splits them
     after the forward pass. In addition there is what the loss keeps for its own backward pass."""
     logits = FULL * tokens * workload.model.vocab_size
-    if workload.compared:  # the second model's
+    if workload.passes_beside:  # the second model's
         yield Moment("forward", base, there, kept, logits, state.gathered)
     else:
         yield Moment("forward", base, there, parameters.boundary(workload) * tokens, 0, state.gathered)
@@ -279,7 +293,7 @@ def _head_backward(
 ) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
     wide, head = workload.widths, _head(workload)
-    logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
+    logits = wide.linear * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
     fresh = of_words(workload, head)
     if workload.in_fp32(head) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
@@ -292,7 +306,7 @@ def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
     """Bytes of logits and loss, and of autocast's copies, at the end of the forward pass. In preference training the
     loss comes after it, and the logits are in both precisions."""
     if workload.objective != "sft":
-        return (HALF + FULL) * tokens * workload.model.vocab_size
+        return (HALF + FULL) * workload.compared(tokens) * workload.model.vocab_size
     return loss(workload, tokens, training and workload.fused_loss != "none")
 
 
@@ -307,13 +321,14 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     (arXiv 2411.09009) holds chunks always.
     """
     model, way = workload.model, workload.fused_loss
-    words = tokens * model.vocab_size
+    words = workload.compared(tokens) * model.vocab_size
     if workload.objective != "sft":
         # Of DPO, TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward,
         # the logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves. ORPO and SimPO
         # have one model, whose logits are in both precisions, and ORPO also the log-softmax of the chosen answers. KTO
-        # copies those of a label, and their answers again.
-        held_by = {"orpo": (5, 2.0), "simpo": (4, 1.5), "kto": (4, 4.0)}.get(workload.objective, (4, 3.0))
+        # copies those of a label, and their answers again. GRPO's are those of the answer alone.
+        single = {"orpo": (5, 2.0), "simpo": (4, 1.5), "grpo": (4, 1.5)}
+        held_by = {**single, "kto": (4, 4.0)}.get(workload.objective, (4, 3.0))
         return round(held_by[not training] * FULL * words)
     if way == "cut" or (way == "fused" and training):
         wide = workload.widths.linear
@@ -368,6 +383,8 @@ def evaluation(workload: Workload, state: State) -> int:
     if halves := copies(workload):
         at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
     base = state.weights + state.optimizer + state.buffers
+    if workload.generated:
+        at_loss = max(at_loss, writing(workload, workload.evaluation_batch_size))
     # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a
     # variable holds.
     if workload.sharding != "fsdp":
@@ -376,7 +393,7 @@ def evaluation(workload: Workload, state: State) -> int:
     # Weights are gathered into one piece and copied out of it, which the next layer's comes beside; those outside the
     # layers with the first layer's, in preference training beside the first model's logits.
     piece = 0 if adapter_alone(workload) else state.layer
-    there = FULL * tokens * workload.model.vocab_size if workload.compared else 0
+    there = FULL * tokens * workload.model.vocab_size if workload.passes_beside else 0
     return base + max(
         _gathered_at_loss(workload, state) + at_loss + edge,
         state.gathered + piece + layer + 4 * edge,

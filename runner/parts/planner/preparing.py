@@ -48,7 +48,7 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
     # For each length twice, for training and validation, one process reads all text; all processors tokenise.
     seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * _pace("reading"))
     seconds += text * _pace("tokenising") / stage.machines.cpus
-    source = f"{text / 1000.0:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a processor second on {processors:,} processors, and {writes}; without the download"
+    source = f"{text / 1000.0:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a second on each of {processors:,} CPU cores, and {writes}; without the download"
     return Preparation(stage.name, seconds, source)
 
 

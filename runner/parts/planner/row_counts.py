@@ -18,7 +18,7 @@ from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.contract import Rule
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.data.row_files import SampledRows
@@ -263,13 +263,14 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
         judged: Any = LabelSet if "completion" in one else PreferenceSet
         with suppress(KeyError, templates.NoText):
             if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):
-                asked = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.prompt)
+                before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.prompt)
                 answers = (answer for answer in list(vars(item).values())[1:] if isinstance(answer, str))
-                yield from (asked + _tokens(answer) + MARKS_A_TURN for answer in answers)
+                yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
         return
-    if one.get("question") or one.get("answer"):
+    # Of prompts, the reference answer is for rewards alone.
+    if asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
         with suppress(KeyError, templates.NoText):
-            whole = templates.fill(f"{one.get('question') or ''}{one.get('answer') or ''}", row)
+            whole = templates.fill(asked, row)
             yield _tokens(whole) + 2 * MARKS_A_TURN
         return
     form = one.get("form")
@@ -306,9 +307,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         for _, one in sets_of(home, section):
             lengths = of_catalog(catalogued(one) or {}, one)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
-                message = f"According to the catalog, about {share:.0%} of the rows of `{one['hub']}` are longer than {length:,} tokens, and are left out."
-                hint = "Raise `sequence_len`. `recipe prepare` counts the tokens, and stops if more than `max_lost_share` of the rows are lost."
-                yield recipe.note(where, message, hint)
+                yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
 
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:

@@ -189,7 +189,9 @@ class Workload(Run):
     together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
     needed again within this many numbers; group: numbers that a step of its optimizer works through at a time. All as
     DeepSpeed has them. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at
-    all) or chunked. objective: sft, or dpo, orpo, simpo or kto of preferences. packing: rows fill the length; evaluation_packing: in
+    all) or chunked. objective: sft, or dpo, orpo, simpo or kto of preferences, or grpo of own answers. generations: these to
+    each prompt; generated: the most tokens of one, of which each is assumed to have as many; by_vllm: the share of a GPU that
+    vLLM takes to write them, 0 for transformers. packing: rows fill the length; evaluation_packing: in
     evaluation too. several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
     batch are one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of
     the longest one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward
@@ -210,6 +212,9 @@ class Workload(Run):
     group: int = 10**9
     fused_loss: str = "none"
     objective: str = "sft"
+    generations: int = 1
+    generated: int = 0
+    by_vllm: float = 0.0
     packing: bool = False
     evaluation_packing: bool = False
     several: bool = False
@@ -240,7 +245,13 @@ class Workload(Run):
         counted."""
         if self.packing or not self.longest:
             return self.sequence_len
+        if self.generated:
+            return min(self.sequence_len, self.longest)
         return min(self.sequence_len, -(-self.longest // MULTIPLE) * MULTIPLE)
+
+    def compared(self, tokens: int) -> int:
+        """How many of the tokens of whole rows have logits: of own answers the prompts have none."""
+        return tokens * self.generated // self.most_tokens if self.generated else tokens
 
     @property
     def answers(self) -> int:
@@ -249,7 +260,7 @@ class Workload(Run):
         return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
 
     @property
-    def compared(self) -> int:
+    def passes_beside(self) -> int:
         """Forward passes over a row without gradients, of the first model or of other answers to the same prompt: KTO
         has both answers of the first model, and the other one of its own (TRL 1.9, trainer/kto_trainer.py)."""
         return {"dpo": 1, "kto": 3}.get(self.objective, 0)
@@ -327,6 +338,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         "fused": "liger_fused_linear_cross_entropy",
         "chunked": "chunked_cross_entropy",
     }
+    own = config.get("trl") or {}
+    generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
     # The schedule of this name has no warmup, whatever the config says of one (transformers 5.16).
     rises = config.get("lr_scheduler") != "constant"
     return Workload(
@@ -349,7 +362,10 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         **_zero_sizes(zero),
         fused_loss=next((loss for loss, setting in losses.items() if config.get(setting)), "none"),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
-        objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto") else "dpo",
+        objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
+        generations=generations,
+        generated=generated,
+        by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0) if own.get("use_vllm") else 0.0,
         packing=bool(config.get("sample_packing")) or _blocks(config),
         several=bool(config.get("sample_packing")) and not _blocks(config),
         joined=bool(config.get("batch_flattening")),
@@ -359,10 +375,10 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         warmup_ratio=float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0) if rises else 0.0,
         warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))) if rises else 0,
         learning_rate=float(config.get("learning_rate") or 0),
-        rows=rows.training,
+        rows=None if rows.training is None else rows.training * generations,
         evaluation_rows=VALIDATION_BLOCKS if part else rows.validation,
-        lengths=rows.lengths,
-        longest=rows.longest,
+        lengths=rows.lengths.scaled(1.0, generated) if rows.lengths else rows.lengths,
+        longest=rows.longest + generated if rows.longest else 0,
         **cadence(config, runner),
         # The best one is kept beside the latest.
         keep=max(int(config.get("save_total_limit") or 1), 2 if config.get("load_best_model_at_end") else 1),

@@ -102,6 +102,7 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
         yield from ([("", f"  {what}")] for what in _held(proof))
     for question in proof.asked:
         yield [("", f"  note: the question «{question}» of the demo or a gate is also in the training rows")]
+    yield from ([("", f"  {tried}")] for tried in proof.rewards)
     for note in proof.notes:
         yield [("", f"  note: {note}")]
 
@@ -120,6 +121,11 @@ def _held(proof: Proof) -> Iterator[str]:
     of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
     if proof.kind == "text":
         yield f"{of} are trained completely"
+    elif proof.kind == "prompts":
+        yield f"in {of} the prompt is the text that the model gets when it is asked"
+        yield "each reward sees a prompt, its answer and its reference answer"
+        yield "no validation row is a training row"
+        return
     else:
         yield f"in {of} every answer starts where the model will start to answer, and is trained to its end"
     yield (
@@ -182,6 +188,7 @@ def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str 
         **kept,
         **dict.fromkeys((*kernels, "bf16", "fp16", "gradient_checkpointing", "auto_resume_from_checkpoints"), False),
         **({"adapter": "lora"} if config.get("adapter") else {}),
+        **({"trl": {**config["trl"], "use_vllm": False}} if "trl" in config else {}),
         "base_model": str(Path(scratch, "twin")),
         "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
         "optimizer": "adamw_torch",

@@ -188,7 +188,7 @@ TOLERANCE = 1e-5
 # The most logits of a batch: 0.5 GiB in fp32.
 MOST_LOGITS = 2**27
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 
 
 @dataclass
@@ -296,7 +296,7 @@ def undisturbed(model: Any) -> Iterator[None]:
 
 def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[Row]:
     """Rows for forward passes: the shortest with trained tokens, cut to fit into memory."""
-    most, fit = max(16, MOST_LOGITS // (vocabulary * ROWS)), []
+    most, fit = max(16, MOST_LOGITS // (vocabulary * ROWS)), list[Row]()
     for whole in engine.rows(numbers):
         row = {name: value[:most] if isinstance(value, list) else value for name, value in whole.items()}
         if any(label != UNTRAINED for label in row["labels"][1:]):

@@ -17,6 +17,7 @@ import torch
 from axolotl.utils.dict import DictDefault
 from jinja2 import TemplateError
 
+from runner import parts
 from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Tokens, spread
 from runner.tools import child_process
@@ -76,14 +77,14 @@ class Prover:
 
     def prove(self) -> Proof:
         begun = time.monotonic()
-        judged = {"conversations": self._conversations, "preferences": self._preferences, "text": self._text}[self.kind]
         with judging.undisturbed(self.trainer.model):
-            judged()
-            self._batches()
+            getattr(self, f"_{self.kind}")()
+            if self.kind != "prompts":
+                self._batches()
             self._same_documents() if self.kind == "text" else self._leaks()
             # Models on GPUs may be sharded already.
             sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
-            if self.kind != "preferences" and not torch.cuda.is_available() and not sharded:
+            if self.kind in ("conversations", "text") and not torch.cuda.is_available() and not sharded:
                 self._model()
         return Proof(
             kind=self.kind,
@@ -102,7 +103,7 @@ class Prover:
     @property
     def kind(self) -> Kind:
         if self.cfg.rl:
-            return "preferences"
+            return "prompts" if self.settings.rewards else "preferences"
         return "conversations" if str(self.cfg.datasets[0].get("type")).startswith("chat_template") else "text"
 
     @cached_property
@@ -227,6 +228,26 @@ class Prover:
             for number, (begun, answer, *_) in enumerate(islice(dataset, self.settings.proof.show))
         ]
         self.facts |= {**counts, "rows": len(dataset), "judged": asked, "shown": tuple(shown)}
+
+    def _prompts(self) -> None:
+        """Every prompt must be as in inference; and rewards, which are tried, must see what belongs together."""
+        dataset, shown = self.trainer.train_dataset, list[Mapping[str, Any]]()
+        numbers, seen = spread(len(dataset), MOST_ROWS), 0
+        for number in numbers:
+            row = dataset[number]
+            (trained,) = self.trainer._tokenize_prompts([row["prompt"]])[0]
+            asked = self.reader.talk({"messages": [*row["prompt"], {"role": "assistant", "content": ""}]}, "messages")
+            prompt, seen = asked.prompts[-1] or (), seen + len(trained)
+            if tuple(trained) != prompt:
+                both = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
+                self.faults.add("prompt_differs", both)
+            if len(shown) < self.settings.proof.show:
+                shown.append(self._shown(number, trained, [False] * len(trained)))
+        self.facts |= {"rows": len(dataset), "judged": len(numbers), "seen": seen, "shown": tuple(shown)}
+        for tried in parts.hooks("tried"):
+            self.facts["rewards"], faults = tried(self.trainer, self.settings)
+            for fault in faults:
+                self.faults.add(*fault)
 
     def _text(self) -> None:
         dataset, trained, seen = self.trainer.train_dataset, 0, 0

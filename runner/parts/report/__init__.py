@@ -10,7 +10,7 @@ PART = Part(
         "at_the_end": "page.at_the_end",
         "after_fetch": "page.leave",
         "page_of_run": "page.of_run",
-        "provenance": "provenance.provenance",
+        "provenance": "page.provenance",
     },
     command_module="commands",
     commands={

@@ -85,6 +85,8 @@ def better(stage: StageFacts) -> bool | None:
     told = stage.summary
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         return told.last_preference_accuracy > told.first_preference_accuracy
+    if told.first_reward is not None and told.best_reward is not None:
+        return told.best_reward > told.first_reward
     if told.best_accuracy is not None and (before := accuracy_before(stage)) is not None:
         return told.best_accuracy > before
     if told.first_validation_loss is None or told.best_validation_loss is None:
@@ -118,6 +120,8 @@ def change(stage: StageFacts) -> str:
     verdict = "Improved" if better(stage) else "Not improved"
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         return f"{verdict}: it prefers the better answer in {told.last_preference_accuracy:.1%} of held-out pairs, up from {told.first_preference_accuracy:.1%}."
+    if told.first_reward is not None and told.best_reward is not None:
+        return f"{verdict}: the mean reward of its answers to held-out prompts was {told.first_reward:.3f} before training and {told.best_reward:.3f} at best."
     start, best = told.first_validation_loss, told.best_validation_loss
     loss = ""
     if start is not None and best is not None:

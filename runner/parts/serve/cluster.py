@@ -22,7 +22,7 @@ from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
 from runner.plan import Plan
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port
 
 Tell = Callable[[str], None]
@@ -100,10 +100,7 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     training, *gates = own
     for each in own:
         if each.at_work and not (each.job and going(each.job)):
-            raise Stop(
-                f"{each.title} is still running, so there is no finished model yet.",
-                "`recipe status` shows its progress.",
-            )
+            raise Stop(*worded("serve.still-running", each=each))
         if each.state == FAILED:
             if each.of_gate:
                 raise Stop(f"The model is not served. {pipeline.closed(cluster, each)}")
@@ -111,10 +108,7 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     if training.state == pipeline.LOST:
         raise Stop(f"{training.title} is {training.state}; its model is gone.", "`recipe submit` trains it again.")
     if gates and not gates[0].done:
-        raise Stop(
-            f"{gates[0].title} is {gates[0].state}, and the model is served once it is open.",
-            "`recipe submit` sends what is missing.",
-        )
+        raise Stop(*worded("serve.gate-closed", gates=gates))
     if not training.done:
         where = plan.place_of(training.stage).run_dir
         tell(f"{training.title} is {training.state}; the server uses the model in {where}.")
@@ -134,7 +128,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
     if there and going(there):
-        tell(f"The old {SERVICE} `{meta['name']}` is being deleted. Waiting for its end.")
+        tell(f"The old {SERVICE} `{meta['name']}` is being deleted. Waiting until it is gone.")
         jobs.gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
         there = None
     if there and _same(there, service):
@@ -173,10 +167,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                 raise Stop(f"{SERVICE} `{meta['name']}` no longer exists; someone deleted it.", "Start it again.")
             if there is not None:
                 if going(there):
-                    raise Stop(
-                        f"{SERVICE} `{meta['name']}` is being deleted; someone has stopped it.",
-                        "Start it again when it is gone.",
-                    )
+                    raise Stop(*worded("serve.being-deleted", service=SERVICE, meta=meta))
                 if not _same(there, service):
                     raise Stop(
                         f"{SERVICE} `{meta['name']}` was changed meanwhile, and now serves another version of the recipe. {Owner.of(there)}"

@@ -85,7 +85,7 @@ def service(plan: Plan, server: Serving) -> Manifest:
         resources=podspec.as_text(podspec.amounts(machines)),
         mounts=kubernetes.mounts(folders) or None,
         volumes=kubernetes.volumes(folders) or None,
-        **{"nodeSelector": None, "tolerations": None} | podspec.where(plan, machines),
+        **{"nodeSelector": None, "tolerations": None, **podspec.where(plan, machines)},
     )
     content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint])
     made["metadata"]["annotations"][CONTENT] = content

@@ -36,12 +36,12 @@ from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools import child_process, names
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING
 from runner.tools.vllm import SERVER, room_for, saved
 from runner.trainer import records
-from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
+from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, tokenizer_in, with_system
 
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
@@ -145,10 +145,8 @@ def _fault(code: int, log: Path) -> Stop:
 def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
     """Writes both models in the form of the hub's cache, where a server finds them by name: links to the weights, and
     the tokenizer, template, end tokens and generation settings of training."""
-    from transformers import AutoTokenizer
-
     shutil.rmtree(home, ignore_errors=True)
-    tokenizer = AutoTokenizer.from_pretrained(after.tokenizer, trust_remote_code=after.trust_remote_code)
+    tokenizer = tokenizer_in(after.tokenizer, after.trust_remote_code)
     _exactly(tokenizer)
     if tokenizer.chat_template and after.system_prompt:
         tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
@@ -199,9 +197,7 @@ def _weights(chat: Chat) -> list[Path]:
         try:
             folder = Path(snapshot_download(chat.model, revision=chat.revision, allow_patterns=list(WEIGHTS)))
         except OSError as error:
-            raise Stop(
-                f"The model `{chat.model}` cannot be loaded: {str(error).splitlines()[0]}", "Check the network."
-            ) from None
+            raise Stop(*worded("serve.cannot-load", chat=chat, reason=str(error).splitlines()[0])) from None
     return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
 
 
@@ -287,14 +283,10 @@ class Served:
     def measure(self, folder: StageFolder) -> Measurement:
         """Measures both models through their server, and records nothing. Raises Stop if the run has no held-out
         rows."""
-        from transformers import AutoTokenizer
-
         evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
-            raise Stop(
-                f"`{folder.run.shown}` has no model whose rows could be sent to a server.", "Name a run: `--run DIR`."
-            )
-        tokenizer = AutoTokenizer.from_pretrained(str(folder.model), trust_remote_code=self.after.trust_remote_code)
+            raise Stop(*worded("serve.no-rows", folder=folder))
+        tokenizer = tokenizer_in(folder.model, self.after.trust_remote_code)
         numbers = rows.rows if rows else ()
         chosen = language.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
         measures = Measures()
@@ -318,10 +310,7 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
     wanted = plan.stage(stage) if stage else asked[-1] if asked else None
     if wanted is None or wanted not in asked:
-        raise Stop(
-            "This model classifies images, so OpenAI's API has no question for it.",
-            "`recipe ask RECIPE PICTURE` shows it a picture.",
-        )
+        raise Stop(*worded("serve.classifies-images"))
     demo, whole = wanted.config["recipe_runner"]["demo"], url if "://" in url else f"http://{url}"
     url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
@@ -349,7 +338,7 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     except ValueError:
         known = None
     if not isinstance(known, dict):
-        raise Stop(f"The server at {url} does not speak OpenAI's API.", "Check the address.")
+        raise Stop(f"The server at {url} does not offer OpenAI's API.", "Check the address.")
     return known
 
 

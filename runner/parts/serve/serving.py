@@ -24,7 +24,7 @@ from runner.plan import OnClaim, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import BEST_MODEL
 from runner.tools.vllm import LAYERS, planned, room_for
 
@@ -106,10 +106,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
         return ServedModel(named)
     results = plan.on_claim(plan.place_of(stage).run_dir)
     if results is None:
-        raise Stop(
-            f"The model of `{stage.name}` is on no claim, so a server could not find it.",
-            "Put `output_dir` on a claim under `openshift.claims`, or name the model under `serve.model`.",
-        )
+        raise Stop(*worded("serve.on-no-claim", stage=stage))
     whole = results.below(BEST_MODEL).uri
     demo = stage.config["recipe_runner"]["demo"]
     template = bool(demo["chat"] and demo["system_prompt"])
@@ -299,32 +296,21 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
         )
         found.append(recipe.problem("serve.concurrency", message, remedy))
     if needs and server.gpus > (most := max(recipe.gpu_counts)):
-        message = f"The server needs {server.gpus} GPUs of one machine, but the machines of this recipe have {most}."
-        remedy = (
-            "It waits until a machine with that many is free. A shorter `context` or a lower `concurrency` needs fewer."
-        )
-        found.append(recipe.note("serve.gpus", message, remedy))
+        found.append(recipe.note("serve.gpus", *worded("serve.too-few-gpus", server=server, most=most)))
     if why := server.source.whole_because:
-        message = f"The adapter is served merged into its base model, and not beside it: {why}."
-        found.append(recipe.note("serve", message, key=True))
+        found.append(recipe.note("serve", *worded("serve.merged-adapter", why=why), key=True))
     return found
 
 
 def on_a_cluster(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     if "openshift" not in recipe.settings:
-        message = "`serve` configures a server on a cluster, but the recipe names none. It has no effect."
-        hint = "Add the section `openshift` with a `namespace`, or delete this one."
-        yield recipe.note("serve", message, hint, key=True)
+        yield recipe.note("serve", *worded("serve.no-cluster"), key=True)
 
 
 def context_is_read(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     facts = recipe.model_facts
     if facts and section.context and section.context > facts.max_position_embeddings:
-        message = (
-            f"The model reads at most {facts.max_position_embeddings:,} tokens, but `context` is {section.context:,}."
-        )
-        hint = f"Write at most {facts.max_position_embeddings}."
-        yield recipe.problem("serve.context", message, hint)
+        yield recipe.problem("serve.context", *worded("serve.context-too-long", facts=facts, section=section))
 
 
 def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
@@ -341,9 +327,7 @@ def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
 
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     if section.image and recipe.document.lookup(("serve", "runtime")) is not None:
-        message = "`image` gives the recipe its own runtime, but `runtime` names the platform's."
-        hint = "Delete one of the two lines."
-        yield recipe.problem("serve.runtime", message, hint)
+        yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
 
 
 RULES = of_section("serve", on_a_cluster, context_is_read, heads_can_be_split, one_server)

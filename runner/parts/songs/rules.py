@@ -9,7 +9,7 @@ from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 # Files that can be read row by row, without a slow library; and the rows of one that are looked at.
 ENDINGS, FIRST_ROWS = (".jsonl", ".csv", ".tsv"), 200
@@ -20,20 +20,12 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         return
     shares = chosen.tasks.plain()
     if not sum(shares.values()):
-        message = "No task has a share, so no question would be asked."
-        hint = f"Give at least one of {listed(shares)} a share above 0."
-        yield recipe.problem("data.songs.tasks", message, hint, key=True)
+        yield recipe.problem("data.songs.tasks", *worded("songs.no-share", shares=listed(shares)), key=True)
     named = templates.columns(chosen.instruction_form)
     if sorted(named) != ["artist", "genre"] or templates.unclosed(chosen.instruction_form) is not None:
-        message = "The form of the instruction must contain `[artist]` and `[genre]`, each once, and nothing else in brackets."
-        hint = "For example: Generate a song verse in the style of [artist] in the genre of [genre]."
-        yield recipe.problem("data.songs.instruction_form", message, hint)
+        yield recipe.problem("data.songs.instruction_form", *worded("songs.bad-form"))
     if chosen.min_words > chosen.max_words:
-        message = (
-            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}. No song would remain."
-        )
-        hint = "Lower `min_words`, or raise `max_words`."
-        yield recipe.problem("data.songs.min_words", message, hint)
+        yield recipe.problem("data.songs.min_words", *worded("songs.no-song-remains", chosen=chosen))
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -55,12 +47,9 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
             none = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
             first = str(read[0][asked.instruction])[:60]
-            message = f"{none} of `{file}` has an instruction of the form `instruction_form`. The first has `{first}`."
-            hint = (
-                "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
-                '`answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.'
+            yield recipe.note(
+                (*home, "songs", "instruction"), *worded("songs.other-instructions", none=none, file=file, first=first)
             )
-            yield recipe.note((*home, "songs", "instruction"), message, hint)
 
 
 RULES = (songs,)

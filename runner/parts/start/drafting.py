@@ -37,7 +37,7 @@ from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The secret with the hub token for pods, with the name that the rule about gated models uses.
 SECRET = "hub-token"
@@ -118,9 +118,9 @@ def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
         return {**columns, "train.objective": ("kto", "each answer has a label whether it is good")}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     if known and not (asks and {BETTER, WORSE} <= set(known)):
-        hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`"
-        hint += f", or {listed(LABELLED)}." if home == "data" else "."
-        raise Stop(f"The columns of `{name}` are {listed(known.values())}.", hint)
+        raise Stop(
+            *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
+        )
     named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
     return {f"{home}.{setting}": (f"[{known[column]}]", "") for setting, column in named.items()}
 
@@ -138,9 +138,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
         return []
     if not file.exists():
         hint = "Check the path; it is relative to this folder."
-        raise Stop(
-            f"The file `{file}` does not exist.", f"{hint} A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
-        )
+        raise Stop(*worded("start.no-file", file=file, hint=hint))
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:
@@ -230,20 +228,12 @@ class Answers:
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
             has = f"only the column {listed(self.columns)}" if known else "no column"
-            raise Stop(
-                f"`{self.data}` has {has}, but questions with answers need two.",
-                "Name another file, or choose plain text.",
-            )
+            raise Stop(*worded("start.one-column", data=self.data, has=has))
         if {BETTER, WORSE} <= set(known):
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
                 f"avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
                 "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
-            )
-        if set(LABELLED) <= set(known):
-            raise Stop(
-                f"The answers of `{self.data}` have a label whether they are good. As questions and answers, bad ones would be learned.",
-                "A model learns from both (KTO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -288,6 +278,11 @@ class Answers:
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "what people think of answers")}
             return said | gone | form | _preferred("data", self.data)
+        if self.of.rows in ("questions", "conversations") and set(LABELLED) <= set(self.columns):
+            raise Stop(*worded("start.labels", data=self.data))
+        if self.of.rows == "prompts":
+            named = {"prompt": self.question or self.guessed[0], "answer": self.answer or self.guessed[1]}
+            return said | {f"data.{setting}": (text, "") for setting, text in named.items() if text}
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
@@ -605,10 +600,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
             None,
         )
         if found is None:
-            raise Stop(
-                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
-                "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
-            )
+            raise Stop(*worded("start.nothing-fits", answers=answers))
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
     if answers.of.keeps:
         return changes
@@ -680,10 +672,7 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
         file = Path(beside(name, folder))
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
-            raise Stop(
-                f"The copy needs `{folder / name}` as `{file}`, but `{there}` is another file.",
-                "Make the copy in another folder, or move that file.",
-            )
+            raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
     copied = [file for file, source in sources.items() if source != file]
     for file in copied:
         for parent in reversed(file.parents):
@@ -715,8 +704,7 @@ def starter(source: str) -> Path:
     if source in starters:
         return starters[source]
     meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
-    hint = f"{meant}Starter recipes: {listed(starters)}."
-    raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
+    raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
 
 
 def minimal_starter(source: str) -> Path:

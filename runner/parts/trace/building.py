@@ -11,7 +11,7 @@ from runner.parts.planner import parameters
 from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
 from runner.tools.names import listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -86,10 +86,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         stand_ins.four_bit(model, dtype, DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8)
     if workload.checkpointing:
         if not model.supports_gradient_checkpointing:
-            raise Stop(
-                f"transformers has no gradient checkpointing for models of type `{workload.model.model_type}`, so training would not start.",
-                "Write `gradient_checkpointing: false` under `train`.",
-            )
+            raise Stop(*worded("trace.no-checkpointing", workload=workload))
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
         model = _with_adapter(model, workload.adapter, real)
@@ -121,10 +118,7 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
     own = {name.rpartition(".")[2] for name in linear}
     own -= {name.rpartition(".")[2] for name, module in linear.items() if module is model.get_output_embeddings()}
     if not own & set(adapter.targets):
-        raise Stop(
-            f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would change nothing.",
-            f"Its linear layers are {listed(sorted(own))}. Write some of them as `lora_layers`.",
-        )
+        raise Stop(*worded("trace.no-such-layers", targets=listed(sorted(adapter.targets)), own=listed(sorted(own))))
     targets = list(adapter.targets)
     config = LoraConfig(
         r=adapter.rank,

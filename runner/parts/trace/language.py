@@ -40,7 +40,7 @@ def measured(
         counts = _counts(model)
         buckets = spread(run, model, mesh)
         in_buckets = sum(map(_size, buckets))
-        if isinstance(run, Workload) and run.compared and not run.adapter:
+        if isinstance(run, Workload) and run.passes_beside and not run.adapter:
             # The frozen model that preference training compares with is split like the trained one.
             reference = build().requires_grad_(False)
             spread(run, reference, mesh)
@@ -117,7 +117,10 @@ def forward(
             answer = of(input_ids=tokens, use_cache=False, **more)
         return convert_to_fp32(answer) if mixed else answer
 
-    if workload.compared:
+    if workload.generated:
+        logits = output(model, logits_to_keep=workload.generated + 1).logits
+        return stand_ins.own_answers(logits, tokens[:, -workload.generated :])
+    if workload.passes_beside:
         compared = stand_ins.loss if workload.objective == "dpo" else stand_ins.unpaired
         return compared(model, reference, output, tokens)
     if workload.objective != "sft":

@@ -368,6 +368,19 @@ def alone(objective: str, logits: torch.Tensor, tokens: torch.Tensor) -> torch.T
     return compared + torch.nn.functional.cross_entropy(text, words[..., 1:].reshape(-1))
 
 
+def own_answers(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    """The loss of TRL's GRPO (1.9) on the words of answers that the model wrote itself, and the entropy that it logs."""
+    from trl.trainer.utils import entropy_from_logits, selective_log_softmax
+
+    logits = logits[:, :-1, :][:, -words.shape[1] :, :]
+    logits.div_(1.0)
+    likely = selective_log_softmax(logits, words)
+    with torch.no_grad():
+        entropy_from_logits(logits)
+    ratio = torch.exp(likely - likely.detach())
+    return -torch.min(ratio, ratio.clamp(0.8, 1.2)).mean()
+
+
 def loss(
     model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:

@@ -18,7 +18,7 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools import packaged
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush
 
 
@@ -64,46 +64,35 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
     except ImportError:
         raise _without_packages() from None
     except Exception as error:  # each class judges its own settings, in its own way
-        raise Stop(
-            f"`{run.model.id}` has the type `{kind}`, and building it needs its own `config.json`: {_said(error)}",
-            "Run this on a machine that has the model, in its folder or in the hub's cache.",
-        ) from None
+        raise Stop(*worded("trace.needs-config", run=run, kind=kind, reason=_said(error))) from None
     try:
         able = attentions(config)
     except KeyError:
-        raise Stop(
-            f"transformers has no causal language model of type `{kind}`, so it cannot be trained here.",
-            "`recipe models` lists the known ones.",
-        ) from None
+        raise Stop(*worded("trace.no-causal-model", kind=kind)) from None
     if run.attention not in able:
-        raise Stop(
-            f"transformers has no `{run.attention}` for models of type `{kind}`, so training would not start.",
-            f"Write `attention: {able[0]}` under `model`.",
-        )
+        raise Stop(*worded("trace.no-attention", run=run, kind=kind, able=able))
     try:
         return language.trace(replace(run, model=replace(run.model, id=name)))
     except Stop:
         raise
     except Exception as error:  # any code of any architecture
-        raise Stop(
-            f"Models of type `{kind}` cannot be traced: {_said(error)}",
-            "`recipe rehearse` shows whether it trains, and a short run on the GPU shows how much it needs. `recipe models` lists the known models.",
-        ) from None
+        raise Stop(*worded("trace.untraceable", kind=kind, reason=_said(error))) from None
 
 
 def _said(error: Exception) -> str:
     """The first line of an error; an error of fake tensors in words."""
     if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
         # Defaults of some classes are incomplete, and so are some config.json.
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return f"its code in transformers stops at {first!r}, as it does where its `config.json` lacks a setting."
+        return (
+            f"its code in transformers stops at {first_line(error)!r}, as it does if its `config.json` lacks a setting."
+        )
     function = str(getattr(error, "func", "")).removesuffix(".default")
     match type(error).__name__:
         case "DataDependentOutputException":
             return f"its code reads the numbers in a tensor (`{function}`), and fake tensors have none."
         case "DynamicOutputShapeException":
             return f"how large a tensor becomes depends on the numbers in another (`{function}`), and fake tensors have none."
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)
 
 
 BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed. The model runs in plain PyTorch; with kernels for its layers, a GPU needs less."

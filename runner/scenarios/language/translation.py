@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Songs
+from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Prompts, Songs
 from runner.data.data_sets import DataSets
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import LABELS, PREFERENCES, SONGS, TEXT, Recipe
+from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
@@ -56,7 +56,9 @@ def training(recipe: Recipe, place: Place) -> Stage:
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
     validates, is_text, how = text.validates(recipe), recipe.rows == TEXT, {}
-    if "objective" in recipe.train:
+    if recipe.rows == PROMPTS:
+        how = axolotl.own_answers(recipe)
+    elif "objective" in recipe.train:
         how = axolotl.OBJECTIVES[recipe.train.objective]
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
@@ -83,7 +85,10 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         return text.plain_text(recipe, place, **own)
     if recipe.rows == SONGS:
         own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
-    kind = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels}.get(recipe.rows, ChatData)
+    if recipe.rows == PROMPTS:
+        own["answer_tokens"] = recipe.train.answer_tokens
+    kinds = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}
+    kind = kinds.get(recipe.rows, ChatData)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
@@ -91,6 +96,8 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
     tasks = recipe.data.songs.tasks if recipe.rows == SONGS and recipe.data.songs else {}
     # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
+    # Of a model's own answers, what each reward gives.
+    asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
     return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe))}
 
 
@@ -187,7 +194,7 @@ def preferring(recipe: Recipe) -> Iterator[Problem]:
     if objective == "kto" and train.micro_batch_size == 1:
         message = "KTO compares an answer with the others of its micro batch, and here it is alone (TRL 1.9)."
         yield recipe.problem("train.micro_batch_size", message, "Write 2 or more.")
-    if objective not in (None, "simpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
+    if objective not in (None, "simpo", "grpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
         message = f"Axolotl 0.19.0 refuses a base model in 4 bits that FSDP splits for `objective: {objective}`."
         yield recipe.problem("train.adapter", message, "Write `distribution: zero2` or `ddp`, or `adapter: lora`.")
 
@@ -198,7 +205,27 @@ def decay(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
 
 
-RULES = (layers, trained_layers, decay, preferring, text.one_validation, common.cadence_rule(text.validates))
+def answers(recipe: Recipe) -> Iterator[Problem]:
+    """What a model that learns from its own answers needs: rewards, whole groups of answers in a step, and room."""
+    if recipe.rows != PROMPTS:
+        return
+    train, rows = recipe.train, common.effective_batch_size(recipe)
+    if "rewards" not in recipe.settings:
+        message = "`form: prompts` trains on the model's own answers, and nothing says what an answer is worth."
+        hint = "Add a section `rewards`, for example `rewards: {exact: {}}`."
+        yield recipe.problem("data.form", message, hint)
+    if rows % train.generations:
+        message = (
+            f"A step has {rows:,} answers, which is no multiple of the {train.generations:,} answers to each prompt."
+        )
+        hint = "A step has `micro_batch_size` × `gradient_accumulation_steps` × GPUs answers. Change one of them, or `generations`."
+        yield recipe.problem("train.generations", message, hint)
+    if train.answer_tokens >= recipe.model.sequence_len:
+        message = f"Answers of {train.answer_tokens:,} tokens leave no room for a prompt in {recipe.model.sequence_len:,} tokens."
+        yield recipe.problem("train.answer_tokens", message, "Lower it, or raise `model.sequence_len`.")
+
+
+RULES = (answers, layers, trained_layers, decay, preferring, text.one_validation, common.cadence_rule(text.validates))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from runner import catalog
+from runner import catalog, parts
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Place, Stage
-from runner.recipe.recipe import LABELS, PREFERENCES, TEXT, Recipe, Settings
+from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
@@ -102,6 +102,7 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
     """Optimisation, evaluation and checkpoints; without held-out rows the last model is kept, else the best."""
     train, resumed = recipe.train, {}
     kept = {**common.unevaluated(train), "load_best_model_at_end": False}
+    best = common.KEEPS_THE_HIGHEST if recipe.rows == PROMPTS else common.KEEPS_THE_BEST
     if named := recipe.settings.get("resume_from"):
         checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
         resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
@@ -110,7 +111,7 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
         "learning_rate": common.learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        **({**common.evaluated(train), **common.KEEPS_THE_BEST} if validates else kept),
+        **({**common.evaluated(train), **best} if validates else kept),
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
@@ -133,10 +134,10 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
 
 
 def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True) -> EngineConfig:
-    """The prepared rows in a folder. Text is used unchanged. Of conversations some turns are trained, with their
+    """The prepared rows in a folder. Text and prompts are used unchanged. Of conversations some turns are trained, with their
     end-of-turn tokens: the assistant's, the last of them, which prepared rows mark, or all."""
     reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
-    if rows == TEXT:
+    if rows in (TEXT, PROMPTS):
         reads = {"type": ""}
     elif rows == PREFERENCES:
         reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
@@ -167,6 +168,25 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
 }
 
 
+def own_answers(recipe: Recipe) -> EngineConfig:
+    """How a model learns from its own answers: the settings of TRL's GRPO, and the rewards of the part that has them."""
+    train, rows = recipe.train, common.effective_batch_size(recipe)
+    rewarded: EngineConfig = parts.hook("rewarded")(recipe)
+    trl = {
+        "num_generations": train.generations,
+        # Of all processes together; Axolotl 0.19.0 would compare the rows of one of them.
+        "generation_batch_size": rows,
+        "max_completion_length": train.answer_tokens,
+        "temperature": train.temperature,
+        **rewarded["trl"],
+    }
+    fast: EngineConfig = {}
+    if train.generator == "vllm":
+        trl |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
+        fast = {"vllm": {"gpu_memory_utilization": train.vllm_memory, "tensor_parallel_size": 1}}
+    return {"rl": "grpo", "trl": trl, **fast, "recipe_runner": rewarded["recipe_runner"]}
+
+
 def template(recipe: Recipe) -> EngineConfig:
     """The chat template of conversations and preferences, and its tokens."""
     facts, known = recipe.facts, special_tokens(recipe)
@@ -178,6 +198,9 @@ def template(recipe: Recipe) -> EngineConfig:
         tokens["eot_tokens"] = [known.end]
     if facts.pad_token:
         tokens["special_tokens"] = {"pad_token": facts.pad_token}
+    if recipe.rows == PROMPTS and known and known.end != facts.eos_token:
+        # TRL 1.9 ends an answer at this token alone, and would write on behind the end of the turn.
+        tokens["special_tokens"] = {**tokens.get("special_tokens", {}), "eos_token": known.end}
     return tokens
 
 

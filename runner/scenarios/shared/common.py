@@ -33,10 +33,10 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
 
@@ -49,12 +49,13 @@ Made = TypeVar("Made")
 
 # The sections about training.
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
-# Of the evaluated checkpoints the one with the lowest validation loss is kept.
+# Of the evaluated checkpoints the one with the lowest validation loss is kept, or that with the highest reward.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+KEEPS_THE_HIGHEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "greater_is_better": True}
 # How a stage is measured, by the rows that it learns from.
 MEASURED_AS: dict[str, Kind] = {
     **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},
-    **{PREFERENCES: "preferences", LABELS: "labels"},
+    **{PREFERENCES: "preferences", LABELS: "labels", PROMPTS: "prompts"},
 }
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
@@ -194,18 +195,14 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
             if not validates(recipe):
                 if section.get("early_stopping"):
                     yield recipe.document.problem(
-                        (name, "early_stopping"),
-                        "Early stopping needs the validation loss, but the recipe has no validation data.",
-                        "Write `validation_share: 0.02` under `data`, or delete `early_stopping`.",
-                        key=True,
+                        (name, "early_stopping"), *worded("scenarios.no-validation"), key=True
                     )
             elif evaluation and saving and evaluation % saving and name != "pretrain":
                 # Each evaluation has its own checkpoint; if the last model is kept, either may be the rarer one.
                 fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
                 yield recipe.document.problem(
                     (name, "save_steps"),
-                    f"There is a checkpoint every {saving:,} steps and an evaluation every {evaluation:,}. Each evaluation also writes a checkpoint, so checkpoints come at irregular steps.",
-                    f"Write `save_steps: {fitting}`, of which `eval_steps` is a multiple, or delete the line.",
+                    *worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting),
                     mending=fitting,
                 )
 

@@ -12,21 +12,24 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
 
 BY = "rehearsal"
 TWIN = "base_model"
 MAX_ROWS = 240
 MIN_GAIN = 0.10
+MIN_RISE = 0.05
 MIN_STEPS = 30
 # The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use them.
 ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
+# The answers to each prompt, of a model that learns from them.
+ANSWERS = 4
 MIN_VALIDATION_SHARE = 0.1
 # The model of the catalog that `--model small` trains; how long a real model trains, and the planned time.
 REAL = "--model"
@@ -70,10 +73,7 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
     if recipe.stage_recipes:
         raise Stop("`--model` trains a real model in one stage, but this recipe has several.", "Leave out `--model`.")
     if not (model / "config.json").is_file():
-        raise Stop(
-            f"`{model}` is not the folder of a model, because it has no `config.json`.",
-            "Name the folder in which a model was saved, or write `--model small`.",
-        )
+        raise Stop(*worded("scenarios.no-model-folder", model=model))
     table = (
         ("model.revision", None, "the model is local"),
         ("demo.max_new_tokens", min(80, recipe.demo.max_new_tokens), "a CPU writes slowly"),
@@ -112,26 +112,20 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
     must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
+        if summary.first_reward is not None:
+            rewarded(summary, tiny)
+            continue
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
-            raise Stop(
-                f"The rehearsal made {steps} steps, but needs {MIN_STEPS}.",
-                "Give it more rows with `--data`.",
-            )
+            raise Stop(*worded("scenarios.too-few-steps", steps=steps, min_steps=MIN_STEPS))
         if first is None or best is None:
-            raise Stop(
-                f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
-                "Check the held-out rows, and the log.",
-            )
+            raise Stop(*worded("scenarios.no-verdict", plan=plan))
         if summary.first_preference_accuracy is not None:
             preferred(summary)
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN if tiny else gain <= 0:
             needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
-            raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
-                "Check the prepared rows, and which tokens are trained.",
-            )
+            raise Stop(*worded("scenarios.did-not-learn", plan=plan, first=first, best=best, needed=needed))
 
 
 def preferred(summary: Summary) -> None:
@@ -139,6 +133,16 @@ def preferred(summary: Summary) -> None:
     first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
     if first is None or last is None or not last > first:
         raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
+
+
+def rewarded(summary: Summary, tiny: bool) -> None:
+    """Raises Stop unless the rewards of answers to held-out prompts rose; a twin's must rise by MIN_RISE."""
+    first, best = summary.first_reward or 0.0, summary.best_reward or 0.0
+    if best - first < (MIN_RISE if tiny else 0) or best <= first:
+        raise Stop(
+            f"The rehearsal of `{summary.name}` did not learn: the mean reward went from {first:.3f} to {best:.3f}.",
+            "Check the samples with their rewards, and the log.",
+        )
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -219,7 +223,7 @@ def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
-    several = f"{processes} processes on the CPU, talking over gloo"
+    several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
     return [
@@ -273,18 +277,22 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         # Several make one; a fifth is reserved for incomplete last blocks.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
     most_rows, most_batches = (8, 2) if share is None else (2, 1)
-    least = 2 if recipe.rows == LABELS else 1  # KTO compares the rows of a micro batch
     micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
     accumulation = min(chosen.gradient_accumulation_steps, most_batches)
 
-    def steps() -> int:
-        return int(count // (micro * accumulation) * epochs)
+    answers = 1
+    if recipe.rows == PROMPTS:
+        answers, micro, accumulation = ANSWERS, 4 * ANSWERS, 1
 
-    while steps() < ENOUGH_STEPS and micro > 2:
+    def steps() -> int:
+        return int(count * answers // (micro * accumulation) * epochs)
+
+    while steps() < ENOUGH_STEPS and micro > 2 * answers:
         micro //= 2
     while steps() < ENOUGH_STEPS and accumulation > 1:
         accumulation -= 1
-    while steps() < ENOUGH_STEPS and micro > least:
+    # KTO compares the rows of a micro batch.
+    while steps() < ENOUGH_STEPS and micro > (2 if recipe.rows == LABELS else answers):
         micro //= 2
     while steps() < ENOUGH_STEPS:
         epochs += 1
@@ -292,6 +300,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
     if recipe.rows in (PREFERENCES, LABELS):
         rate /= 10
+    of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
     limit = overrides.without_time_limit(BY)
     if share is not None:
         limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
@@ -323,8 +332,22 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, of_some),
         *any_improvement("train", chosen),
+        *of_answers,
         limit,
     ]
+
+
+def toy_task(recipe: Recipe) -> Iterator[Override]:
+    """What a tiny model learns from its own answers: it solves no task, but can learn to use the prompt's words."""
+    few = "a processor writes slowly"
+    yield substitute("train.generations", ANSWERS, few)
+    yield substitute("train.answer_tokens", min(16, recipe.train.answer_tokens), few)
+    yield substitute("train.generator", "transformers", "vLLM needs a GPU")
+    yield substitute("train.vllm_memory", None, "vLLM needs a GPU")
+    others = recipe.settings["rewards"].plain()
+    weight = sum(abs(float(rule["weight"])) for name, rule in others.items() if name != "overlap")
+    toy = {"of": "question", "weight": max(1.0, weight)}
+    yield substitute("rewards.overlap", toy, "a twin solves no task, so it learns a toy one: to use the prompt's words")
 
 
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:

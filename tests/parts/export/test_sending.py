@@ -224,7 +224,7 @@ def test_push_and_register_as_commands(run, models, hub, tmp_path):
 
 
 def test_the_commit_of_a_recipe_goes_on_record(tmp_path):
-    from runner.parts.report.provenance import _commit
+    from runner.parts.report.page import _commit
 
     file = tmp_path / "mine.yaml"
     file.write_text("a: 1\n")

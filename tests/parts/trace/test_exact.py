@@ -291,6 +291,8 @@ PREFERENCES = {
         **{"objective": "kto", "micro_batch_size": 2, "sharding": "fsdp"},
         "machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8),
     },
+    "own answers": {"objective": "grpo", "generated": 512, "longest": 1024, "micro_batch_size": 4},
+    "long own answers, an adapter": {"objective": "grpo", "generated": 768, "longest": 1024, "adapter": True},
     "over pretended GPUs": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "fsdp"},
 }
 

@@ -20,7 +20,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import from_template, yaml_text
 
 TEMPLATES = Path(__file__).parent
@@ -159,10 +159,7 @@ def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
     for plan in own:
         owner, name, tag = _reference(plan) or ("", "", "")
         if owner == space and tags.setdefault(name, tag) != tag:
-            raise Stop(
-                f"The recipes of `{space}` name the image `{name}` by two tags, `{tags[name]}` and `{tag}`.",
-                "One build gives one tag: name the same one in `openshift.image`, or write two sites.",
-            )
+            raise Stop(*worded("openshift.two-tags", space=space, name=name, tags=tags[name], tag=tag))
     return tags
 
 

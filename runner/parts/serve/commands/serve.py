@@ -15,7 +15,7 @@ from runner.commands.options import end, print_notes, say, table
 from runner.parts.openshift.commands import confirm, take_over_option
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop, errors_of, worded
 
 if TYPE_CHECKING:
     from runner.parts.openshift.jobs import Confirm
@@ -110,10 +110,7 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
 
     _, server, needs = kserve.served(recipe)
     if needs is None:
-        raise Stop(
-            f"The size of `{recipe.model.base}` is unknown here, so the memory of a server is unknown too.",
-            "`recipe models` lists the known models, and adds others.",
-        )
+        raise Stop(*worded("serve.unknown-size", recipe=recipe))
     if json_wanted:
         say(_as_json(server, needs))
     else:

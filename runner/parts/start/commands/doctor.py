@@ -26,7 +26,7 @@ from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import without_gpu
 from runner.scenarios.targets import place
 from runner.tools import packaged
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import cores, free_port, memory_gib
 from runner.trainer import records
 
@@ -191,7 +191,7 @@ def _refused(name: str) -> str | None:
     except RepositoryNotFoundError:
         return "there is no such repository, or it is private"
     except (HTTPError, HFValidationError, OSError) as error:
-        return (str(error).strip() or type(error).__name__).split("\n")[0]
+        return first_line(error)
     return None
 
 
@@ -285,20 +285,13 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     needed = hardware.DRIVERS.get(machine.cuda.split(".")[0], 0)
     if (major := re.match(r"\d+", machine.driver)) and int(major[0]) < needed:
-        text = f"{machine.driver}, and PyTorch for CUDA {machine.cuda} needs {needed} or newer"
-        mend = "install a newer driver, or PyTorch for CUDA 12 from PyTorch's own index"
-        yield Finding(PROBLEM, "NVIDIA driver", text, mend)
+        yield Finding(PROBLEM, "NVIDIA driver", *worded("start.old-driver", machine=machine, needed=needed))
         return
     if not machine.cards:
         if (need := _on_processor(recipe)) > machine.memory_gib:
-            text = f"this machine has no GPU, and training on its CPU needs {need:.0f} GiB of main memory"
-            yield Finding(
-                PROBLEM, "GPU", text, "use another machine; `recipe rehearse` and `recipe render` need no GPU"
-            )
+            yield Finding(PROBLEM, "GPU", *worded("start.no-gpu-no-memory", need=need))
         else:
-            text = "this machine has no GPU for training; its CPU can train small models"
-            mend = "`recipe run` shows how long that takes, and asks if it is over an hour; `recipe rehearse` takes minutes"
-            yield Finding(WARNING, "GPU", text, mend)
+            yield Finding(WARNING, "GPU", *worded("start.no-gpu"))
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
@@ -336,13 +329,11 @@ def _links(machine: Machine, recipe: Recipe | None) -> Finding:
     if re.search(r"\bNV\d+\b", machine.links):
         return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
     if not machine.links:
-        text = "the driver does not report how the GPUs are connected"
-        return Finding(WARNING, "interconnect", text, "nvidia-smi topo -m")
+        return Finding(WARNING, "interconnect", *worded("start.unknown-links"))
     over = "the GPUs reach each other over PCIe"
     if recipe and not recipe.settings.knows("distribution"):
         return Finding(OK, "interconnect", f"{over}, which is enough for images")
-    mend = "`distribution: ddp` where the model fits on each GPU"
-    return Finding(WARNING, "interconnect", f"{over}, and sharing weights is slow there", mend)
+    return Finding(WARNING, "interconnect", *worded("start.only-pcie", over=over))
 
 
 def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
@@ -353,28 +344,22 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
         text = f"the recipe is planned for {(known.title if known else planned.gpu)}, but this is {here.name}"
         yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
     if known and here.memory_gib < 0.9 * known.memory_gib:
-        text = f"{here.memory_gib:g} GiB, but the recipe is planned for {known.memory_gib} GiB"
-        mend = "lower micro_batch_size, and raise gradient_accumulation_steps by the same factor"
-        yield Finding(PROBLEM, "GPU memory", text, mend)
+        yield Finding(PROBLEM, "GPU memory", *worded("start.smaller-gpu", here=here, known=known))
     if count != planned.gpus_per_node:
-        text = f"{count} here, but the recipe plans {planned.gpus_per_node} on each machine"
-        yield Finding(WARNING, "GPU", text, f"machines.gpus_per_node={count}")
+        yield Finding(WARNING, "GPU", *worded("start.other-gpu-count", count=count, planned=planned))
     for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
         if precision == "fp8" and not here.fp8:
-            text = f"{kind} is planned in FP8, but {here.name} does not support it"
-            yield Finding(PROBLEM, "FP8", text, "model.precision=bf16")
+            yield Finding(PROBLEM, "FP8", *worded("start.no-fp8", kind=kind, here=here))
 
 
 def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     text = f"{machine.memory_gib:.0f} GiB main memory, {machine.cores} cores, {machine.shm_gib:.1f} GiB shared memory"
     if recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9:
-        mend = "another machine, or fewer data workers; a full main memory ends the run"
-        yield Finding(PROBLEM, "memory", f"{text}; the recipe plans {recipe.machines.memory}", mend)
+        yield Finding(PROBLEM, "memory", *worded("start.less-memory", text=text, recipe=recipe))
     else:
         yield Finding(OK, "memory", text)
     if machine.shm_gib < 1:
-        text = f"/dev/shm has {machine.shm_gib:.2f} GiB, but NCCL and data workers need more"
-        yield Finding(WARNING, "memory", text, "in a container: --shm-size=8g")
+        yield Finding(WARNING, "memory", *worded("start.little-shared-memory", machine=machine))
 
 
 def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
@@ -413,8 +398,7 @@ def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[
         if reason is None:
             yield Finding(OK, "hub", f"{name} can be read")
         else:
-            mend = f"ask for access at huggingface.co/{name}, then `hf auth login`"
-            yield Finding(PROBLEM, "hub", f"{name} cannot be read: {reason}", mend)
+            yield Finding(PROBLEM, "hub", *worded("start.no-access", name=name, reason=reason))
 
 
 CHECKS = (packages, gpus, memory, disk, ports, hub)

@@ -203,7 +203,7 @@ def _emitted(recipe: Recipe) -> dict[str, str]:
 
 
 # Without a recipe, a setting is tried on the first of these starters that has it.
-STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b", "sft-dpo")
+STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b", "sft-dpo", "arithmetic")
 MOST_LINES, WIDTH = 6, 110
 
 

@@ -24,7 +24,7 @@ from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import listed
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop, errors_of, first_line, worded
 
 # Ways to train a language model: the minimal starter of each, and the settings that differ from it.
 WAYS = {
@@ -196,10 +196,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
     """Writes a model into a lock file. name: a folder (below the lock file's or this one), or a name on the hub.
     known_as: the name of a folder in recipes, if not its path. Raises Stop if the model cannot be used."""
     if (known_as or name) in catalog.model_ids():
-        raise Stop(
-            f"`{known_as or name}` is in the catalog, which comes first.",
-            "It needs no lock. `revision` under `model` fixes one commit of it.",
-        )
+        raise Stop(*worded("start.in-catalog", known_as=known_as or name))
     if unsuitable := catalog.unsuitable(known_as or name):
         raise Stop(*unsuitable.refusal(known_as or name))
     lock.entries(file)  # a broken file is reported before anything is fetched
@@ -208,10 +205,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
         path = name if Path(name).is_absolute() else Path(os.path.relpath(folder, file.parent)).as_posix()
         model = in_folder(folder, known_as or path)
     elif name.startswith("/"):
-        raise Stop(
-            f"There is no folder `{name}` on this machine.",
-            f"If it is on a claim, `recipe models add {name} --recipe RECIPE` reads it there, with a recipe that names the claim. Without a cluster, copy its `config.json` and `tokenizer_config.json` into a folder, and run `recipe models add FOLDER --as {name}`.",
-        )
+        raise Stop(*worded("start.no-model-folder", name=name))
     elif known_as:
         raise Stop("`--as` is for a folder. A model on the hub has its own name.", "Leave it out.", code=2)
     else:
@@ -242,14 +236,9 @@ def on_hub(name: str, revision: str) -> Model:
         facts = HfApi().model_info(name, revision=revision)
         model = described(name, fetch)
     except GatedRepoError:
-        raise Stop(
-            f"`{name}` is gated: you must accept its licence before you can download its files.",
-            f"Accept it at https://huggingface.co/{name}. Then run `hf auth login`, or set HF_TOKEN.",
-        ) from None
+        raise Stop(*worded("start.gated", name=name)) from None
     except RevisionNotFoundError:
-        raise Stop(
-            f"`{name}` has no revision `{revision}`.", "Name a branch, a tag or a commit; without one it is `main`."
-        ) from None
+        raise Stop(*worded("start.no-revision", name=name, revision=revision)) from None
     except RepositoryNotFoundError:
         try:
             HfApi().dataset_info(name)
@@ -260,10 +249,7 @@ def on_hub(name: str, revision: str) -> Model:
     except HFValidationError:
         raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
     except (HTTPError, OSError) as error:
-        raise Stop(
-            f"The hub cannot be asked about `{name}`: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
-            "Check the network, and HF_ENDPOINT if you have your own hub. Or name a folder with the model.",
-        ) from None
+        raise Stop(*worded("start.hub-silent", name=name, error=first_line(error))) from None
     licences = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     return replace(model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated))
 

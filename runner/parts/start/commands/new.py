@@ -22,7 +22,7 @@ from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.reading import read
 from runner.tools.names import JOB_NAME, did_you_mean, listed
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 # The number of rows that are shown, and of letters in each.
 ROWS, WIDTH = 3, 400
@@ -73,18 +73,14 @@ class Question:
 def _count(said: str, option: str, most: int) -> int:
     if said.isdecimal() and 1 <= int(said) <= most:
         return int(said)
-    raise Stop(
-        f"`{said}` is not a valid number.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`."
-    )
+    raise Stop(*worded("start.no-number", said=said, most=most, option=option))
 
 
 def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
     found = said.replace(",", " ").split()
     if found and all(map(str.isdecimal, found)) and len(set(found)) == len(found):
         return tuple(map(int, found))
-    raise Stop(
-        f"`{said}` is not a list of GPU numbers.", "Write them as nvidia-smi has them, for example `--numbers 2,3`."
-    )
+    raise Stop(*worded("start.no-gpu-numbers", said=said))
 
 
 def _file(answers: Answers, said: str) -> str:
@@ -92,10 +88,7 @@ def _file(answers: Answers, said: str) -> str:
     there = found.columns
     if answers.of.rows == "conversations" and there and not found.form:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
-        raise Stop(
-            f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
-            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
-        )
+        raise Stop(*worded("start.unknown-form", said=said, there=listed(there), forms=forms))
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
     return said
@@ -242,9 +235,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
                 answers = _taken(one, name, answers, said)
             elif not one.open(answers):
                 raise Stop(
-                    f"`recipe new` without `--from` needs `{one.called}`: {one.help[0].lower()}{one.help[1:]}",
-                    "In a terminal, `recipe new` asks for what is missing.",
-                    code=2,
+                    *worded("start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:]), code=2
                 )
         else:
             if shown != at:
@@ -350,19 +341,12 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
-        raise Stop(
-            f"A recipe cannot have the name `{name}`.",
-            "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
-        )
+        raise Stop(*worded("start.bad-name", name=name))
     given = {each: said for each, said in answers.items() if said}
     if source is None and not given and not terminal():
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
     if source and given:
-        raise Stop(
-            "`--from` copies a recipe, so you cannot combine it with answers for a new one.",
-            "Use `--set` with it, or leave out `--from`.",
-            code=2,
-        )
+        raise Stop(*worded("start.copy-or-answers"), code=2)
     if short and source is None:
         raise Stop("`--minimal` needs `--from`.", "Leave it out.", code=2)
     if Path(f"{name}.yaml").exists():

@@ -1,0 +1,94 @@
+"""Rewards in the training process. Axolotl names each as a function of this module, which makes it from the rules in
+its config."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from axolotl.integrations.base import PluginManager
+from transformers import TrainerCallback
+
+from runner.parts.rewards import scoring
+from runner.tools.files import read_json, write_json
+from runner.tools.run_files import SAMPLES
+from runner.trainer.plugin import run_settings
+from runner.trainer.settings import RunSettings
+from runner.trainer.stopping import Watchdog
+from runner.trainer.telemetry import History
+
+# The answers that were scored last: the texts, and each reward's scores.
+Texts = tuple[str, str, str]
+last: dict[str, list[tuple[Texts, float]]] = defaultdict(list)
+KEPT = 8  # samples of an evaluation
+MOST_ALIKE = 20  # logged steps without anything to learn from
+
+
+def settings() -> RunSettings:
+    return run_settings(PluginManager.get_instance().cfg)
+
+
+@cache
+def scores() -> dict[str, scoring.Score]:
+    return scoring.scores(settings().rewards)
+
+
+def texts(prompts: Any, completions: Any, references: Any) -> list[Texts]:
+    """Each question, its answer and the reference answer, from what TRL hands to a reward."""
+    asked = (next(turn["content"] for turn in reversed(prompt) if turn["role"] == "user") for prompt in prompts)
+    said = (completion[-1]["content"] for completion in completions)
+    return list(zip(asked, said, references, strict=True))
+
+
+def __getattr__(name: str) -> Callable[..., list[float]]:
+    if name.startswith("_"):
+        raise AttributeError(name)
+
+    def reward(prompts: Any, completions: Any, answer: Any, **other: Any) -> list[float]:
+        seen = texts(prompts, completions, answer)
+        try:
+            given = [scores()[name](*each) for each in seen]
+        except scoring.BadReward as error:
+            Watchdog(settings()).stop(str(error))
+        last[name] = list(zip(seen, given, strict=True))
+        return given
+
+    reward.__name__ = name
+    return reward
+
+
+def samples(step: int, rules: Mapping[str, scoring.Rule]) -> list[dict[str, Any]]:
+    """The answers that were scored last, each with its scores and its reward."""
+    first = last[next(iter(rules))][:KEPT] if rules else []
+    rows = []
+    for index, ((question, answer, reference), _) in enumerate(first):
+        each = {name: last[name][index][1] for name in rules}
+        said = {"step": step, "question": question, "answer": answer, "reference": reference}
+        rows.append({**said, "scores": each, "reward": scoring.total(rules, each)})
+    return rows
+
+
+class Samples(TrainerCallback):
+    """Keeps answers of each evaluation, with their rewards, in `samples.json`; and ends a training whose first steps had
+    nothing to compare."""
+
+    def __init__(self, settings: RunSettings, history: History) -> None:
+        self.settings, self.history = settings, history
+        self.rules, self.file = settings.rewards, Path(settings.run_dir) / SAMPLES
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        steps = self.history.steps
+        if len(steps) == MOST_ALIKE and all(entry.get("alike") == 1 for entry in steps):
+            Watchdog(self.settings).stop(
+                f"In the first {state.global_step:,} steps all answers to a prompt had equal rewards ({steps[-1]['reward']:g} on average at the end), so nothing was learned. See `{SAMPLES}`. Rewards must be within reach: take easier prompts, a better model, or a reward for a part of the way. `generations` and `temperature` make answers differ more."
+            )
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero and (now := samples(state.global_step, self.rules)):
+            before = read_json(self.file) or []
+            write_json(self.file, [row for row in before if row["step"] < state.global_step] + now)
+
+
+def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
+    return [Samples(settings, history)] if settings.rewards else []

@@ -1,0 +1,108 @@
+"""What an answer is worth: the score of each reward for a question, its answer and the reference answer."""
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any
+
+from runner.tools.names import same
+
+Score = Callable[[str, str, str], float]
+Rule = Mapping[str, Any]
+
+_KNOWN = (_constants.LITERAL, _constants.SUBPATTERN)
+NUMBER = re.compile(r"-?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|-?\.\d+")
+
+
+class BadReward(Exception):
+    """A person's function cannot be used, or gave no number; the message is for that person."""
+
+
+def found(text: str, within: str | None) -> str | None:
+    """The part of an answer to compare; None if it is not there."""
+    if within is None:
+        return text
+    match = re.search(within, text, re.DOTALL)
+    return match[1] if match else None
+
+
+def placed(answer: str, within: str | None) -> str:
+    """An answer where `within` looks for it, with the literal characters around it."""
+    if within is None:
+        return answer
+    parts: Any = _parser.parse(within)
+    return "".join(chr(node) if kind is _constants.LITERAL else answer for kind, node in parts if kind in _KNOWN)
+
+
+def number(text: str | None) -> float | None:
+    """The last number of a text; None if it has none."""
+    every = NUMBER.findall(text or "")
+    return float(every[-1].replace(",", "")) if every else None
+
+
+def _exact(rule: Rule, question: str, answer: str, reference: str) -> float:
+    part = found(answer, rule.get("within"))
+    return float(part is not None and same(part) == same(reference))
+
+
+def _number(rule: Rule, question: str, answer: str, reference: str) -> float:
+    given, right = number(found(answer, rule.get("within"))), number(reference)
+    return float(given is not None and right is not None and abs(given - right) <= rule["tolerance"])
+
+
+def _pattern(rule: Rule, question: str, answer: str, reference: str) -> float:
+    return float(bool(re.search(rule["matches"], answer.strip(), re.DOTALL)))
+
+
+def _length(rule: Rule, question: str, answer: str, reference: str) -> float:
+    words = len(answer.split())
+    return max(0.0, min(1.0, 2 - words / rule["words"])) if words else 0.0
+
+
+def _overlap(rule: Rule, question: str, answer: str, reference: str) -> float:
+    said = re.findall(r"\w+", answer.lower())
+    known = set(re.findall(r"\w+", (question if rule["of"] == "question" else reference).lower()))
+    return sum(word in known for word in said) / len(said) if said else 0.0
+
+
+def _python(rule: Rule) -> Score:
+    """The function in a person's code, which runs here."""
+    if hashlib.sha256(rule["code"].encode()).hexdigest() != rule["sha256"]:
+        raise BadReward(f"The code of `{rule['named']}` is not the code that the recipe pins by its hash.")
+    own: dict[str, Any] = {"__name__": "own_reward", "__file__": rule["named"]}
+    try:
+        exec(compile(rule["code"], rule["named"], "exec"), own)
+    except Exception as error:
+        raise BadReward(f"`{rule['named']}` cannot be loaded: {type(error).__name__}: {error}") from error
+    function = own[rule["function"]]
+
+    def score(question: str, answer: str, reference: str) -> float:
+        try:
+            value = float(function(question, answer, reference))
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}, for the answer «{answer[:80]}»"
+            raise BadReward(f"`{rule['function']}` of `{rule['named']}` failed with {said}.") from error
+        if not math.isfinite(value):
+            raise BadReward(f"`{rule['function']}` of `{rule['named']}` gave {value}, which is no score.")
+        return value
+
+    return score
+
+
+PLAIN = {"exact": _exact, "number": _number, "pattern": _pattern, "length": _length, "overlap": _overlap}
+
+
+def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
+    """The function of each reward, by its name. Raises BadReward for code that cannot be loaded."""
+
+    def plain(name: str, rule: Rule) -> Score:
+        return lambda question, answer, reference: PLAIN[name](rule, question, answer, reference)
+
+    return {name: _python(rule) if name == "python" else plain(name, rule) for name, rule in rules.items()}
+
+
+def total(rules: Mapping[str, Rule], each: Mapping[str, float]) -> float:
+    """The reward of an answer from its scores."""
+    return sum(float(rules[name]["weight"]) * score for name, score in each.items())
