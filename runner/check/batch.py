@@ -73,9 +73,12 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 
 def is_meant(file: Path) -> bool:
-    """Whether a file is meant as a recipe, judged by the names at the beginning of its lines."""
+    """Whether a file is meant as a recipe, or is Axolotl's own and there is a part that reads those, judged by the names at
+    the beginning of its lines."""
     names = {found[1] for _, line in _lines(file) if (found := _SETTING.match(line))}
-    return "scenario" in names or len(names & SECTIONS) >= 2
+    return (
+        "scenario" in names or len(names & SECTIONS) >= 2 or ("base_model" in names and bool(parts.hooks("other_file")))
+    )
 
 
 # At the beginning of a line, or of a file in braces.

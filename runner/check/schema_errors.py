@@ -11,7 +11,7 @@ from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
 from runner.recipe.reading import scalar
-from runner.tools.names import hub_name, listed, nearest, setting, shortened
+from runner.tools.names import did_you_mean, hub_name, listed, nearest, setting, shortened
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ BOUNDS = {
     "exclusiveMinimum": "more than {}",
     "exclusiveMaximum": "less than {}",
 }
+
+
+# No more are listed.
+MOST_FORMS = 12
 
 
 def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> tuple[list[Problem], set[str]]:
@@ -305,7 +309,10 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
             written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
             forms = list(dict.fromkeys(_accepted(error.schema, schema["$defs"])))
             either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
-            yield document.problem(place, f"`{called}` cannot be `{written}`.", f"{owner} accepts {either} there.")
+            hint = f"{owner} accepts {either} there."
+            if len(forms) > MOST_FORMS:
+                hint = f"{did_you_mean(written, [form.strip('`') for form in forms])}{owner} accepts {len(forms)} values there."
+            yield document.problem(place, f"`{called}` cannot be `{written}`.", hint)
 
 
 def _innermost(error: ValidationError) -> ValidationError:

@@ -31,7 +31,7 @@ CORE = {
 }
 # How `recipe --help` lists them, the everyday ones first under each heading. Other people's commands come last.
 GROUPS = {
-    "Start": ("new", "list", "edit", "models", "doctor"),
+    "Start": ("new", "import", "list", "edit", "models", "doctor"),
     "Check and plan": ("check", "plan", "show", "explain", "diff", "gpus", "render"),
     "Train": ("rehearse", "run", "prepare", "why", "gate", "promote"),
     "Look at the result": (

@@ -151,7 +151,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             # A block ends where the next setting begins, so the blanks before that one are in it.
             blanks = old[len(old.rstrip()) :]
             tail = (comment[1] if comment else "") + (blanks if block and "\n" in blanks else "")
-            rest, new = text[place.end :], _flow(value) if isinstance(value, dict) else written(value)
+            rest, new = text[place.end :], flow(value) if isinstance(value, dict) else written(value)
             text = text[: place.start] + new + tail + (rest if block else _aligned(rest, len(old), len(new)))
     return text
 
@@ -222,17 +222,17 @@ def _behind(change: Override, parents: list[str | int]) -> str:
     note = f"# {change.why}" if change.why and change.by == NEW else ""
     width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
     if isinstance(value, list) and len(written(value)) > LONGEST_LIST:
-        items = "".join(f"\n{indent}- {_flow(item)}" for item in value)
+        items = "".join(f"\n{indent}- {flow(item)}" for item in value)
         return (f"{'':<{width}}{note}" if note else "") + items
-    return f"{_flow(value):<{width}}{'' if len(_flow(value)) < width else ' '}{note}" if note else _flow(value)
+    return f"{flow(value):<{width}}{'' if len(flow(value)) < width else ' '}{note}" if note else flow(value)
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow, value)) + "]"
     return written(value)
 
 
@@ -249,7 +249,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     if isinstance(section, dict) and section:
         start = document.values[tuple(parents)].start
         if document.text[start] == "{":
-            return f"{document.text[: start + 1]}{key}: {_flow(change.after)}, {document.text[start + 1 :]}"
+            return f"{document.text[: start + 1]}{key}: {flow(change.after)}, {document.text[start + 1 :]}"
         first = document.keys[(*parents, next(iter(section)))]
         line = f"{' ' * (first.column - 1)}{key}: {text}\n"
         # The first key of an item stays after its dash.
@@ -278,7 +278,7 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
     made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
     lines = text.splitlines(keepends=True)
-    for number, paths, column, comment in _commented(after):
+    for number, paths, column, comment in commented(after):
         own = next((reasons[path] for path in paths if path in made and path in reasons), None)
         words = own or _words(paths, comment, after, made, says)
         if words != comment:
@@ -315,7 +315,7 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
     return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)
 
 
-def _commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
+def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
     """Each line with a comment: its number from 0, its settings, the outermost first, the column of the spaces before
     the comment, and the comment."""
     by_line: dict[int, list[tuple[Path_, Span]]] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import Model
 from runner.plan import claim_of
 from runner.recipe.document import Document, Path_, path_of
-from runner.recipe.stages import STAGES, path_in
+from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools.files import normal
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop
@@ -245,6 +245,8 @@ class Recipe(Sections):
     model_facts: Model | None
     # If it has `stages`: each of them as a recipe of its own, by name.
     stage_recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    # If it is a stage: the recipes of those before.
+    earlier: tuple[Recipe, ...] = ()
 
     if not TYPE_CHECKING:
 
@@ -272,15 +274,30 @@ class Recipe(Sections):
         own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES, "label": LABELS}
         return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
 
+    @property
+    def training(self) -> Any:
+        """The section about training."""
+        return self.settings.get("train") or self.settings[PRETRAIN]
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether it is a stage of a model that an earlier stage makes from random weights."""
+        return any(PRETRAIN in one.settings for one in self.earlier)
+
     def of_stage(self, name: str) -> Recipe:
         """The recipe of a stage: this one, unless it has `stages`."""
-        return self.stage_recipes.get(name, self)
+        return self.stage_recipes.get(self._listed(name), self)
+
+    def _listed(self, stage: str) -> str:
+        """The name, in the recipe's list, of a stage of the plan; pretraining has one for each context length."""
+        pretrains = (name for name, one in self.stage_recipes.items() if PRETRAIN in one.settings)
+        return next(pretrains, stage) if stage.startswith(f"{PRETRAIN}-") else stage
 
     def setting_of(self, stage: str, setting: str) -> str:
         """The dotted name of a stage's setting in this recipe. setting: in the stage's own (see `of_stage`)."""
-        if stage not in self.stage_recipes:
+        if (name := self._listed(stage)) not in self.stage_recipes:
             return setting
-        return ".".join(map(str, path_in(self.document, list(self.stage_recipes).index(stage), path_of(setting))))
+        return ".".join(map(str, path_in(self.document, list(self.stage_recipes).index(name), path_of(setting))))
 
     @cached_property
     def file(self) -> Path:

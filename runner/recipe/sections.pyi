@@ -10,6 +10,7 @@ class Sections:
     description: str | None
     model: Model
     train: Train
+    speed: Speed
     data: Data
     resume_from: str | None
     rewards: Rewards | None
@@ -27,10 +28,9 @@ class Sections:
     demo: Demo
     advanced: Advanced
     tokenizer: Tokenizer
-    speed: Speed
     pretrain: Pretrain
-    sft: Sft
-    dpo: Dpo
+    sft: Sft | None
+    dpo: Dpo | None
     lora: Lora | None
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     stages: tuple[Settings, ...]
@@ -107,6 +107,15 @@ class Train(Settings):
 class TrainEarlyStopping(Settings):
     patience: int
     min_improvement: float
+
+class Speed(Settings):
+    compile: Literal["default", "max-autotune", "off", "auto"] | None
+    fp8: bool | None
+    tf32: bool | None
+    data_workers: int | None
+    persistent_workers: bool | None
+    fused_kernels: bool
+    fused_cross_entropy: bool
 
 class Data(Settings):
     hub: str | None
@@ -381,14 +390,6 @@ class Tokenizer(Settings):
     revision: str
     vocabulary: int
     chat_template: Literal["chatml"]
-
-class Speed(Settings):
-    compile: Literal["auto", "default", "max-autotune", "off"]
-    fused_kernels: bool
-    fused_cross_entropy: bool
-    tf32: bool
-    data_workers: int
-    persistent_workers: bool
 
 class DataCleaning(Settings):
     executor: Literal["local", "pods", "slurm", "ray"]

@@ -15,6 +15,7 @@ and, where it needs some,
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
                      of such a function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
+    form.py          in_stages(recipe): the same recipe as a list of stages, which `recipe show` prints
 
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by
 torchrun if there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the
@@ -22,6 +23,8 @@ planner's Formulas for a stage of that engine, or None; one of `measures` has `m
 has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
 of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
+    other_file(document)                   every Problem with a file of another tool; None if it is not that tool's
+    as_recipe(document)                    the recipe that such a file would become, and notes; None if it is not that tool's
     followers()                            derived settings: of each its causes, and a function that gives settings with their
                                            values from the recipe before and after a change
     examiner(report)                       an Examiner of rows that are prepared (`runner.data.report`)

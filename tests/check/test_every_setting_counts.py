@@ -109,6 +109,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "openshift.network.links": RDMA,
     "distribution": {"machines.gpus_per_node": 2},
     "sharding": ZERO3,
+    "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3"},
+    "speed.persistent_workers": {"speed.data_workers": 2},
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},
     "train.vllm_memory": {"train.generator": "vllm"},

@@ -144,6 +144,9 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce, and a number that the metric can be."""
     tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
     before: list[str] = []
+    for one in recipe.earlier:
+        for what in scenarios.measurable(one).values() if any(written_gates(one)) else ():
+            before = producible(what, tasks)
     for section, what in scenarios.measurable(recipe).items():
         before = known[section] = producible(what, tasks, before)
     for place, text in written_gates(recipe):

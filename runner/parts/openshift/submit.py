@@ -135,6 +135,11 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             for job in (*walking, *old, *there):
                 make_room(cluster, job, tell, deleted)
             if files:
+                # Pods of a job that a colleague has sent meanwhile read the files that are there.
+                before = {job["metadata"]["uid"] for job in there}
+                for job in sender.existing(what):
+                    if job["metadata"]["uid"] not in before:
+                        _require_same(job, what)
                 upload(cluster, what.plan, what.stage, files, tell)
             post(cluster, what, how.owner, tell)
     return what
@@ -296,17 +301,25 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
         tell(f"{named} in `{sent.namespace}`")
     else:
         job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
-        if not job or _made_from(job) != _made_from(sent.job):
-            raise Stop(*worded("openshift.sent-meanwhile", named=named))
+        _require_same(job, sent)
         tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
+        if (whose := Owner.of(job)) not in (Owner(), owner):
+            tell(str(whose))
     with suppress(Stop):
         for name in jobs.config_maps(cluster, sent.plan, sent.stage):
             if name != jobs.config_of(job):
                 cluster.delete("ConfigMap", sent.namespace, name)
 
 
-def _made_from(job: Manifest) -> str:
-    return jobs.annotation(job, kubernetes.KEY) or jobs.annotation(job, pipeline.CONTENT)
+def _made_from(job: Manifest) -> tuple[str, str]:
+    made = jobs.annotation(job, kubernetes.KEY) or jobs.annotation(job, pipeline.CONTENT)
+    return made, jobs.annotation(job, jobs.FILES)
+
+
+def _require_same(job: Manifest, sent: Sent) -> None:
+    """Raises Stop if a job that somebody sent during this command is made from another recipe, or from other files."""
+    if not job or _made_from(job) != _made_from(sent.job):
+        raise Stop(*worded("openshift.sent-meanwhile", named=jobs.named(sent.job)))
 
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:

@@ -114,7 +114,7 @@ def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     """The largest smaller model of the catalog that fits; one with a stricter licence only where no other does."""
-    if not lines.find("base"):
+    if not lines.find("base") or lines.recipe.pretrained:
         return
     others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
     others = [other for other in others if other.model_type in parameters.FAMILIES]

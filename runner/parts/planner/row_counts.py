@@ -61,8 +61,10 @@ def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: in
     if source is None:
         return known(data, run_dir and run_dir / "data", given, samples)
     own = known(data, run_dir and run_dir / "data" / stage.name, given, samples)
-    if (share := data.get("domain_share")) and own.training and not given:
-        return _mixed(own, own.training, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
+    if (drawn := source.get("earlier_rows", {}).get(stage.name)) and own.training and not given:
+        name = drawn["of"]
+        others = known(source[name], run_dir and run_dir / "data" / name)
+        return _mixed(own, own.training, others, drawn["share"], name)
     return own
 
 
@@ -74,15 +76,15 @@ def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mappi
     return None, stage.data
 
 
-def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
-    """A domain's `training` rows, with general ones from SFT's until the domain's part is `share`."""
-    lacking = round(training * (1 - share) / share)
-    added = min(lacking, general.training or lacking)
-    lengths = domain.lengths
-    if lengths and general.lengths:
-        lengths = Lengths.mixed([(training, lengths), (added, general.lengths)])
-    whole = f"{domain.source}, {added:,} of them SFT's"
-    return Rows(training + added, domain.validation, lengths, whole, *_longest([domain, general]))
+def _mixed(own: Rows, training: int, earlier: Rows, share: float, name: str) -> Rows:
+    """A stage's own `training` rows, with rows of an earlier stage until these are a `share` of all. name: of that stage."""
+    lacking = round(training * share / (1 - share))
+    added = min(lacking, earlier.training or lacking)
+    lengths = own.lengths
+    if lengths and earlier.lengths:
+        lengths = Lengths.mixed([(training, lengths), (added, earlier.lengths)])
+    whole = f"{own.source}, {added:,} of them from `{name}`"
+    return Rows(training + added, own.validation, lengths, whole, *_longest([own, earlier]))
 
 
 def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
@@ -154,7 +156,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
     rows = Rows()
     if path := one.get("path"):
         rows = _local(Path(path), one, data) if folder else rows
-    elif facts := catalogued(one):
+    elif facts := catalog.dataset_of(one):
         lengths, source = of_catalog(facts, data), "the catalog of data sets"
         longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
@@ -168,17 +170,12 @@ def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | No
     """The rows of a data set, or of a split of it, that only measure the validation loss; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
-    return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
+    return catalog.dataset_of(one).get(f"{one.get('split')}_rows")
 
 
 def _split(known: Rows, rows: int, share: float, source: str) -> Rows:
     validation = round(rows * share)
     return replace(known, training=rows - validation, validation=validation, source=source)
-
-
-def catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    hub, subset = data.get("hub") or "", data.get("subset")
-    return catalog.dataset(f"{hub}:{subset}" if subset else hub)
 
 
 def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
@@ -305,7 +302,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
             continue
         for _, one in sets_of(home, section):
-            lengths = of_catalog(catalogued(one) or {}, one)
+            lengths = of_catalog(catalog.dataset_of(one), one)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
                 yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
 

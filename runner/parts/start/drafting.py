@@ -74,7 +74,7 @@ SHARED = "/shared/models"
 # Usual names of columns, the likeliest first; those of preferences; the default question for a song.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
-BETTER, WORSE = "chosen", "rejected"
+PAIR = ("prompt", BETTER := "chosen", WORSE := "rejected")
 LABELLED = ("completion", "label")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, files are not prepared only to find questions; this many of their rows are read instead.
@@ -110,19 +110,24 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
     return named | ({f"{home}.subset": (subset, "its part")} if subset else {})
 
 
-def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
-    """The settings in a section of preferences for its columns. Raises Stop if the data has other columns."""
+def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tuple[Any, str]]:
+    """The settings in a section of preferences for its columns. own: templates of the question and both answers; empty
+    if a person has not named them yet. Raises Stop if the data has other columns, without `own`."""
     known = {column.lower(): column for column in columns_of(name)}
-    if home == "data" and set(LABELLED) <= set(known):
-        columns = {f"{home}.{setting}": (f"[{known[setting]}]", "") for setting in LABELLED}
-        return {**columns, "train.objective": ("kto", "each answer has a label whether it is good")}
+    if home == "data" and set(LABELLED) <= set(known) and not any(own):
+        labelled = {f"{home}.{setting}": (f"[{known[setting]}]", "") for setting in LABELLED}
+        return {**labelled, "train.objective": ("kto", "each answer has a label whether it is good")}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
-    if known and not (asks and {BETTER, WORSE} <= set(known)):
-        raise Stop(
-            *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
-        )
-    named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
-    return {f"{home}.{setting}": (f"[{known[column]}]", "") for setting, column in named.items()}
+    columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
+    if known and not all(columns):
+        if not own or len(known) < 3:
+            raise Stop(
+                *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
+            )
+        columns = [column for column in known.values() if f"[{column}]" not in own]
+    rest = (f"[{column}]" for column in columns if column)
+    named = [template or next(rest, "") for template in own or ("", "", "")]
+    return {f"{home}.{setting}": (text, "") for setting, text in zip(PAIR, named, strict=True) if text}
 
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
@@ -131,7 +136,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
-        known: list[str] = (catalog.dataset(name) or {}).get("columns", [])
+        known: list[str] = catalog.dataset(name).get("columns", [])
         asked = data_sets.DataSource(hub=hub, revision="main", subset=subset or None, split="train", path=None)
         with suppress(data_sets.Unreachable):
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
@@ -151,13 +156,16 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 class Answers:
     """Missing answers are empty. question, answer: templates of columns; column: of documents. questions, preferences:
     for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
-    main one first; results: a folder that they share."""
+    main one first; results: a folder that they share. prompt, chosen, rejected: of preferences."""
 
     kind: str = "questions"
     technique: str = ""
     data: str = ""
     question: str = ""
     answer: str = ""
+    prompt: str = ""
+    chosen: str = ""
+    rejected: str = ""
     instruction_form: str = ""
     column: str = ""
     questions: str = ""
@@ -241,6 +249,12 @@ class Answers:
         return f"[{question}]", f"[{answer}]"
 
     @property
+    def names_answers(self) -> bool:
+        """Whether the columns say which answer is better, or are unknown."""
+        known = {name.lower() for name in self.columns}
+        return not known or {BETTER, WORSE} <= known or set(LABELLED) <= known
+
+    @property
     def holding_text(self) -> str:
         """The column of documents, by its name, else the first one; the usual name for an unknown data set."""
         usual = "text" if on_hub(self.data) else ""
@@ -277,7 +291,7 @@ class Answers:
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "what people think of answers")}
-            return said | gone | form | _preferred("data", self.data)
+            return said | gone | form | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
         if self.of.rows in ("questions", "conversations") and set(LABELLED) <= set(self.columns):
             raise Stop(*worded("start.labels", data=self.data))
         if self.of.rows == "prompts":
@@ -294,7 +308,7 @@ class Answers:
         if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
-        facts = catalog.dataset(self.data) or {}
+        facts = catalog.dataset(self.data)
         there = DRAWN if on_hub(self.data) else rows.sample(Path(self.data).expanduser()).count
         songs = {name: column.strip("[]") for name, column in (("instruction", question), ("lyrics", answer)) if column}
         songs |= {"instruction_form": self.instruction_form} if self.instruction_form else {}
@@ -769,7 +783,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
     """The columns of the new data; none if unknown."""
     if change.path[-1] == "hub":
-        return list((catalog.dataset(change.after) or {}).get("columns", ()))
+        return list(catalog.dataset(change.after).get("columns", ()))
     try:
         return rows.columns(Path(document.file).parent / change.after, section.get("split"))
     except (row_files.Unreadable, OSError, ValueError):

@@ -55,17 +55,21 @@ def training(recipe: Recipe, place: Place) -> Stage:
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
-    validates, is_text, how = text.validates(recipe), recipe.rows == TEXT, {}
+    validates, is_text = text.validates(recipe), recipe.rows == TEXT
+    how: EngineConfig = {}
     if recipe.rows == PROMPTS:
-        how = axolotl.own_answers(recipe)
+        how = dict(axolotl.own_answers(recipe))
     elif "objective" in recipe.train:
-        how = axolotl.OBJECTIVES[recipe.train.objective]
+        how = dict(axolotl.OBJECTIVES[recipe.train.objective])
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
+    fast = axolotl.faster(recipe)
+    own = {**how.pop("recipe_runner", {}), **fast.pop("recipe_runner", {})}
     config = {
         **axolotl.model(recipe, place),
         **trained(recipe, place),
         **axolotl.fused(recipe, place),
+        **fast,
         **({} if is_text else axolotl.template(recipe)),
         **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), validates),
         "dataset_prepared_path": place.tokenised_dir,
@@ -74,7 +78,9 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
     }
     if how.get("rl") == "simpo" and "warmup_ratio" in config:
         # Axolotl 0.19.0 refuses it here, although its trainer has it.
-        config["recipe_runner"] = {"warmup_ratio": config.pop("warmup_ratio")}
+        own["warmup_ratio"] = config.pop("warmup_ratio")
+    if own:
+        config["recipe_runner"] = own
     return config
 
 
@@ -98,7 +104,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
     # Of a model's own answers, what each reward gives.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe))}
+    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe), recipe.pretrained)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
@@ -205,6 +211,19 @@ def decay(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
 
 
+def products(recipe: Recipe) -> Iterator[Problem]:
+    """Products in 8 bits need a GPU that has them, and weights in bf16."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    if not (recipe.settings.get("speed") or {}).get("fp8"):
+        return
+    if recipe.model.precision != "bf16":
+        message = f"Products in 8 bits need `precision: bf16`, and `precision` is {recipe.model.precision}."
+        yield recipe.problem("speed.fp8", message, "Delete one of the two lines.")
+    elif gpu and not gpu.fp8:
+        message = f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
+        yield recipe.problem("speed.fp8", message, "Delete the line, or name an H100 or newer.")
+
+
 def answers(recipe: Recipe) -> Iterator[Problem]:
     """What a model that learns from its own answers needs: rewards, whole groups of answers in a step, and room."""
     if recipe.rows != PROMPTS:
@@ -225,7 +244,10 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.answer_tokens", message, "Lower it, or raise `model.sequence_len`.")
 
 
-RULES = (answers, layers, trained_layers, decay, preferring, text.one_validation, common.cadence_rule(text.validates))
+RULES = (
+    *(answers, layers, products, trained_layers, decay, preferring, text.one_validation),
+    common.cadence_rule(text.validates),
+)
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -75,19 +75,39 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     return config
 
 
-def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
+def compiles(recipe: Recipe) -> bool:
+    speed = recipe.settings.get("speed")
+    return speed is not None and speed.get("compile", "off") != "off"
+
+
+def faster(recipe: Recipe) -> EngineConfig:
+    """The section `speed` of a recipe of one stage."""
+    if not (speed := recipe.settings.get("speed")):
+        return {}
+    config: EngineConfig = dict(speed.for_axolotl)
+    if speed.get("fp8") and sharding.by_fsdp(recipe):
+        # Shards travel as 8-bit numbers, half the bytes of bf16.
+        config["fp8_enable_fsdp_float8_all_gather"] = True
+    if compiles(recipe):
+        config |= {"torch_compile": True, "torch_compile_mode": speed["compile"]}
+    if speed.get("persistent_workers") and speed.get("data_workers"):
+        config["recipe_runner"] = {"persistent_workers": True}
+    return config
+
+
+def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths;
-    on a processor a mask does. compiled: whether the stage is compiled for the shapes that it meets; every joined
-    batch has another."""
+    on a processor a mask does. Not if the stage is compiled for the shapes that it meets; every joined batch has
+    another."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     able = recipe.model.attention == FLASH or not accelerator
-    return able and not compiled and section["micro_batch_size"] > 1
+    return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 
-def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> EngineConfig:
-    """How short rows are handled. section, compiled: as in `joins_rows`."""
-    joined = joins_rows(recipe, section, place.accelerator, compiled)
+def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
+    """How short rows are handled. section: with `packing`."""
+    joined = joins_rows(recipe, section, place.accelerator)
     if section["packing"] == "pack":
         # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
         # would leave out the last rows of the other, which may be all of them.
@@ -227,7 +247,7 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
     }
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
     raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
-    fp32 = raises and master_weights(recipe, recipe.model.precision, adapter=False) == "fp32"
+    fp32 = raises and master_weights(recipe, recipe.model.precision) == "fp32"
     return {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
@@ -253,10 +273,10 @@ def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Sta
     )
 
 
-def master_weights(recipe: Recipe, precision: str, adapter: bool) -> Literal["fp32", "bf16"]:
-    """The format of the stored weights: of a whole model, or of the frozen ones beside an adapter. precision: of the
-    computation; torch unscales fp16's gradients only in fp32."""
-    return "bf16" if precision in ("bf16", "fp8") and (adapter or recipe.model.master_weights == "bf16") else "fp32"
+def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
+    """The format of a whole model's stored weights. precision: of the computation; torch unscales fp16's gradients only in
+    fp32."""
+    return "bf16" if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16" else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -285,6 +305,12 @@ def with_advanced(
         # The others come in addition to the recipe's own.
         extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
         config = {**config, "plugins": extra["plugins"]}
+    for key, value in extra.items():
+        made = config.get(key)
+        if isinstance(value, dict) and isinstance(made, dict):
+            # Tokens beside the one for padding, say: lines that the recipe does not make go with those that it does.
+            extra[key] = {**made, **value}
+            config = {**config, key: {**made, **{name: one for name, one in value.items() if name not in made}}}
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
         for key in () if loaded else [name for name in extra if name in settings]:

@@ -83,6 +83,11 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
+    return substituted(recipe, rows, folder / TWIN)
+
+
+def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Override]:
+    """The substitutions that depend on the rows. twin_dir: the folder of the twin."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
@@ -92,9 +97,11 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         ("model.precision", "fp32", "runs on any CPU"),
         ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
+        *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
+        ("speed.data_workers", 0, "few rows"),
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
     )
-    base = substitute("model.base", str(folder / TWIN), _made(recipe))
+    base = substitute("model.base", str(twin_dir), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
     return [*substitutes(recipe, model), *training(recipe, rows), *adapter, base]
@@ -102,9 +109,12 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     """More of the data stage's config: a seeded draw of the rows, and the twin. folder: of the run."""
+    return {"twin": twin_of(recipe, folder / TWIN), "sample_rows": MAX_ROWS}
+
+
+def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
-    facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
-    return {"twin": facts, "sample_rows": MAX_ROWS}
+    return twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder)
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
@@ -207,11 +217,11 @@ def gates(recipe: Recipe) -> Iterator[Override]:
         yield from in_rehearsal(recipe)
 
 
-def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Joins rows only if a GPU would. home: of the section with `packing`; compiled: whether the stage is, on a GPU."""
+def packing(recipe: Recipe, home: str, section: Settings) -> Override:
+    """Joins rows only if a GPU would. home: of the section with `packing`."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
-    if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
+    if axolotl.joins_rows(recipe, section, accelerator=True):
         return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
@@ -241,6 +251,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("speed.fused_kernels", (), False, "compiled for a GPU"),
     ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
     ("speed.tf32", (), False, "numbers of a GPU"),
+    ("speed.fp8", (), None, "numbers of a GPU"),
     ("distribution", (), "ddp", "one process shares nothing"),
     ("sharding", (), None, "there is no GPU to save memory on"),
     ("*.precision", (), None, "CPUs compute in fp32"),

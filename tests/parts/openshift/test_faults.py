@@ -532,6 +532,35 @@ def test_two_people_who_send_the_same_files_at_the_same_moment_both_succeed(quic
         assert came.read_bytes() == (ROOT / "recipes/data/survival-sample.jsonl").read_bytes()
 
 
+def test_files_of_a_job_that_a_colleague_sends_meanwhile_are_not_replaced(quick, tmp_path, monkeypatch):
+    """The same recipe with other rows: the colleague's pods would train on them."""
+    for name in ("trained-models-pvc", "workspace-pvc"):
+        quick.claim(name)
+    (tmp_path / "claim").mkdir()
+    quick.api.mounts["/shared/models"] = tmp_path / "claim"
+    rows = (ROOT / "recipes/data/survival-sample.jsonl").read_bytes()
+    (tmp_path / "rows.jsonl").write_bytes(rows)
+    recipe, plan = opened(
+        quick, "survival", "data.hub=", f"data.path={tmp_path}/rows.jsonl", "openshift.data_from=claim"
+    )
+    theirs = replace(sending(), files=transfer.files(recipe, plan.place))
+    (tmp_path / "rows.jsonl").write_bytes(rows[: rows.rindex(b"\n", 0, -1) + 1])
+    mine = replace(sending(), files=transfer.files(recipe, plan.place))
+    provide = submit._Sender.provide
+
+    def provided(sender, sent):
+        monkeypatch.setattr(submit._Sender, "provide", provide)
+        (tmp_path / "rows.jsonl").write_bytes(rows)
+        submit.step(connect(), plan, None, theirs)
+        provide(sender, sent)
+
+    monkeypatch.setattr(submit._Sender, "provide", provided)
+    with pytest.raises(Stop, match="Someone else sent another Job `survival-data` a moment ago"):
+        submit.step(connect(), plan, None, mine)
+    (there,) = [file for file in (tmp_path / "claim").rglob("*") if file.is_file()]
+    assert there.read_bytes() == rows
+
+
 def test_what_a_killed_command_has_left_behind_is_taken_away_and_nothing_else(quick):
     results(quick)
     hour, now = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC)

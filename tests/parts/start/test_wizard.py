@@ -44,6 +44,8 @@ def here(tmp_path, monkeypatch):
         table.writerows([row["topic"], row["question"], row["answer"]] for row in ROWS)
     (tmp_path / "header.csv").write_text("Question,Reply\n")
     (tmp_path / "lonely.csv").write_text("Words\none\n")
+    pair = {"frage": "Wie alt?", "schlechter": "Nein.", "besser": "Sieben"}
+    (tmp_path / "paare.jsonl").write_text("".join(json.dumps(pair | {"frage": f"Wie {n}?"}) + "\n" for n in range(20)))
     turns = (
         {"role": role, "content": row[key]}
         for row in ROWS
@@ -81,7 +83,15 @@ def here(tmp_path, monkeypatch):
 def left(here) -> set[str]:
     return {path.name for path in here.iterdir()} - {
         *("my.csv", "header.csv", "lonely.csv", "talks.jsonl", "text.txt", "songs.jsonl", "pictures"),
-        *("apart.csv", "asked.csv", "preferences.jsonl", "questions.jsonl", "text.jsonl", "labels.jsonl"),
+        *(
+            "apart.csv",
+            "asked.csv",
+            "paare.jsonl",
+            "preferences.jsonl",
+            "questions.jsonl",
+            "text.jsonl",
+            "labels.jsonl",
+        ),
     }
 
 
@@ -203,6 +213,8 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "preferences.jsonl", "--question", "question", "--answer", "rejected"),
         ("--what", "songs", "--data", "preferences.jsonl"),
         ("--what", "pipeline", "--preferences", "my.csv"),
+        ("--what", "preferences", "--data", "lonely.csv"),
+        ("--what", "preferences", "--data", "paare.jsonl", "--prompt", "frage", "--chosen", "besser"),
         ("--what", "text", "--data", "text.txt", "--technique", "network"),
         ("--what", "songs", "--data", "asked.csv"),
         ("--what", "songs", "--data", "asked.csv", "--instruction-form", "A song like [artist]"),
@@ -303,6 +315,10 @@ SYSTEMS = {
     "labels": (
         "--what preferences --data labels.jsonl --technique adapter",
         {"scenario": "lora", "data.label": "[label]", "train.objective": "kto", "data.question": None},
+    ),
+    "preferences in columns of their own": (
+        "--what preferences --data paare.jsonl --prompt frage --chosen besser --rejected [schlechter]",
+        {"data.prompt": "[frage]", "data.chosen": "[besser]", "data.rejected": "[schlechter]"},
     ),
     "images on the hub": (
         "--what images --data uoft-cs/cifar10 --where cluster --namespace mine",

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from runner.check import by_schema
+from runner.check.validate import opened as opened_as_recipe
 from runner.check.validate import valid
 from runner.commands.options import complete_starter, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -51,7 +52,7 @@ def opened(name: str) -> Document:
             message = f"This folder is not a run: it has no `{CONFIG}/{RECIPE_FILE}`."
             raise Stop(Problem(name, 0, 0, message, "Name a recipe, a starter, or the folder of a run."))
         return reading.read(there)
-    return reading.read(packaged.recipe_file(name))
+    return opened_as_recipe(reading.read(packaged.recipe_file(name)))[0]
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:

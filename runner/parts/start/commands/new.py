@@ -17,7 +17,7 @@ from runner.commands.options import Completing, end, say, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
 from runner.parts.start.commands.models import card_named, licence, size
-from runner.parts.start.drafting import KINDS, PLACES, TABLES, Answers, Draft
+from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.reading import read
@@ -96,7 +96,7 @@ def _file(answers: Answers, said: str) -> str:
 
 def _show(one: Question, answers: Answers) -> None:
     """Shows the columns or the models to choose from."""
-    if one.name in ("question", "column") and answers.columns:
+    if one.name in ("question", "prompt", "column") and answers.columns:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
         found = drafting.choices(answers)
@@ -132,6 +132,7 @@ ASKED: Mapping[str, Callable[[Answers], bool]] = {
     "data": lambda answers: answers.of.rows != "stages",  # each stage has its own
     "question": lambda answers: bool(answers.data) and not answers.form,
     "answer": lambda answers: bool(answers.question),
+    **dict.fromkeys(PAIR, lambda answers: bool(answers.data) and not answers.names_answers),
     "instruction_form": _reads_otherwise,
     "column": lambda answers: bool(answers.data) and (bool(answers.columns) or drafting.on_hub(answers.data)),
     "model": lambda answers: bool(answers.base),
@@ -141,6 +142,7 @@ VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "data": _file,
     "question": lambda answers, said: answers.template(said),
     "answer": lambda answers, said: answers.template(said),
+    **dict.fromkeys(PAIR, lambda answers, said: answers.template(said)),
     "column": lambda answers, said: answers.template(said).strip("[]"),
     "machines": lambda answers, said: _count(said, "--machines", 1024),
     "addresses": lambda answers, said: tuple(said.replace(",", " ").split()),
@@ -153,6 +155,7 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "technique": lambda answers: answers.of.techniques[0],
     "question": lambda answers: answers.guessed[0],
     "answer": lambda answers: replace(answers, question="").guessed[1],
+    "prompt": lambda answers: f"[{drafting.guess(answers.columns)[0]}]",
     "column": lambda answers: answers.holding_text,
     "model": lambda answers: answers.base,
     "where": lambda answers: next((where for where in PLACES if answers.starts(PLACES[where])), "here"),

@@ -1,0 +1,185 @@
+"""What recipe-runner makes of Axolotl's own examples: what `check` finds in each, and whether an imported recipe comes back as
+the same configuration. `python benchmarks/axolotl_examples.py FOLDER`, with the folder `examples` of Axolotl's source package
+(`pip download --no-binary axolotl --no-deps axolotl==VERSION`), writes `benchmarks/axolotl-examples.json`.
+
+Two configurations are the same if Axolotl, after its own validation, has the same value for every setting except those that
+`runner/parts/axolotl_files/mapping.toml` leaves to the runner, and the data sets, which the runner prepares.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner import catalog
+from runner.check import batch
+from runner.check.validate import valid
+from runner.parts.axolotl_files import checking, importing
+from runner.recipe import reading
+from runner.scenarios import translate
+from runner.scenarios.targets import place
+from runner.tools.names import shortened
+from runner.tools.problem import Stop
+from tests.catalog.axolotls_own import validated
+
+TABLE = Path(__file__).with_name("axolotl-examples.json")
+# Ours, the model, which may be another one here, and what Axolotl computes from the others.
+ASIDE = {
+    "test_datasets",
+    "recipe_runner",
+    "plugins",
+    "base_model",
+    "capabilities",
+    "env_capabilities",
+    "chat_template",
+    "eot_tokens",
+    "chat_template_jinja",
+}
+# Values that mean the same, by setting: Axolotl's default where nothing is written, and its names.
+SAME: dict[str, list[list[Any]]] = {
+    "bf16": [[True, "auto"], [False, None]],
+    "fp16": [[False, None]],
+    "attn_implementation": [["sdpa", None]],
+    "optimizer": [["adamw_bnb_8bit", "adamw_8bit"]],
+    "warmup_ratio": [[0.03, None]],
+    "max_grad_norm": [[1.0, None]],
+    "seed": [[42, None]],
+    "tf32": [[True, "auto"]],
+    "save_total_limit": [[4, None]],
+    "logging_steps": [[10, None]],
+    "dpo_loss_type": [[["sigmoid"], None]],
+    "rl_beta": [[0.1, None]],
+}
+
+
+def compared(text: str, made: importing.Import) -> list[str]:
+    """The settings in which an example and the recipe made of it differ for Axolotl. Raises what its validation raises."""
+    from axolotl.integrations.base import PluginManager
+
+    document = importing.with_known_model(made.recipe)
+    recipe, _ = valid(document)
+    plan = translate(recipe, place(recipe))
+    gpu = catalog.gpu(importing.GPU)
+    assert gpu
+    both = []
+    for config in (yaml.safe_load(text), json.loads(json.dumps(plan.stage("train").config))):
+        PluginManager._instance = None
+        both.append(validated(config, gpu, 1))
+    found = differing(both[0], both[1], recipe.facts.linear)
+    # The layers by name belong to the example's own model, and are the recipe's as they are.
+    named = ("train", "lora_layers") in made.values and recipe.model.base != made.values["model", "base"]
+    return sorted({*found} - ({"lora_target_modules"} if named else set()))
+
+
+def differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], every: Any = ()) -> list[str]:
+    """every: the names of all linear layers, which is what `lora_target_linear` means."""
+    left = ASIDE | {key for group in importing.table()["runner"].values() for key in group["settings"]}
+    found = []
+    for key in {key for key in {*theirs, *ours} - left if not key.startswith("attn_") or key == "attn_implementation"}:
+        one, other = _plain(theirs.get(key)), _plain(ours.get(key))
+        alike = any(one in same and other in same for same in SAME.get(key, ()))
+        if key in ("lora_target_modules", "lora_target_linear") and theirs.get("lora_target_linear"):
+            alike = {*(ours.get("lora_target_modules") or ())} >= {*every}
+        if key == "lora_target_modules" and isinstance(one, list) and isinstance(other, list):
+            alike = {*one} == {*other} or alike
+        if one != other and not alike and not (one in (None, False, [], {}) and other in (None, False, [], {})):
+            found.append(key)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    plain = json.loads(json.dumps(value, default=str))
+    return {key: one for key, one in plain.items() if key != "pad_token"} if isinstance(plain, dict) else plain
+
+
+def row(file: Path) -> dict[str, Any]:
+    """The table's entry of an example."""
+    text = file.read_text("utf-8")
+    document = reading.read(file)
+    refused = checking.refused(document)
+    dropped = [problem for problem in checking.dropped(document) if problem.severity == "error"]
+    faults = [
+        {"line": one.line, "key": one.source.split(":")[0].strip(), "message": one.message}
+        for one in (*refused, *dropped)
+    ]
+    found: dict[str, Any] = {"faults": faults} if faults else {}
+    if refused:
+        return found | {"outcome": "refused by Axolotl"}
+    made = importing.read(document)
+    problems = made.refused or importing.judged(made)
+    if problems:
+        keys = dict.fromkeys(one.source.split(":")[0].strip().removeprefix("- ") or one.message for one in problems)
+        return found | {"outcome": "no recipe can say it", "settings": sorted(keys)}
+    try:
+        different = compared(text, made)
+    except Exception as error:
+        return found | {"outcome": "not comparable here", "why": shortened(f"{error}", 300)}
+    changed = {one.source.split(":")[0].strip().removeprefix("- ") for one in made.notes}
+    rows = {"rows": sorted(changed & {"type", "chat_template", "val_set_size"})}
+    return found | rows | ({"outcome": "differs", "settings": different} if different else {"outcome": "the same"})
+
+
+def examined(folder: Path) -> dict[str, dict[str, Any]]:
+    files = sorted(file for file in folder.rglob("*.y*ml") if batch.is_meant(file))
+    return {str(file.relative_to(folder)): row(file) for file in files}
+
+
+def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """The tables of docs/axolotl.md."""
+    outcomes = [one["outcome"] for one in files.values()]
+    lines = ["| outcome | files |", "|---|---|"]
+    lines += [f"| {name} | {outcomes.count(name)} |" for name in sorted({*outcomes}, key=outcomes.count, reverse=True)]
+    alike = [one for one in files.values() if one["outcome"] == "the same"]
+    other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "chat_template", "val_set_size")}
+    lines += [
+        "",
+        f"{len(alike)} come back the same. In {other['type']} of them, the rows are written in the chat template's words instead of the example's own.",
+        f"{other['chat_template']} use the tokenizer's own template. {other['val_set_size']} hold out one row of 1,000 for validation, where the example holds out none.",
+        "",
+        "| setting in the way | files | alone |",
+        "|---|---|---|",
+    ]
+    stuck = [one["settings"] for one in files.values() if one["outcome"] == "no recipe can say it"]
+    counted = {key: sum(key in one for one in stuck) for one in stuck for key in one}
+    alone = {key: sum(one == [key] for one in stuck) for key in counted}
+    for key in sorted(counted, key=lambda key: (-counted[key], key)):
+        if counted[key] > 1:
+            lines.append(f"| `{key}` | {counted[key]} | {alone[key]} |")
+    faulty = [one for one in files.values() if "faults" in one]
+    dropping = sum(any("drops " in fault["message"] for fault in one["faults"]) for one in faulty)
+    refused = outcomes.count("refused by Axolotl")
+    lines += [
+        "",
+        f"{len(faulty)} of the {len(files)} files have faults: Axolotl's validation refuses {refused} of them, and {dropping} have settings that it",
+        "drops. Most of these are options of FSDP that it no longer has.",
+        "",
+        *("| file | line | setting | what is wrong |", "|---|---|---|---|"),
+    ]
+    for name, one in files.items():
+        for fault in one.get("faults", ()):
+            wrong = "dropped" if "drops " in fault["message"] else fault["message"].replace("|", "\\|")
+            lines.append(f"| {name} | {fault['line']} | `{fault['key']}` | {wrong} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    os.environ |= {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1"}
+    logging.disable(logging.CRITICAL)
+    try:
+        found = examined(Path(sys.argv[1]))
+    except (IndexError, Stop) as stop:
+        sys.exit(f"{__doc__}\n{stop}")
+    TABLE.write_text(json.dumps({"axolotl": catalog.AXOLOTL_VERSION, "files": found}, indent=1) + "\n", "utf-8")
+    for outcome in dict.fromkeys(one["outcome"] for one in found.values()):
+        print(sum(one["outcome"] == outcome for one in found.values()), outcome)
+
+
+if __name__ == "__main__":
+    main()

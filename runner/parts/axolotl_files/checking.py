@@ -1,0 +1,198 @@
+"""The faults of an Axolotl file, by Axolotl's own schema and validation, without importing Axolotl."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.catalog import Schema
+from runner.check import schema_errors
+from runner.check.rules import AXOLOTL, BELOW_ZERO
+from runner.recipe.document import Document, Path_, value_at
+from runner.recipe.reading import scalar
+from runner.tools.names import nearest
+from runner.tools.problem import Problem
+
+DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
+DELETE = "Delete the line. Axolotl's own documentation lists its settings."
+# A name at least this similar to an unknown one is what was meant.
+MEANT = 0.75
+# What PyYAML, with which Axolotl reads, takes for true and false, and YAML 1.2 for text.
+WORDS = dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True)
+WORDS |= dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)
+
+
+def is_axolotls(document: Document) -> bool:
+    """Whether a file is Axolotl's and no recipe, by its keys."""
+    return "base_model" in document.data and "scenario" not in document.data
+
+
+def problems(document: Document) -> list[Problem] | None:
+    """Every Problem with an Axolotl file; None for any other file."""
+    if not is_axolotls(document):
+        return None
+    found = [*refused(document), *dropped(document)]
+    return sorted(found, key=lambda problem: (problem.line, problem.column))
+
+
+def refused(document: Document) -> list[Problem]:
+    """What Axolotl's schema and validation refuse."""
+    return [*(problem for known, problem in _settings(document) if known), *contradictions(document)]
+
+
+def dropped(document: Document) -> list[Problem]:
+    """The lines that Axolotl does not know, and drops without a message; only notes if they are empty."""
+    return [problem for known, problem in _settings(document) if not known]
+
+
+# A problem, and whether Axolotl knows the setting.
+Found = tuple[bool, Problem]
+
+
+def _settings(document: Document) -> Iterator[Found]:
+    schema, plugins = catalog.axolotl_settings(), loaded(document)
+    every = {key: name for name, settings in schema["plugins"].items() for key in settings}
+    known = schema["properties"] | {key: schema["plugins"][name][key] for key, name in every.items() if name in plugins}
+    # A plug-in of other people's may bring settings of its own.
+    foreign = [name for name in plugins if name not in schema["plugins"]]
+    for key, value in document.data.items():
+        if key in known:
+            yield from _judged(document, (key,), known[key], value)
+        elif key in every and value is not None:
+            message = (
+                f"This file does not load the plug-in that has `{key}`, so Axolotl drops the line without a message."
+            )
+            hint = f"Add `{every[key]}` to `plugins`, or delete the line."
+            yield False, document.problem((key,), message, hint, key=True)
+        elif not foreign and key not in every:
+            yield _dropped(document, (key,), known)
+
+
+def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterator[Found]:
+    """The problems of a setting that Axolotl has."""
+    definitions, name = catalog.axolotl_settings()["$defs"], ".".join(map(str, path))
+    value = as_axolotl_reads(document, path, value)
+    if isinstance(value, int | float) and value < 0 and path[0] not in BELOW_ZERO:
+        yield True, document.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
+    elif path == ("fsdp_config",) and isinstance(value, dict):
+        # Axolotl takes their old names, with `fsdp_` before them, too.
+        inner = definitions["FSDPConfig"]["properties"]
+        for key, one in value.items():
+            new = key if key in inner else key.removeprefix("fsdp_")
+            if new in inner:
+                yield from _judged(document, (*path, key), inner[new], one)
+            else:
+                yield _dropped(document, (*path, key), inner)
+    elif path[0] in DATA_SETS and len(path) == 1 and isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _data_set(document, (*path, index), one)
+    else:
+        part = {**part, "$defs": definitions}
+        found = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
+        # Axolotl makes numbers of texts and of switches where it needs numbers.
+        if found and list(schema_errors.values(document, path, part, _as_numbers(value), AXOLOTL, name)):
+            yield from ((True, problem) for problem in found)
+
+
+# The kinds of data sets, whose settings may be mixed.
+KINDS = (
+    "SFTDataset",
+    "DPODataset",
+    "KTODataset",
+    "StepwiseSupervisedDataset",
+    "SyntheticDataset",
+    "PretrainingDataset",
+)
+
+
+def _data_set(document: Document, path: Path_, value: Any) -> Iterator[Found]:
+    definitions = catalog.axolotl_settings()["$defs"]
+    known: dict[str, list[Schema]] = {}
+    for kind in KINDS:
+        for key, part in definitions[kind]["properties"].items():
+            known.setdefault(key, []).append(part)
+    if not isinstance(value, dict):
+        hint = "Write `- path: …`, and `type: …` below it."
+        yield True, document.problem(path, "A data set of Axolotl is a section.", hint)
+        return
+    for key, one in value.items():
+        if key not in known:
+            yield _dropped(document, (*path, key), known)
+        else:
+            yield from _judged(document, (*path, key), {"anyOf": known[key]}, one)
+
+
+def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
+    key, home = str(path[-1]), f" under `{path[0]}`" if len(path) > 1 else ""
+    near = nearest(key, known, MEANT)
+    hint = table()["called"].get(key) or (f"Did you mean `{near}`?" if near else DELETE)
+    message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
+    empty = value_at(document.data, path) is None
+    return False, document.problem(path, message, hint, key=True, severity="note" if empty else "error")
+
+
+def _as_numbers(value: Any) -> Any:
+    """A value with numbers instead of texts that are numbers, and of switches."""
+    if isinstance(value, dict):
+        return {key: _as_numbers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_as_numbers(one) for one in value]
+    if isinstance(value, bool):
+        return int(value)
+    try:
+        return scalar(value.replace("_", "")) if isinstance(value, str) and float(value) is not None else value
+    except ValueError:
+        return value
+
+
+def as_axolotl_reads(document: Document, path: Path_, value: Any) -> Any:
+    """A value as PyYAML reads it, to which `yes` is true."""
+    if isinstance(value, dict):
+        return {key: as_axolotl_reads(document, (*path, key), one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [as_axolotl_reads(document, (*path, index), one) for index, one in enumerate(value)]
+    return WORDS[value] if isinstance(value, str) and value in WORDS and document.written(path) == value else value
+
+
+def loaded(document: Document) -> list[str]:
+    """The plug-ins that a file loads, by the names of the catalog; without ours."""
+    written = document.data.get("plugins")
+    ours = catalog.axolotl_settings()["plugins"]
+    homes = {name.rpartition(".")[0]: name for name in ours}
+    texts = [one for one in written if isinstance(one, str)] if isinstance(written, list) else []
+    # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
+    return [next((homes[home] for home in homes if one.startswith(f"{home}.")), one) for one in texts]
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("contradictions.toml").read_text("utf-8"))
+
+
+def contradictions(document: Document) -> Iterator[Problem]:
+    """What Axolotl's validation refuses of lines that are right by themselves."""
+    for row in table()["refused"]:
+        free = any(holds(document.data, term) for term in row.get("unless", ()))
+        if not free and all(holds(document.data, term) for term in row["when"]):
+            at = re.split("[=>~?]", row["when"][0])[0].split(".")
+            yield document.problem(tuple(at), row["says"], row["do"], key=True)
+
+
+def holds(data: Mapping[str, Any], term: str) -> bool:
+    """Whether a term of contradictions.toml is true: `key` is on, `key=this|that`, `key>number`, `key~expression`, or
+    `key?`, written and not empty."""
+    name, sign, asked = (*re.split("([=>~?])", term, maxsplit=1), "", "")[:3]
+    value = value_at(data, tuple(name.split(".")))
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if sign == "=":
+        return text in asked.split("|")
+    if sign == ">":
+        return isinstance(value, int | float) and value > float(asked)
+    if sign == "~":
+        return isinstance(value, str) and re.fullmatch(asked, value, re.IGNORECASE) is not None
+    return value is not None if sign == "?" else bool(value)

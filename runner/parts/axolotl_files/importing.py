@@ -1,0 +1,435 @@
+"""A recipe made of an Axolotl file: its settings by the mapping in the schema, read backwards, and the rest unchanged."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.check import by_schema, validate
+from runner.data.conversation_formats import ROLES
+from runner.parts.axolotl_files import checking
+from runner.recipe.copying import commented, flow
+from runner.recipe.document import Document, Path_, path_of
+from runner.recipe.reading import parse
+from runner.scenarios.shared.axolotl import LIGER, OBJECTIVES
+from runner.tools import packaged
+from runner.tools.names import listed
+from runner.tools.problem import Problem, Stop, errors_of
+
+# The machine of a recipe whose Axolotl file names none; two GPUs where it shares the model between several.
+GPU = "NVIDIA-H100-80GB-HBM3"
+# Instead of a model that the catalog does not have, where only the other lines are judged; it takes the longest rows.
+STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
+# Axolotl's names for a recipe's optimizers.
+OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit"}
+OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
+# The columns of turns, with their names for a role and its words, by the form of a recipe.
+TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
+# Settings of a data set that are Axolotl's default, or that the runner reads by itself.
+IDLE: Mapping[str, tuple[Any, ...]] = {"ds_type": (), "trust_remote_code": (False,), "train_on_eos": ("turn",)}
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("mapping.toml").read_text("utf-8"))
+
+
+@dataclass
+class Import:
+    """A recipe in the making. values: by the recipe's paths; sources: the paths of their lines in the Axolotl file; notes:
+    what changes meaning; refused: what no recipe can say."""
+
+    file: Document
+    values: dict[Path_, Any] = field(default_factory=dict)
+    sources: dict[Path_, Path_] = field(default_factory=dict)
+    notes: list[Problem] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A setting of Axolotl's, which is then dealt with."""
+        self.used.add(key)
+        value = self.file.data.get(key)
+        return default if value is None else checking.as_axolotl_reads(self.file, (key,), value)
+
+    def say(self, setting: str | Path_, value: Any, *source: str | int) -> None:
+        """Gives a setting of the recipe the value that a line of the file has."""
+        path = path_of(setting) if isinstance(setting, str) else setting
+        self.values[path] = value
+        if source:
+            self.sources[path] = source
+
+    def choose(self, setting: str, value: Any, key: str) -> None:
+        """Says one of the few values that a setting has, or refuses it."""
+        known = by_schema.part("lora", setting)["enum"]
+        if value in known:
+            self.say(setting, value, key)
+        else:
+            name = setting.rpartition(".")[2]
+            self.refuse((key,), f"Recipes have no {name} `{value}`.", f"{listed(known, 'or')} is possible.")
+
+    def note(self, key: Path_, message: str, hint: str = "") -> None:
+        self.notes.append(self.file.problem(key, message, hint, key=True, severity="note"))
+
+    def refuse(self, key: Path_, message: str, hint: str = "") -> None:
+        self.refused.append(self.file.problem(key, message, hint, key=True))
+
+    @property
+    def text(self) -> str:
+        """The recipe's text, with the comments of the lines that it comes from."""
+        comments = {paths[0]: words for _, paths, _, words in commented(self.file) for _ in paths[:1]}
+        lines = [f"# yaml-language-server: $schema={packaged.schema_file(self.values['scenario',]).name}"]
+        written: list[Path_] = []
+        for path in sorted(self.values, key=lambda path: ORDER.index(str(path[0]))):
+            for length in range(1, len(path)):
+                if path[:length] not in written:
+                    written.append(path[:length])
+                    lines.append(f"{'  ' * (length - 1)}{path[length - 1]}:")
+            line = f"{'  ' * (len(path) - 1)}{path[-1]}: {flow(self.values[path])}"
+            words = comments.get(self.sources.get(path, ()), "")
+            lines.append(f"{line:<38} # {words}" if words else line)
+        return "\n".join(lines) + "\n"
+
+    @property
+    def recipe(self) -> Document:
+        """The recipe as a document whose settings are at the lines of the Axolotl file that they come from."""
+        made = parse(self.file.file, self.text)
+
+        def source(path: Path_) -> Path_ | None:
+            lengths = (length for length in range(len(path), 0, -1) if path[:length] in self.sources)
+            return next((self.sources[path[:length]] + path[length:] for length in lengths), None)
+
+        places = {path: source(path) for path in (*made.keys, *made.values)}
+        made.keys, made.values = (
+            {path: of[there] for path, there in places.items() if there in of}
+            for of in (self.file.keys, self.file.values)
+        )
+        return replace(made, text=self.file.text)
+
+
+# The order of a recipe's sections.
+ORDER = ("scenario", "name", "model", "train", "data", "distribution", "machines", "advanced")
+
+
+def read(document: Document) -> Import:
+    """What a recipe can say of an Axolotl file. Raises Stop with every Problem if Axolotl refuses the file."""
+    if not checking.is_axolotls(document):
+        hint = "Name a YAML file of Axolotl."
+        raise Stop(Problem(document.file, 1, 1, "This is not an Axolotl file: it has no line `base_model`.", hint))
+    if wrong := errors_of(checking.refused(document)):
+        raise Stop(wrong)
+    made = Import(document)
+    for problem in errors_of(checking.dropped(document)):
+        made.notes.append(replace(problem, hint="The recipe leaves it out.", severity="note"))
+    adapter, objective = document.data.get("adapter"), _objective(made)
+    rows = _rows(made, objective)
+    scenario = "lora" if adapter in ("lora", "qlora") else "causal-lm" if rows == "text" else "full"
+    if adapter and scenario != "lora":
+        made.refuse(("adapter",), f"Recipes have no adapter `{adapter}`.")
+    made.say("scenario", scenario)
+    stem = re.sub("[^a-z0-9]+", "-", Path(document.file).stem.lower()).strip("-")
+    made.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
+    _model(made)
+    _training(made, scenario)
+    _tokens(made)
+    _machines(made)
+    _rest(made)
+    return made
+
+
+def _objective(made: Import) -> str | None:
+    """What is learned from preferences, by a recipe's name; None for the next token."""
+    rl, losses = made.get("rl"), made.get("dpo_loss_type") or ["sigmoid"]
+    alpha = made.file.data.get("cpo_alpha")
+    for name, config in OBJECTIVES.items() if rl else ():
+        same = config["rl"] == rl and config.get("dpo_loss_type", losses) == losses
+        if (same and config.get("cpo_alpha", alpha) == alpha) or name == rl == "ipo":
+            made.used.add("cpo_alpha")
+            made.say("train.objective", name, "rl")
+            return name
+    if rl:
+        made.refuse(("rl",), f"Recipes cannot learn by `{rl}` from a file of Axolotl.")
+    return None
+
+
+def _model(made: Import) -> None:
+    made.say("model.base", made.get("base_model"), "base_model")
+    if revision := made.get("revision_of_model"):
+        made.say("model.revision", revision, "revision_of_model")
+    key = next((key for key in ("bf16", "fp16") if made.get(key)), None)
+    made.say("model.precision", key or "fp32", key or "bf16")
+    old = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
+    key = next((key for key in old if made.get(key)), "attn_implementation")
+    attention = old.get(key) or made.get(key) or "sdpa"
+    made.choose("model.attention", attention, key)
+    if made.get("trust_remote_code"):
+        made.say("model.trust_remote_code", True, "trust_remote_code")
+    checkpointing = made.get("gradient_checkpointing", False)
+    if offload := {"offload": True, "offload_disk": "disk"}.get(str(checkpointing)):
+        made.say("advanced.axolotl.activation_offloading", offload, "gradient_checkpointing")
+    made.say("model.gradient_checkpointing", bool(checkpointing), "gradient_checkpointing")
+
+
+def _training(made: Import, scenario: str) -> None:
+    """The settings that the schema maps unchanged, and those that follow from several."""
+    for home in ("model", "train"):
+        for name, part in by_schema.part(scenario, home)["properties"].items():
+            key, path = part.get("x-axolotl"), (home, name)
+            if not key or path in made.values or key in made.used:
+                continue
+            value = made.get(key)
+            if value is None and key == "rl_beta" and (value := made.get("dpo_beta")):
+                key = "dpo_beta"
+            if value is None or (key.startswith(("lora", "peft")) and value is False):
+                if (default := table()["defaults"].get(f"{home}.{name}", "")) != "":
+                    made.say(path, default)
+            elif "enum" in part:
+                made.choose(f"{home}.{name}", value, key)
+            else:
+                made.say(path, value, key)
+    try:
+        made.say("train.learning_rate", float(made.get("learning_rate") or 5e-5), "learning_rate")
+    except ValueError:
+        made.refuse(("learning_rate",), "This is not a number.")
+    made.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
+    optimizer = made.get("optimizer", "adamw_torch_fused")
+    made.choose("train.optimizer", OPTIMIZERS.get(optimizer, optimizer), "optimizer")
+    if ("train", "warmup_steps") not in made.values and ("train", "warmup_ratio") not in made.values:
+        made.say("train.warmup_ratio", 0.03)
+    if scenario == "lora":
+        _layers(made)
+    kernels = [key for key in table()["runner"]["kernels"]["settings"] if key.startswith("liger")]
+    made.say("train.kernels", "auto" if any(map(made.file.data.get, kernels)) else "none")
+    if ("train", "objective") not in made.values:
+        fused, chunked = made.get("liger_fused_linear_cross_entropy"), made.get("chunked_cross_entropy")
+        made.say("train.cross_entropy", "fused" if fused else "chunked" if chunked else "plain")
+        if made.values.get(("data", "form")) != "text":
+            packed, flat = made.get("sample_packing"), made.get("batch_flattening")
+            made.say("train.packing", "pack" if packed else "flatten" if flat else "none", "sample_packing")
+    if patience := made.get("early_stopping_patience"):
+        made.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
+    for key in ("eval_steps", "save_steps"):
+        if isinstance(steps := made.get(key), int) and steps >= 1:
+            made.say(("train", key), steps, key)
+    curves = {"wandb": ("use_wandb", "wandb_project"), "mlflow": ("use_mlflow", "mlflow_experiment_name")}
+    tool = next((tool for tool, keys in curves.items() if any(made.file.data.get(key) for key in keys)), "none")
+    made.say("train.report_to", "tensorboard" if tool == "none" and made.file.data.get("use_tensorboard") else tool)
+
+
+def _layers(made: Import) -> None:
+    """The layers with an adapter."""
+    named, every = made.get("lora_target_modules"), made.get("lora_target_linear")
+    if every or named == "all-linear":
+        return
+    if isinstance(named, list) and named:
+        made.say("train.lora_layers", named, "lora_target_modules")
+    elif named:
+        message = "Recipes name layers one by one; this pattern also says where in the model they are."
+        made.refuse(("lora_target_modules",), message, "Write a list of names, or `lora_target_linear: true`.")
+    elif made.file.data.get("lora_target_parameters"):
+        message = "Recipes always adapt linear layers, and this file adapts parameters alone."
+        made.refuse(("lora_target_parameters",), message)
+    else:
+        message = "The file names no layers, so PEFT chooses them; the recipe adapts every linear layer."
+        made.note(("adapter",), message, "Write `train.lora_layers` to name them.")
+
+
+def _rows(made: Import, objective: str | None) -> str:
+    """The data sets, in the forms of recipes; the kind of rows."""
+    sets = made.get("datasets") or []
+    found = [_set(made, ("datasets", index), one, objective) for index, one in enumerate(sets)]
+    kinds = list(dict.fromkeys(rows for _, rows in found))
+    if len(kinds) > 1:
+        made.refuse(("datasets",), "Recipes do not mix rows of different kinds: text, conversations and preferences.")
+    kind = kinds[0] if kinds else "conversations"
+    if kind != "conversations":
+        made.say("data.form", kind)
+    if len(found) == 1:
+        for name, value in found[0][0].items():
+            made.say(("data", name), value, "datasets", 0)
+    else:
+        made.say("data.sets", [data for data, _ in found], "datasets")
+    if made.get("train_on_inputs") and kind == "conversations":
+        made.say("data.train_on", "all", "train_on_inputs")
+    if kind != "text":
+        _template(made, sets)
+    share = made.get("val_set_size", 0)
+    if isinstance(share, int | float) and 0 < share < 1:
+        made.say("data.validation_share", max(0.001, min(share, 0.5)), "val_set_size")
+    elif share:
+        made.refuse(("val_set_size",), "Recipes hold out a share of the rows.", "Write a share below 1.")
+    elif kind != "text":
+        made.say("data.validation_share", 0.001, "val_set_size")
+        made.note(("val_set_size",), "The file holds no rows out; the recipe holds out one of 1,000, the least.")
+    return kind
+
+
+def _template(made: Import, sets: list[Any]) -> None:
+    """The chat template of conversations."""
+    named = made.get("chat_template")
+    facts = catalog.model(base) if (base := made.file.data["base_model"]) in catalog.model_ids() else None
+    own = catalog.chat_template(facts.chat_template).axolotl if facts and facts.chat_template else None
+    if named is None:
+        templated = all(str(one.get("type")).startswith("chat_template") for one in sets if isinstance(one, dict))
+        made.say("data.chat_template", "tokenizer_default" if templated else "auto")
+    elif named in ("chatml", "tokenizer_default"):
+        made.say("data.chat_template", named, "chat_template")
+    elif named == own:
+        made.say("data.chat_template", "auto", "chat_template")
+    else:
+        message = f"Recipes have no chat template `{named}` for this model; the recipe uses the tokenizer's own."
+        made.say("data.chat_template", "tokenizer_default", "chat_template")
+        made.note(("chat_template",), message, "Compare the two with `recipe prepare`, which shows the first rows.")
+
+
+def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) -> tuple[dict[str, Any], str]:
+    """A data set in a recipe's words, and the kind of its rows. path: where it is in the file."""
+    left = {key: value for key, value in one.items() if value is not None and value not in IDLE.get(key, ("",))}
+    data = dict[str, Any]()
+    source, files = str(left.pop("path", "")), left.pop("data_files", None)
+    files = [files] if isinstance(files, str) else files or []
+    if len(files) == 1 and source in ("json", "csv", "parquet"):
+        source, files = files[0], []
+    if files:
+        made.refuse((*path, "data_files"), "Recipes read whole data sets of the hub, and no single files of them.")
+    local = source.startswith((".", "/", "~")) or re.search(r"\.(jsonl|json|csv|tsv|parquet|xlsx|txt)$", source)
+    data["path" if local else "hub"] = source
+    for theirs, ours in (("name", "subset"), ("split", "split"), ("revision", "revision")):
+        if (value := left.pop(theirs, None)) is not None and not local:
+            data[ours] = value
+    written = left.pop("type", None)
+    kind, rows, named = str(written or ""), "conversations", isinstance(written, dict)
+    style, _, ending = kind.replace(":", ".").partition(".")
+    if objective:
+        rows, columns = "preferences", table()["preferences"].get(ending)
+        if style == "chat_template" and ending in ("", "default"):
+            turns, chosen = left.pop("field_messages", "messages"), left.pop("field_chosen", "chosen")
+            columns = [f"[{turns}]", f"[{chosen}]", f"[{left.pop('field_rejected', 'rejected')}]"]
+            _shape(made, path, left, {"role": "role", "content": "content"})
+        if not columns:
+            made.refuse((*path, "type"), f"Recipes have no form for preferences of the type `{kind}`.")
+        else:
+            data |= dict(zip(("prompt", "chosen", "rejected"), columns, strict=True))
+    elif named or written is None:
+        fields = written or {}
+        if not {"field_instruction", "field_output"} <= {*fields} or "format" in fields or "field_input" in fields:
+            hint = "Write `question` and `answer` into the recipe, with columns in brackets."
+            made.refuse((*path, "type"), "Recipes have no form for this data set's own type.", hint)
+        else:
+            data |= {"question": f"[{fields['field_instruction']}]", "answer": f"[{fields['field_output']}]"}
+            made.note((*path, "type"), OTHER_WORDS)
+    elif style == "completion":
+        rows, data["text"] = "text", left.pop("field", "text")
+        made.note((*path, "type"), "Recipes join texts, and cut them into blocks of equal length.")
+    elif style == "chat_template" and not ending:
+        turns = left.pop("field_messages", "messages")
+        form = next((form for form, (column, _, _) in TURNS.items() if column == turns), None)
+        if form is None:
+            hint = f"Rename the column to {listed((column for column, _, _ in TURNS.values()), 'or')}."
+            made.refuse((*path, "field_messages"), f"Recipes read no turns from a column `{turns}`.", hint)
+        else:
+            data["form"] = form
+            _shape(made, path, left, dict(zip(("role", "content"), TURNS[form][1:], strict=True)))
+        if left.get("roles_to_train") == ["assistant"]:
+            left.pop("roles_to_train")
+    elif style in ("alpaca", "alpaca_chat"):
+        data["form"] = "alpaca"
+        made.note((*path, "type"), OTHER_WORDS)
+    else:
+        made.refuse((*path, "type"), f"Recipes have no form for rows of the type `{kind}`.", "Convert the rows.")
+    for key in left:
+        made.refuse((*path, key), f"Recipes have no line for `{key}` of a data set.")
+    return data, rows
+
+
+def _shape(made: Import, path: Path_, left: dict[str, Any], usual: dict[str, str]) -> None:
+    """Refuses turns that are written otherwise than `usual`, by Axolotl's names for their parts."""
+    names = {"role": "role", "content": "content"} | dict(left.pop("message_property_mappings", {}))
+    names |= {part: named for part in ("role", "content") if (named := left.pop(f"message_field_{part}", None))}
+    other = {key: name for key, name in names.items() if usual.get(key, key) != name}
+    # The runner reads both spellings of a turn in either column.
+    if other and (names.get("role"), names.get("content")) not in {form[1:] for form in TURNS.values()}:
+        made.refuse((*path, "message_property_mappings"), f"Recipes read no turns with {listed(other.values())}.")
+    for role, words in (left.pop("roles", None) or {}).items():
+        if strange := [word for word in words if ROLES.get(word) != role]:
+            made.refuse((*path, "roles"), f"Recipes know no role {listed(strange)} of the {role}.")
+
+
+def _tokens(made: Import) -> None:
+    tokens = {name: token for name, token in (made.get("special_tokens") or {}).items() if token is not None}
+    if tokens.pop("pad_token", None):
+        made.note(("special_tokens",), "The runner pads with the model's own token; padding is never trained.")
+    if tokens:
+        made.say("advanced.axolotl.special_tokens", tokens, "special_tokens")
+
+
+def _machines(made: Import) -> None:
+    deepspeed = str(made.file.data.get("deepspeed") or "")
+    way = re.search("zero([123])", deepspeed)
+    if made.file.data.get("fsdp_config") or made.file.data.get("fsdp"):
+        made.say("distribution", "fsdp", "fsdp_config" if "fsdp_config" in made.file.data else "fsdp")
+    elif deepspeed and way:
+        made.say("distribution", f"zero{way[1]}", "deepspeed")
+    elif deepspeed:
+        made.refuse(
+            ("deepspeed",), f"`{deepspeed}` does not name its ZeRO stage.", "Write `zero1`, `zero2` or `zero3` in it."
+        )
+    made.say("machines.gpu", GPU)
+    if ("distribution",) in made.values:
+        made.say("machines.gpus_per_node", 2)
+    made.note((), f"A file of Axolotl names no GPU, so the recipe has {GPU}.", "Change `machines` to what you have.")
+
+
+def _rest(made: Import) -> None:
+    """Everything else: what the runner decides is named, and the rest stays under Axolotl's names."""
+    data, groups, said = made.file.data, table()["runner"], {source[0] for source in made.sources.values()}
+    for key, why in table()["refused"].items():
+        if made.get(key):
+            made.refuse((key,), why)
+    for group in groups.values():
+        there = [key for key in group["settings"] if data.get(key) not in (None, "", False) and key not in said]
+        made.used.update(group["settings"])
+        if there:
+            made.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
+    unknown = {problem.source.split(":")[0].strip() for problem in checking.dropped(made.file)}
+    for key, value in data.items():
+        if key not in made.used and key not in unknown and value is not None:
+            made.say(("advanced", "axolotl", key), checking.as_axolotl_reads(made.file, (key,), value), key)
+    if data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
+        made.values.pop(("advanced", "axolotl", "plugins"), None)
+
+
+def judged(made: Import) -> list[Problem]:
+    """What is wrong with the recipe beside its base model, which may be unknown here: settings that no recipe takes, or
+    that contradict what a recipe makes of the others."""
+    return errors_of(validate.examined(with_known_model(made.recipe), allowed=validate.ALLOWED)[1])
+
+
+def with_known_model(document: Document) -> Document:
+    """The recipe with another base model, if the catalog does not have its own."""
+    if document.data["model"]["base"] not in catalog.model_ids():
+        document.data["model"]["base"] = STAND_IN
+        document.data["train"].pop("lora_layers", None)  # which the other one may not have
+    return document
+
+
+def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
+    """The recipe that an Axolotl file would become, for commands that only look at it, and a note on what that leaves out;
+    None for any other file. Raises Stop with what no recipe can say."""
+    if not checking.is_axolotls(document):
+        return None
+    made = read(document)
+    if made.refused:
+        raise Stop(made.refused)
+    unmodelled = [str(path[-1]) for path in made.values if path[:2] == ("advanced", "axolotl")]
+    message = "This file of Axolotl is read as a recipe."
+    if unmodelled:
+        message += f" A plan does not count {listed(unmodelled)}."
+    hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."
+    return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]

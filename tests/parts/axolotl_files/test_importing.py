@@ -1,0 +1,264 @@
+"""A recipe made of an Axolotl file."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks import axolotl_examples
+from runner import catalog
+from runner.check import validate
+from runner.check.validate import load
+from runner.parts.axolotl_files import checking, importing
+from runner.recipe.reading import parse
+from runner.tools.problem import Stop
+from tests.conftest import ROOT
+from tests.parts.axolotl_files.test_checking import EXAMPLES
+
+FILE = """\
+base_model: Qwen/Qwen2.5-0.5B-Instruct   # fits a laptop
+load_in_4bit: true
+adapter: qlora
+lora_r: 32     # more than usual
+lora_alpha: 16
+lora_target_linear: true
+colour: blue
+datasets:
+  - path: mlabonne/FineTome-100k
+    type: chat_template
+    split: train[:20%]
+    field_messages: conversations
+    message_property_mappings:
+      role: from
+      content: value
+val_set_size: 0.05
+output_dir: ./outputs/out
+sequence_len: 2048
+sample_packing: true
+micro_batch_size: 4
+gradient_accumulation_steps: 2
+num_epochs: 1
+optimizer: adamw_bnb_8bit
+lr_scheduler: cosine
+learning_rate: 2e-4  # found by trying
+bf16: auto
+gradient_checkpointing: true
+attn_implementation: flash_attention_2
+adam_beta2: 0.95
+warmup_ratio: 0.1
+evals_per_epoch: 4
+wandb_project:
+"""
+
+
+def made_of(text: str) -> importing.Import:
+    return importing.read(parse("mine.yaml", text))
+
+
+def without(text: str, *keys: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(keys))
+
+
+def notes(made: importing.Import) -> str:
+    return "\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in made.notes)
+
+
+def test_a_recipe_keeps_settings_and_comments_and_says_what_changed(golden_message):
+    made = made_of(FILE)
+    assert not made.refused and not importing.judged(made)
+    golden_message(made.text, "the recipe")
+    golden_message(notes(made), "what changed")
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("all weights on alpaca rows", without(FILE.replace("chat_template", "alpaca"), "adapter", "lora_", "load_in", "    f", "    m", "      ")),
+        ("preferences", without(FILE, "sample_packing", "    f", "    m", "      ") + "rl: ipo\nrl_beta: 0.2\n"),
+        ("text of several sets", without(FILE, "datasets", "  -", "    ", "      ", "val_set") + "datasets:\n  - {path: a.txt, type: completion}\n  - {path: b/c, type: completion}\n"),
+        ("Liger and other plug-ins", FILE + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_layer_norm: true\nliger_fused_linear_cross_entropy: true\n"),
+        ("shared by ZeRO", FILE + "deepspeed: deepspeed_configs/zero2.json\nspecial_tokens: {pad_token: x, eos_token: y}\nearly_stopping_patience: 2\neval_steps: 20\nsave_steps: 20\n"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_file_becomes_its_recipe(case, text, golden_message):
+    made = made_of(text.replace("evals_per_epoch: 4\n", "") if "eval_steps" in text else text)
+    assert not made.refused, made.refused
+    golden_message(f"{made.text}\n{notes(made)}", case)
+
+
+REFUSED = """\
+base_model: Qwen/Qwen2.5-0.5B-Instruct
+rl: grpo
+optimizer: lion_8bit
+attn_implementation: xformers
+processor_type: AutoProcessor
+adapter: lora
+lora_r: 8
+lora_alpha: 8
+lora_target_modules: model.layers.[0-3].q_proj
+val_set_size: 100
+datasets:
+  - path: a/b
+    type: jeopardy
+  - path: c/d
+    type: chat_template
+    field_messages: talk
+    drop_system_message: true
+  - path: e/f
+    type: completion
+    data_files: [x.json]
+output_dir: o
+learning_rate: much
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+deepspeed: mine.json
+"""
+
+
+def test_what_no_recipe_can_say_is_refused_by_name(golden_message):
+    made = made_of(REFUSED)
+    golden_message("\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in made.refused))
+
+
+def test_a_problem_of_the_recipe_is_at_the_line_of_the_file():
+    text = FILE + "load_in_8bit: true\n"
+    with pytest.raises(Stop):  # Axolotl itself
+        made_of(text)
+    (problem,) = importing.judged(made_of(FILE + "reward_model: false\nlora_on_cpu: true\nfp8: true\n"))
+    assert problem.source == "fp8: true"
+    with pytest.raises(Stop) as stop:
+        made_of("scenario: lora\n")
+    assert "no line `base_model`" in str(stop.value)
+
+
+def test_the_command_writes_the_recipe_or_nothing(tmp_path, recipe_command, golden_message):
+    (tmp_path / "mine.yml").write_text(FILE, "utf-8")
+    done = recipe_command("import", "mine.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    golden_message(done.stdout + done.stderr, "written")
+    assert (tmp_path / "lora.schema.json").is_file()
+    recipe, _, _ = load(tmp_path / "mine.yaml")
+    assert recipe.train.lora_rank == 32
+    done = recipe_command("import", "mine.yml", cwd=tmp_path)
+    assert done.returncode == 1
+    golden_message(done.stderr, "a second time")
+    (tmp_path / "bad.yml").write_text(FILE.replace("adamw_bnb_8bit", "muon"), "utf-8")
+    done = recipe_command("import", "bad.yml", cwd=tmp_path)
+    assert done.returncode == 1 and not (tmp_path / "bad.yaml").exists()
+    golden_message(done.stderr, "a line that no recipe has")
+    done = recipe_command("import", "bad.yml", "--without", "optimizer", cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "bad.yaml").exists()
+    done = recipe_command("import", "bad.yml", "--without", "colours", cwd=tmp_path)
+    assert done.returncode == 2
+    golden_message(done.stderr, "without a line that is not there")
+    (tmp_path / "other.yml").write_text(FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "somebody/model"), "utf-8")
+    done = recipe_command("import", "other.yml", cwd=tmp_path)
+    golden_message(done.stderr, "of a model that is not in the catalog")
+
+
+def test_commands_that_look_read_the_file_as_a_recipe(tmp_path, recipe_command, golden_message):
+    (tmp_path / "mine.yml").write_text(FILE, "utf-8")
+    assert recipe_command("import", "mine.yml", cwd=tmp_path).returncode == 0
+    plans = [
+        json.loads(recipe_command("plan", file, "--format", "json", cwd=tmp_path).stdout)
+        for file in ("mine.yml", "mine.yaml")
+    ]
+    assert plans[0]["stages"] == plans[1]["stages"]
+    done = recipe_command("plan", "mine.yml", cwd=tmp_path)
+    assert done.returncode == 0
+    golden_message(done.stderr.partition("\n\n")[0], "plan")
+    done = recipe_command("diff", "mine.yml", "mine.yaml", cwd=tmp_path)
+    assert done.returncode == 0 and "No setting differs" in done.stdout + done.stderr
+    done = recipe_command("explain", "train.lora_rank", "mine.yml", cwd=tmp_path)
+    assert done.returncode == 0 and "In mine.yml it is 32 (line 4)." in done.stdout
+
+
+PROBES: tuple[Any, ...] = (
+    "auto",
+    -1,
+    0,
+    0.5,
+    True,
+    None,
+    [],
+    ["x"],
+    {},
+    {"a": 1},
+    10**9,
+    "1_000",
+    [{}],
+    [{"path": 1, "type": {}}],
+)
+
+
+def test_nothing_that_a_file_holds_ends_in_a_traceback():
+    draw = random.Random(7)
+    keys, of_sets = (
+        [*catalog.axolotl_settings()["properties"]],
+        ["path", "type", "roles", "split", "data_files", "field_messages"],
+    )
+    ends = {True: 0, False: 0}
+    for _ in range(40):
+        data = yaml.safe_load(FILE)
+        for _ in range(draw.choice((1, 2, 4))):
+            home, key = (
+                (data["datasets"][0], draw.choice(of_sets))
+                if draw.random() < 0.3
+                else (data, draw.choice([*keys, *data]))
+            )
+            home[key] = draw.choice(PROBES)
+            if (
+                not isinstance(data["datasets"], list)
+                or not data["datasets"]
+                or not isinstance(data["datasets"][0], dict)
+            ):
+                break
+        document = parse("a.yaml", yaml.safe_dump(data))
+        assert checking.problems(document) is not None or "base_model" not in data
+        try:
+            made = importing.read(document)
+            ends[not made.refused and not importing.judged(made)] += 1
+        except Stop:
+            ends[False] += 1
+    assert ends[False] > 5
+
+
+def test_axolotl_reads_what_is_rendered_as_the_same_configuration():
+    for text in (
+        FILE,
+        FILE + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_rms_norm: true\n",
+    ):
+        text = without(text, "colour")
+        assert axolotl_examples.compared(text, made_of(text)) == []
+    different = made_of(FILE.replace("lora_r: 32", "lora_r: 31"))
+    assert axolotl_examples.compared(without(FILE, "colour"), different) == ["lora_r"]
+
+
+def test_every_setting_that_is_left_to_the_runner_exists():
+    schema = catalog.axolotl_settings()
+    known = {*schema["properties"]} | {key for settings in schema["plugins"].values() for key in settings}
+    for group in importing.table()["runner"].values():
+        assert {*group["settings"]} <= known
+    for name in importing.table()["defaults"]:
+        assert any(validate.by_schema.has(scenario, name) for scenario in ("lora", "full"))
+
+
+def test_the_page_has_the_numbers_of_the_table():
+    files = json.loads(axolotl_examples.TABLE.read_text("utf-8"))["files"]
+    assert len(files) == 267
+    page = (ROOT / "docs" / "axolotl.md").read_text("utf-8")
+    assert axolotl_examples.as_page(files) in page
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not EXAMPLES, reason="RECIPE_TEST_AXOLOTL_EXAMPLES names no folder")
+def test_the_table_is_what_the_examples_are():
+    assert (
+        axolotl_examples.examined(Path(EXAMPLES or ""))
+        == json.loads(axolotl_examples.TABLE.read_text("utf-8"))["files"]
+    )
