@@ -122,6 +122,7 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
 
     def rows(**data: object) -> str:
         recipe = {"name": "cell", "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"}, **TECHNIQUES[technique]}
+        recipe |= {"rewards": {"number": {}}} if data.get("form") == PROMPTS else {}
         path = tmp_path / "cell.yaml"
         path.write_text(yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8")
         return load(path, look=False)[0].rows

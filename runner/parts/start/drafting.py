@@ -295,8 +295,12 @@ class Answers:
         if self.of.rows in ("questions", "conversations") and set(LABELLED) <= set(self.columns):
             raise Stop(*worded("start.labels", data=self.data))
         if self.of.rows == "prompts":
-            named = {"prompt": self.question or self.guessed[0], "answer": self.answer or self.guessed[1]}
-            return said | {f"data.{setting}": (text, "") for setting, text in named.items() if text}
+            prompt, right = self.question or self.guessed[0], self.answer or self.guessed[1]
+            said["data.system_prompt"] = (self.starts("data.system_prompt"), "also says where the rewards look")
+            if prompt and right:
+                said["data.prompt"] = (prompt, "what the model is asked")
+                said["data.answer"] = (right, "what the rewards compare with")
+            return said
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):

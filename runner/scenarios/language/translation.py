@@ -19,7 +19,7 @@ from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
 from runner.tools.names import listed
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
@@ -230,18 +230,12 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
         return
     train, rows = recipe.train, common.effective_batch_size(recipe)
     if "rewards" not in recipe.settings:
-        message = "`form: prompts` trains on the model's own answers, and nothing says what an answer is worth."
-        hint = "Add a section `rewards`, for example `rewards: {exact: {}}`."
-        yield recipe.problem("data.form", message, hint)
+        yield recipe.problem("data.form", *worded("scenarios.no-rewards"))
     if rows % train.generations:
-        message = (
-            f"A step has {rows:,} answers, which is no multiple of the {train.generations:,} answers to each prompt."
-        )
-        hint = "A step has `micro_batch_size` × `gradient_accumulation_steps` × GPUs answers. Change one of them, or `generations`."
-        yield recipe.problem("train.generations", message, hint)
-    if train.answer_tokens >= recipe.model.sequence_len:
-        message = f"Answers of {train.answer_tokens:,} tokens leave no room for a prompt in {recipe.model.sequence_len:,} tokens."
-        yield recipe.problem("train.answer_tokens", message, "Lower it, or raise `model.sequence_len`.")
+        said = worded("scenarios.odd-groups", rows=rows, generations=train.generations)
+        yield recipe.problem("train.generations", *said)
+    if train.answer_tokens >= (most := recipe.model.sequence_len):
+        yield recipe.problem("train.answer_tokens", *worded("scenarios.no-room", most=most))
 
 
 RULES = (

@@ -148,11 +148,8 @@ def preferred(summary: Summary) -> None:
 def rewarded(summary: Summary, tiny: bool) -> None:
     """Raises Stop unless the rewards of answers to held-out prompts rose; a twin's must rise by MIN_RISE."""
     first, best = summary.first_reward or 0.0, summary.best_reward or 0.0
-    if best - first < (MIN_RISE if tiny else 0) or best <= first:
-        raise Stop(
-            f"The rehearsal of `{summary.name}` did not learn: the mean reward went from {first:.3f} to {best:.3f}.",
-            "Check the samples with their rewards, and the log.",
-        )
+    if best - first < (MIN_RISE if tiny else 1e-6):
+        raise Stop(*worded("scenarios.reward-not-risen", summary=summary, first=first, best=best))
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
