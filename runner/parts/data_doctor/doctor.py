@@ -28,7 +28,7 @@ SURE = 0.99
 @dataclass(frozen=True)
 class ExaminedRow:
     """line: of the file. text: all of the row. answer: what is learned; None if that is the text, as in documents.
-    label: whether the answer is good; None if nobody says so."""
+    label: whether the answer is good; None without a label."""
 
     line: Where
     text: str

@@ -162,7 +162,7 @@ def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates:
     elif rows == PREFERENCES:
         reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
     elif rows == LABELS:
-        # Axolotl 0.19.0 knows no template for them; the runner's plugin reads them in its place.
+        # Axolotl 0.19.0 knows no template for them; the runner's plugin reads them.
         reads = {"type": "user_defined.default"}
     else:
         every = sorted(set(conversation_formats.ROLES.values()))
