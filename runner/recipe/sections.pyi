@@ -101,6 +101,8 @@ class Train(Settings):
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    lora_experts: bool | None
+    quantize_experts: bool | None
     use_dora: bool | None
     loraplus_lr_ratio: float | None
 

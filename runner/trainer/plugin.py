@@ -20,7 +20,7 @@ from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
-from runner.tools import child_process
+from runner.tools import child_process, process
 from runner.trainer import checkpoints, records, results, stopping
 from runner.trainer.records import LOSS, REWARD
 from runner.trainer.settings import RunSettings
@@ -40,6 +40,7 @@ class RecipePlugin(BasePlugin):
     def register(self, cfg: dict[str, Any]) -> None:
         # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA build of torch, which
         # pip installs on Linux, raises if there is no driver.
+        process.without_gpu_kernels()
         if not torch.cuda.is_available():
             trainer.check_cuda_p2p_ib_support = lambda: True
 

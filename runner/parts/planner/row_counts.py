@@ -17,7 +17,6 @@ from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
-from runner.scenarios.contract import Rule
 from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
@@ -327,7 +326,3 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
             message = f"`{file}` has {there}. Training and validation need more."
             hint = f"Add {unit}s. A hundred are a good start."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
-
-
-RULES: tuple[Rule, ...] = (rows_left_out,)
-FILE_RULES: tuple[Rule, ...] = (enough_rows,)

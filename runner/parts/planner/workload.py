@@ -83,7 +83,7 @@ class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
 
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314). dora: whether it also
-    learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353).
+    learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights.
     """
 
     rank: int
@@ -91,6 +91,7 @@ class Adapter:
     dropout: float = 0.0
     four_bit: bool = False
     dora: bool = False
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -398,6 +399,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         dropout=float(config.get("lora_dropout") or 0),
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
         dora=bool(config.get("peft_use_dora")),
+        parameters=tuple(config.get("lora_target_parameters") or ()),
     )
 
 

@@ -122,8 +122,12 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     train, facts = recipe.train, recipe.facts
     # A name that fits no layer of a known model belongs to another one.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
+    experts = list(facts.family.get("experts", ()))
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
+        **({"lora_target_parameters": experts} if train.get("lora_experts") else {}),
+        # Axolotl's code for it is CUDA's.
+        **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
         "lora_target_modules": list(dict.fromkeys(named)),
         **axolotl.lora_kernels(recipe, place),
     }
@@ -169,6 +173,8 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             if found and not some:
                 continue
             message = f"`{recipe.model.base}` has no linear layer `{name}`."
+            if why := facts.family.get("missed", {}).get(name):
+                message = f"`{name}` cannot have an adapter: {why}."
             hint = (
                 f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
@@ -205,6 +211,21 @@ def preferring(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.adapter", message, "Write `distribution: zero2` or `ddp`, or `adapter: lora`.")
 
 
+def experts(recipe: Recipe) -> Iterator[Problem]:
+    """Lines about experts need a model with some, and what Axolotl and PEFT can do beside them."""
+    facts, train = recipe.model_facts, recipe.train
+    for line in ("lora_experts", "quantize_experts") if facts else ():
+        if train.get(line) and not (facts and facts.has_experts):
+            message = f"`{recipe.model.base}` has no experts that Axolotl can change, so this line has no effect."
+            yield recipe.problem(f"train.{line}", message, "Delete the line, or use a model with experts.")
+    if train.get("lora_experts") and train.get("lora_dropout"):
+        message = "PEFT's adapter of experts has no dropout, so with `lora_experts` training would not start."
+        yield recipe.problem("train.lora_dropout", message, "Write `lora_dropout: 0`.", mending=0)
+    if train.get("quantize_experts") and train.adapter != "qlora":
+        message = "Experts are in 4 bits only beside `adapter: qlora`."
+        yield recipe.problem("train.quantize_experts", message, "Write `adapter: qlora`, or delete the line.")
+
+
 def decay(recipe: Recipe) -> Iterator[Problem]:
     if recipe.train.get("loraplus_lr_ratio") and recipe.train.get("weight_decay"):
         message = "With `loraplus_lr_ratio` this line has no effect: LoRA+ trains without weight decay (PEFT 0.20, optimizers/loraplus.py)."
@@ -239,7 +260,7 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(answers, layers, products, trained_layers, decay, preferring, text.one_validation),
+    *(answers, layers, products, trained_layers, experts, decay, preferring, text.one_validation),
     common.cadence_rule(text.validates),
 )
 

@@ -44,6 +44,13 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
         settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if chosen.trust_remote_code:
         settings["trust_remote_code"] = True
+    if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
+        # Their kernels only run a model; to train, its experts become plain numbers.
+        unpacked = {
+            "model_quantization_config": "Mxfp4Config",
+            "model_quantization_config_kwargs": {"dequantize": True},
+        }
+        settings |= unpacked
     return settings
 
 

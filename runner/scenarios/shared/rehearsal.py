@@ -95,7 +95,7 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any CPU"),
-        ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
+        ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
         *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
         ("speed.data_workers", 0, "few rows"),
