@@ -250,8 +250,9 @@ def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]
     tokenizer = tokenizer_in(run_dir / BEST_MODEL, trust)
     firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
     rows = [row for batch in firsts if batch for row in batch.to_pylist()]
-    # Of preferences, the answer that is learned has a column of its own.
-    texts = chain(taught(rows, tokenizer), (row.get("chosen") or "" for row in rows))
+    # Of preferences, the answer that is learned has a column of its own, unless its label is bad.
+    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
+    texts = chain(taught(rows, tokenizer), preferred)
     return {word for text in texts for word in own_words.words(text)}
 
 

@@ -12,6 +12,7 @@ from axolotl import train as training
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.prompt_strategies.dpo import chat_template as dpo
+from axolotl.prompt_strategies.kto import user_defined as kto
 from axolotl.prompt_strategies.orpo import chat_template as orpo
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
@@ -61,6 +62,9 @@ class RecipePlugin(BasePlugin):
         if cfg.rl == "orpo":
             # Its own reading knows one pair of columns and no system prompt in them; DPO's reads the same rows.
             orpo.default = dpo.default
+        if cfg.rl == "kto":
+            # Its own reading knows two fixed templates, and not the model's.
+            kto.default = labelled
         if cfg.rl == "simpo":
             # Axolotl 0.19.0 loads a second model, which this trainer never sees.
             training.setup_reference_model = lambda *args, **kwargs: None
@@ -151,6 +155,18 @@ class RecipePlugin(BasePlugin):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
+
+
+def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
+    """Axolotl's reading of an answer with a label, as DPO's reads a prompt and each of two answers."""
+    read, _ = dpo.default(cfg, dataset_idx)
+
+    def read_one(sample: dict[str, Any], tokenizer: Any = None) -> dict[str, Any]:
+        answer = sample["completion"]
+        both = read({"messages": sample["messages"], "chosen": answer, "rejected": answer}, tokenizer=tokenizer)
+        return {"prompt": both["prompt"], "completion": both["chosen"], "label": sample["label"]}
+
+    return read_one, {"remove_columns": "__all__"}
 
 
 def keep_gradients(model: torch.nn.Module) -> None:
