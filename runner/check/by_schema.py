@@ -145,7 +145,7 @@ def read(document: Document) -> Reading:
 
 
 def _rows(document: Document) -> str:
-    return rows_of(document.data.get("data"), schema(document.data["scenario"]))
+    return rows_of(document.data, schema(document.data["scenario"]))
 
 
 def _filled(document: Document) -> dict[str, Any]:

@@ -165,6 +165,13 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             yield from fits(recipe, home, data, setting, str(file), columns, other)
 
 
+# Of preferences, the columns that show the other form, and what to do then.
+OTHER_FORMS = {
+    "chosen": (("completion", "label"), "Its answers have labels, from which `train.objective: kto` learns."),
+    "completion": (("chosen", "rejected"), "Its rows have two answers, from which `train.objective: dpo` learns."),
+}
+
+
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
 ) -> Iterator[Problem]:
@@ -180,6 +187,9 @@ def fits(
             near = nearest(column, columns)
             meant = f"[{near}]" if user in templates.SETTINGS else near
             hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(columns)}.{other}"
+            other_form = OTHER_FORMS.get(user)
+            if other_form and data.get("form") == "preferences" and {*other_form[0]} <= {*columns}:
+                hint = other_form[1]
             message = f"`{place[-1]}` names the column `{column}`, which `{source}` does not have."
             yield recipe.problem(place, message, hint)
 

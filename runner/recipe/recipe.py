@@ -188,8 +188,10 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 # The kinds of rows of a recipe of one stage, and the settings of `data` that show the kind.
 CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
-PREFERENCES, PROMPTS = "preferences", "prompts"
+# Labels: preferences of one answer, with a label whether it is good.
+PREFERENCES, LABELS, PROMPTS = "preferences", "labels", "prompts"
 _SHOWS_ROWS = {
+    **dict.fromkeys(("completion", "label"), LABELS),
     **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
     "text": TEXT,
     "form": CONVERSATIONS,
@@ -198,20 +200,23 @@ _SHOWS_ROWS = {
 }
 
 
-def rows_of(data: object, schema: Mapping[str, Any]) -> str:
-    """The kind of rows of a section `data`, from its settings; empty if the scenario of this schema has one kind."""
+def rows_of(recipe: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """The kind of rows of a recipe's `data`, from its settings; empty if the scenario of this schema has one kind."""
     known = schema["properties"].get("data", {}).get("properties", {})
     if "x-by-rows" not in known.get("form", {}):
         return ""
-    written = data if isinstance(data, Mapping) else {}
+    written, train = (part if isinstance(part := recipe.get(name), Mapping) else {} for name in ("data", "train"))
+    objective = train.get("objective")
     sets = written.get("sets")
     every = [one for one in (written, *(sets if isinstance(sets, list) else ())) if isinstance(one, Mapping)]
     if written.get("songs") is not None:
         return SONGS
-    if form := written.get("form"):
-        return form if form in (TEXT, PREFERENCES, PROMPTS) else CONVERSATIONS
-    if shown := [rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None]:
-        return shown[0]
+    shown = [rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None]
+    form = written.get("form") or next(iter(shown), PREFERENCES if objective == "kto" else None)
+    if form in (PREFERENCES, LABELS):
+        return LABELS if objective == "kto" or (objective is None and LABELS in shown) else PREFERENCES
+    if form:
+        return form if form in (TEXT, PROMPTS) else CONVERSATIONS
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
     return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
 
@@ -266,7 +271,7 @@ class Recipe(Sections):
         data = self.settings["data"]
         if data.get("form") == PROMPTS:
             return PROMPTS
-        own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES}
+        own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES, "label": LABELS}
         return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
 
     @property

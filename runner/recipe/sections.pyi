@@ -59,7 +59,7 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto"]
     generations: int
     answer_tokens: int
     temperature: float
@@ -67,6 +67,8 @@ class Train(Settings):
     vllm_memory: float | None
     beta: float
     simpo_margin: float | None
+    kto_desirable_weight: float
+    kto_undesirable_weight: float
     epochs: float
     micro_batch_size: int
     eval_batch_size: int | None
@@ -99,6 +101,8 @@ class Train(Settings):
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    lora_experts: bool | None
+    quantize_experts: bool | None
     use_dora: bool | None
     loraplus_lr_ratio: float | None
 
@@ -132,6 +136,8 @@ class Data(Settings):
     prompt: str
     chosen: str
     rejected: str
+    completion: str
+    label: str
     songs: DataSongs | None
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
@@ -171,6 +177,8 @@ class DataSets(Settings):
     prompt: str | None
     chosen: str | None
     rejected: str | None
+    completion: str | None
+    label: str | None
     text: str | None
     column: str | None
     limit: int | None

@@ -176,7 +176,8 @@ def _elsewhere(key: str, kind: str, part: Schema) -> str:
         return str(says)
     if key == "scenario":
         return f"It is for the scenario {listed(part['x-scenario'])}."
-    other = "delete `songs`" if kind == "songs" else "write another `form`"
+    ways = {"songs": "delete `songs`", "labels": "write another `objective`"}
+    other = "write `objective: kto`" if part["x-rows"] == ["labels"] else ways.get(kind, "write another `form`")
     rows = " and ".join(", ".join(part["x-rows"]).rsplit(", ", 1))
     return f"It is for {rows}. These rows are {kind}. Delete the line, or {other}."
 

@@ -101,6 +101,7 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
     own = {
         "preferences": ("validation_loss", *PREFERRED, RISE),
+        "labels": ("validation_loss", PREFERRED[1], RISE),  # TRL 1.9 counts no pairs of answers with labels
         "prompts": (REWARD, *(f"{REWARD}.{name}" for name in what.asked)),
     }.get(what.kind, (*HELD_OUT, RISE))
     answers = [ACCURACY, *(f"{ACCURACY}.{name}" for name in what.asked)] if what.kind == "chat" else []

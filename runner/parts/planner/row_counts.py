@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -16,7 +17,6 @@ from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
-from runner.scenarios.contract import Rule
 from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
 MARKS_A_DOCUMENT = 1
+# Where the rows of a data set come from.
+SOURCE = ("hub", "revision", "subset", "split", "path")
 
 
 @dataclass(frozen=True)
@@ -202,10 +204,12 @@ def _tokens(text: str) -> float:
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows of a file or a folder as the preparers read it."""
     from runner.data import row_files, rows
+    from runner.data.conversation_formats import PROMPTS
 
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
+    columns += [*PROMPTS, "system"] if {"chosen", "completion"} & one.keys() else []
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
@@ -249,16 +253,21 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
         if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
             yield _tokens(words) + 2 * MARKS_A_TURN
         return
-    asked = one.get("question") or one.get("prompt")
+    if {"chosen", "completion"} & one.keys():
+        from runner.data.conversation_formats import LabelSet, PreferenceSet
+
+        judged: Any = LabelSet if "completion" in one else PreferenceSet
+        with suppress(KeyError, templates.NoText):
+            if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):
+                before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.prompt)
+                answers = (answer for answer in list(vars(item).values())[1:] if isinstance(answer, str))
+                yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
+        return
     # Of prompts, the reference answer is for rewards alone.
-    taken = ("chosen", "rejected") if one.get("prompt") else ("answer",)
-    answers = [one[name] for name in taken if one.get(name)]
-    if asked or answers:
-        try:
-            for answer in answers or [""]:
-                yield _tokens(templates.fill(f"{asked or ''}{answer}", row)) + 2 * MARKS_A_TURN
-        except (KeyError, templates.NoText):
-            return
+    if asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
+        with suppress(KeyError, templates.NoText):
+            whole = templates.fill(asked, row)
+            yield _tokens(whole) + 2 * MARKS_A_TURN
         return
     form = one.get("form")
     needed = templates.FORMS.get(form or "") or next(
@@ -317,7 +326,3 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
             message = f"`{file}` has {there}. Training and validation need more."
             hint = f"Add {unit}s. A hundred are a good start."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
-
-
-RULES: tuple[Rule, ...] = (rows_left_out,)
-FILE_RULES: tuple[Rule, ...] = (enough_rows,)

@@ -10,6 +10,7 @@ import yaml
 
 from runner import catalog
 from runner.catalog import Model
+from runner.catalog.models import of_facts
 from runner.data import tokenizers
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
@@ -34,7 +35,7 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
     for name, stage in proofs.items():
         tell(f"Tokenising, and proving what `{name}` will train")
         config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
-        model = twin.read_model(stage["model"]) if stage.get("model") else None
+        model = of_facts(stage["model"]) if stage.get("model") else None
         try:
             proven = prove_config(config, Path(stage["out"]), model, stage.get("tokenizer"))
         except Stop as stop:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, ChatData, Lyrics, Preferences, Prompts, Songs
+from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Prompts, Songs
 from runner.data.data_sets import DataSets
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
+from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
@@ -57,10 +57,10 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
     validates, is_text = text.validates(recipe), recipe.rows == TEXT
     how: EngineConfig = {}
-    if recipe.rows == PREFERENCES:
-        how = dict(axolotl.OBJECTIVES[recipe.train.objective])
-    elif recipe.rows == PROMPTS:
+    if recipe.rows == PROMPTS:
         how = dict(axolotl.own_answers(recipe))
+    elif "objective" in recipe.train:
+        how = dict(axolotl.OBJECTIVES[recipe.train.objective])
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
     fast = axolotl.faster(recipe)
@@ -93,7 +93,8 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
-    kind = {SONGS: Lyrics, PREFERENCES: Preferences, PROMPTS: Prompts}.get(recipe.rows, ChatData)
+    kinds = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}
+    kind = kinds.get(recipe.rows, ChatData)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
@@ -121,8 +122,12 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     train, facts = recipe.train, recipe.facts
     # A name that fits no layer of a known model belongs to another one.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
+    experts = list(facts.family.get("experts", ()))
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
+        **({"lora_target_parameters": experts} if train.get("lora_experts") else {}),
+        # Axolotl's code for it is CUDA's.
+        **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
         "lora_target_modules": list(dict.fromkeys(named)),
         **axolotl.lora_kernels(recipe, place),
     }
@@ -168,6 +173,8 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             if found and not some:
                 continue
             message = f"`{recipe.model.base}` has no linear layer `{name}`."
+            if why := facts.family.get("missed", {}).get(name):
+                message = f"`{name}` cannot have an adapter: {why}."
             hint = (
                 f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
@@ -191,10 +198,32 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-def margin(recipe: Recipe) -> Iterator[Problem]:
-    if recipe.train.get("simpo_margin") is not None and recipe.train.objective != "simpo":
-        message = f"With `objective: {recipe.train.objective}` this line has no effect; only SimPO has a margin."
+def preferring(recipe: Recipe) -> Iterator[Problem]:
+    train, objective = recipe.train, recipe.train.get("objective")
+    if train.get("simpo_margin") is not None and objective != "simpo":
+        message = f"With `objective: {objective}` this line has no effect; only SimPO has a margin."
         yield recipe.problem("train.simpo_margin", message, "Write `objective: simpo`, or delete the line.")
+    if objective == "kto" and train.micro_batch_size == 1:
+        message = "KTO compares an answer with the others of its micro batch, and here it is alone (TRL 1.9)."
+        yield recipe.problem("train.micro_batch_size", message, "Write 2 or more.")
+    if objective not in (None, "simpo", "grpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
+        message = f"Axolotl 0.19.0 refuses a base model in 4 bits that FSDP splits for `objective: {objective}`."
+        yield recipe.problem("train.adapter", message, "Write `distribution: zero2` or `ddp`, or `adapter: lora`.")
+
+
+def experts(recipe: Recipe) -> Iterator[Problem]:
+    """Lines about experts need a model with some, and what Axolotl and PEFT can do beside them."""
+    facts, train = recipe.model_facts, recipe.train
+    for line in ("lora_experts", "quantize_experts") if facts else ():
+        if train.get(line) and not (facts and facts.has_experts):
+            message = f"`{recipe.model.base}` has no experts that Axolotl can change, so this line has no effect."
+            yield recipe.problem(f"train.{line}", message, "Delete the line, or use a model with experts.")
+    if train.get("lora_experts") and train.get("lora_dropout"):
+        message = "PEFT's adapter of experts has no dropout, so with `lora_experts` training would not start."
+        yield recipe.problem("train.lora_dropout", message, "Write `lora_dropout: 0`.", mending=0)
+    if train.get("quantize_experts") and train.adapter != "qlora":
+        message = "Experts are in 4 bits only beside `adapter: qlora`."
+        yield recipe.problem("train.quantize_experts", message, "Write `adapter: qlora`, or delete the line.")
 
 
 def decay(recipe: Recipe) -> Iterator[Problem]:
@@ -231,7 +260,7 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(answers, layers, products, trained_layers, decay, margin, text.one_validation),
+    *(answers, layers, products, trained_layers, experts, decay, preferring, text.one_validation),
     common.cadence_rule(text.validates),
 )
 

@@ -12,7 +12,7 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Place, Stage
-from runner.recipe.recipe import PREFERENCES, PROMPTS, TEXT, Recipe, Settings
+from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
@@ -44,6 +44,13 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
         settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if chosen.trust_remote_code:
         settings["trust_remote_code"] = True
+    if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
+        # Their kernels only run a model; to train, its experts become plain numbers.
+        unpacked = {
+            "model_quantization_config": "Mxfp4Config",
+            "model_quantization_config_kwargs": {"dequantize": True},
+        }
+        settings |= unpacked
     return settings
 
 
@@ -161,6 +168,9 @@ def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates:
         reads = {"type": ""}
     elif rows == PREFERENCES:
         reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
+    elif rows == LABELS:
+        # Axolotl 0.19.0 knows no template for them; the runner's plugin reads them.
+        reads = {"type": "user_defined.default"}
     else:
         every = sorted(set(conversation_formats.ROLES.values()))
         reads["roles_to_train"] = every if train_on == "all" else ["assistant"]
@@ -181,6 +191,7 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
     "orpo": {"rl": "orpo"},
     # Without this, TRL 1.9 adds a loss of the chosen answer's words, which SimPO has not.
     "simpo": {"rl": "simpo", "cpo_alpha": 0.0},
+    "kto": {"rl": "kto", "remove_unused_columns": False},
 }
 
 

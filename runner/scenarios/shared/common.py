@@ -34,7 +34,7 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
@@ -54,7 +54,7 @@ KEEPS_THE_HIGHEST = {"load_best_model_at_end": True, "metric_for_best_model": "e
 # How a stage is measured, by the rows that it learns from.
 MEASURED_AS: dict[str, Kind] = {
     **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},
-    **{PREFERENCES: "preferences", PROMPTS: "prompts"},
+    **{PREFERENCES: "preferences", LABELS: "labels", PROMPTS: "prompts"},
 }
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
@@ -325,8 +325,8 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
 # Beginnings of the names of an engine's settings that change neither rows nor batches, so that a proof still holds.
 _OF_STEPS = (
     *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
-    *("num_epochs", "eval_st", "save_st", "rl_beta", "simpo_", "dpo_loss_type", "lora", "bf16", "fp16", "tf32", "fp8"),
-    *("peft_use_", "deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
+    *("num_epochs", "eval_st", "save_st", "rl_beta", "simpo_", "kto_", "dpo_loss_type", "lora", "bf16", "fp16", "tf32"),
+    *("fp8", "peft_use_", "deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
     *(f"recipe_runner.{name}" for name in ("learning_rate", "base_learning_rate", "master_weights", "warmup_")),
     *(f"recipe_runner.{name}" for name in ("world_size", "effective_batch_", "save_steps", "early_stopping.")),
 )

@@ -12,7 +12,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
 from runner.tools.problem import Stop, worded
@@ -95,7 +95,7 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any CPU"),
-        ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
+        ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
         *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
         ("speed.data_workers", 0, "few rows"),
@@ -299,13 +299,14 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         micro //= 2
     while steps() < ENOUGH_STEPS and accumulation > 1:
         accumulation -= 1
-    while steps() < ENOUGH_STEPS and micro > answers:
+    # KTO compares the rows of a micro batch.
+    while steps() < ENOUGH_STEPS and micro > (2 if recipe.rows == LABELS else answers):
         micro //= 2
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
-    if recipe.rows == PREFERENCES:
+    if recipe.rows in (PREFERENCES, LABELS):
         rate /= 10
     of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
     limit = overrides.without_time_limit(BY)
