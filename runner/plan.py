@@ -159,7 +159,7 @@ class Gate:
 
 
 # The kind of data that a stage learns from.
-Kind = Literal["text", "chat", "preferences", "prompts", "images"]
+Kind = Literal["text", "chat", "preferences", "labels", "prompts", "images"]
 
 
 @dataclass(frozen=True)

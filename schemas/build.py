@@ -109,6 +109,7 @@ def _add_types(classes: dict[str, dict[str, list[str]]], name: str, prefix: str,
             ("default" in part and "x-default-unless" not in part)
             or "x-default-twice" in part
             or (part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"))
+            or "x-never-none" in part
         )
         there = [] if key in schema.get("required", []) or filled else ["None"]
         kinds += [

@@ -1,4 +1,4 @@
-"""Writes the pages of `docs/` that follow from the code: troubles, hardware, the lyrics demo's arithmetic, and one for each starter.
+"""Writes the pages of `docs/` that follow from the code: troubles, hardware, models, the lyrics demo's arithmetic, and one for each starter.
 
 `python docs/making/pages.py` writes them; `make golden` does too, and a test fails where one is out of date.
 """
@@ -18,9 +18,11 @@ import figures  # noqa: E402
 import pictures  # noqa: E402
 from saying import GENERATED, said  # noqa: E402
 
+from runner import catalog  # noqa: E402
 from runner.catalog import troubles  # noqa: E402
 from runner.check import by_schema  # noqa: E402
 from runner.check.validate import load  # noqa: E402
+from runner.parts.planner import parameters  # noqa: E402
 from runner.tools import packaged  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -46,6 +48,7 @@ def pages() -> dict[Path, str]:
     fixed = {
         "troubles": _troubles(),
         "hardware": figures.hardware(),
+        "models": _models(),
         "songs": figures.songs(),
         "starters/index": _starters(),
     }
@@ -117,6 +120,53 @@ def _plain(text: str) -> str:
 
 def _cut(line: str, most: int = 160) -> str:
     return line if len(line) <= most else f"{line[:most].rstrip()} …"
+
+
+# Models.
+
+
+def _models() -> str:
+    lines = [
+        "# Models",
+        "",
+        GENERATED,
+        "For everybody who chooses a model for a recipe.",
+        "",
+        "Recipes can name these models. A model of one of these types in a folder works too, and so does one from the hub after",
+        "[`recipe models add`](own-data.md#your-own-model). `recipe models` lists the smallest GPU for each.",
+        "",
+        "Where the plan is by trace, `recipe plan --exact` builds the real model on a machine without a GPU and counts memory; time is unknown.",
+        "",
+        "| model | type | parameters | in experts | longest row | licence | plan |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in catalog.model_ids():
+        one = catalog.model(name)
+        assert one and one.parameters
+        experts = parameters.of_experts(one)
+        cells = (
+            f"`{name}`",
+            f"`{one.model_type}`",
+            f"{one.parameters:,}",
+            f"{experts / one.parameters:.0%}" if experts else "",
+            f"{one.max_position_embeddings:,}",
+            one.licence + (", must be accepted" if one.gated else ""),
+            "formulas" if one.model_type in parameters.WITH_FORMULAS else "trace",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## Mixtures of experts",
+        "",
+        "An adapter is for linear layers, and experts are no linear layers: `recipe check` says what share of the model it leaves",
+        "as it is. `lora_experts: true` gives each expert an adapter, and `quantize_experts: true` puts experts in 4 bits beside `qlora`.",
+        "",
+        "## Models that cannot be trained",
+        "",
+        *(f"- `{name}`: {_plain(facts['why'])}." for name, facts in catalog.table("unsuitable").items()),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 # Starters.

@@ -24,6 +24,7 @@ from runner.catalog.tables import (
     axolotl_refusal,
     axolotl_settings,
     dataset,
+    dataset_of,
     deepspeed_settings,
     fused_kernels,
     fused_loss_models,

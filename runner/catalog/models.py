@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +31,8 @@ class Model:
     tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be
     had. revision: the commit that a lock file holds it to; empty if none does. usual_glu: whether its feed-forward part
     has the activation of its family and no biases, which is what fused kernels compute; False if unknown.
+    config: what else its class needs, as JSON. beside: numbers in its files that are not trained. stored: how its files
+    hold the experts, if not as plain numbers.
     """
 
     id: str
@@ -63,7 +65,25 @@ class Model:
     gated: bool = False
     revision: str = ""
     usual_glu: bool = False
+    config: str = "{}"
+    beside: int = 0
+    stored: str = ""
     source: str = ""
+
+    @property
+    def own(self) -> Facts:
+        """The settings of its config that only its architecture has."""
+        return dict(json.loads(self.config))
+
+    @property
+    def family(self) -> Facts:
+        """The facts about its architecture; empty if it is unknown."""
+        return table("families").get(self.model_type, {})
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it has experts: some models of an architecture with experts have none."""
+        return "experts" in self.family and any(self.own.get(name) for name in self.own if name.endswith("_experts"))
 
     @property
     def free(self) -> bool:
@@ -73,12 +93,14 @@ class Model:
     @property
     def fused_lora(self) -> bool:
         """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
-        run if these are one layer (Phi), or if a norm covers the whole of one (OLMo 2)."""
-        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and self.model_type != "olmo2"
+        run if these are one layer (Phi), or if a norm covers the whole of one (OLMo). They were not tried beside experts."""
+        joint = self.family.get("joint_norms") or "layer" in self.family
+        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and not joint
 
     def linear_path(self, layer: int, name: str) -> str:
         """The path of a linear layer inside a transformer layer."""
-        home = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj") else "mlp"
+        usual = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj") else "mlp"
+        home = self.family.get("homes", {}).get(name, usual)
         return f"{self.layers_path}.{layer}.{home}.{name}"
 
 
@@ -109,8 +131,8 @@ def model_ids() -> list[str]:
 
 @cache
 def model_types() -> frozenset[str]:
-    """The architectures that the catalog has models of."""
-    return frozenset(str(facts["model_type"]) for facts in _models().values())
+    """The architectures that the catalog knows."""
+    return frozenset(table("families"))
 
 
 def near_model(name: str) -> str | None:
@@ -144,7 +166,14 @@ def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
 def _known(name: str) -> Model | None:
     """The catalog's model of that name: one object, so that caches by model find it at once."""
     facts = _models().get(name)
-    return Model(**{"usual_glu": True, **facts, "id": name, "linear": tuple(facts["linear"])}) if facts else None
+    return of_facts({"usual_glu": True, **facts, "id": name}) if facts else None
+
+
+def of_facts(facts: Mapping[str, Any]) -> Model:
+    """A Model from its fields as JSON or TOML has them."""
+    config = facts.get("config", "{}")
+    config = config if isinstance(config, str) else json.dumps(config, sort_keys=True)
+    return Model(**{**facts, "linear": tuple(facts["linear"]), "config": config})
 
 
 def model(name: str, folder: Path | None = None) -> Model | None:
@@ -201,12 +230,13 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     if not isinstance(config["model_type"], str):
         raise TypeError("model_type is not text")
     alike = [facts for facts in models.values() if facts["model_type"] == config["model_type"]]
-    if not alike:
+    family: Facts = table("families").get(config["model_type"], {})
+    if not alike or "layer" in family:
         config = _by_usual_names(config)
     origin = config.get(TWIN_OF, "")
     twin = models.get(origin) if isinstance(origin, str) else origin
     same_words = twin or next((facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {})
-    kin = twin or (alike[0] if alike else {})
+    kin = twin or (alike[0] if alike else family)
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
@@ -228,6 +258,8 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         # `owner/name--module.Class` means that the code is in another repository than the weights.
         remote_code=any("--" in place for place in code),
         usual_glu=_usual_glu(config),
+        config=json.dumps(dict(_needed(config, family)), sort_keys=True),
+        stored=str((config.get("quantization_config") or {}).get("quant_method", "")),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
         **{key: same_words[key] for key in SPOKEN if key in same_words},
@@ -252,9 +284,21 @@ def _by_usual_names(config: Mapping[str, Any]) -> Facts:
         known |= next(({name: size} for size in sizes if isinstance(size, int) and size > 0), {})
     if "hidden_size" in known:
         known["intermediate_size"] = known["intermediate_size"] or 4 * known["hidden_size"]
+    if config.get("block_auto_adjust_ff_dim"):  # LFM2's class makes its feed-forward part this much narrower
+        step, factor = config.get("block_multiple_of", 256), config.get("block_ffn_dim_multiplier") or 1
+        narrow = int(factor * int(2 * known["intermediate_size"] / 3))
+        known |= {"intermediate_size": -(-narrow // step) * step, "block_auto_adjust_ff_dim": False}
     # Values that differ by layer are not one for all.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
     return {key: value for key, value in config.items() if key not in odd and key not in other_names} | known
+
+
+def _needed(config: Mapping[str, Any], family: Facts) -> Iterator[tuple[str, Any]]:
+    """The settings that the shapes of an architecture need, under the names that its class has for them."""
+    for names in family.get("config", ()):
+        name, _, other = names.partition("=")
+        if (value := config.get(name, config.get(other))) is not None:
+            yield name, value
 
 
 def _usual_glu(config: Mapping[str, Any]) -> bool:

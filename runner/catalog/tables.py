@@ -29,9 +29,14 @@ def table(name: str) -> dict[str, Facts]:
     return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def dataset(name: str) -> Facts | None:
-    """The facts of a data set on the hub, as datasets.toml has them, or None."""
-    return table("datasets").get(name)
+def dataset(name: str | None, subset: str | None = None) -> Facts:
+    """The facts of a data set on the hub, or of its subset, as datasets.toml has them; empty if it is not there."""
+    return table("datasets").get(f"{name}:{subset}" if subset else name or "", {})
+
+
+def dataset_of(data: Mapping[str, Any]) -> Facts:
+    """Those of a recipe's section with a data set."""
+    return dataset(data.get("hub"), data.get("subset"))
 
 
 def near_dataset(name: str) -> str | None:

@@ -40,7 +40,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
 # The fields of a `config.json`. A person may have corrected the other lines of a lock.
 SHAPE = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code", "config"),
 )
 
 
@@ -209,6 +209,14 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.cross_entropy", *worded("check.no-fused-loss", facts=facts), mending="auto")
 
 
+def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts if "model" in recipe.settings else None
+    asked = recipe.model.get("attention") if facts else None
+    if facts and asked and (able := facts.family.get("attention", asked)) != asked:
+        message = f"transformers has no `{asked}` for models of type `{facts.model_type}`, so training would not start."
+        yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
+
+
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
     """FlashAttention 2 multiplies only in half precision."""
     if (recipe.settings.get("model") or {}).get("attention") != FLASH:
@@ -223,5 +231,6 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(known, looked_at, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
+    attention_fits_model,
     attention_fits_precision,
 )

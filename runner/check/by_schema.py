@@ -77,10 +77,14 @@ def part(scenario: Any, setting: str) -> Schema:
 
 
 def _part(scenario: Any, path: Path_) -> Schema:
-    found = schema(scenario) if scenario in scenarios.names() else {}
+    return below(schema(scenario) if scenario in scenarios.names() else {}, path)
+
+
+def below(part: Schema, path: Path_) -> Schema:
+    """The schema of a setting below a section; empty if it has none."""
     for key in path:
-        found = found.get("items", {}) if isinstance(key, int) else found.get("properties", {}).get(key, {})
-    return found
+        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
+    return part
 
 
 def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
@@ -141,7 +145,7 @@ def read(document: Document) -> Reading:
 
 
 def _rows(document: Document) -> str:
-    return rows_of(document.data.get("data"), schema(document.data["scenario"]))
+    return rows_of(document.data, schema(document.data["scenario"]))
 
 
 def _filled(document: Document) -> dict[str, Any]:

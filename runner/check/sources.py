@@ -2,10 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 from runner import catalog
 from runner.catalog.models import why_no_hub
@@ -166,6 +165,13 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             yield from fits(recipe, home, data, setting, str(file), columns, other)
 
 
+# Of preferences, the columns that show the other form, and what to do then.
+OTHER_FORMS = {
+    "chosen": (("completion", "label"), "Its answers have labels, from which `train.objective: kto` learns."),
+    "completion": (("chosen", "rejected"), "Its rows have two answers, from which `train.objective: dpo` learns."),
+}
+
+
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
 ) -> Iterator[Problem]:
@@ -181,6 +187,9 @@ def fits(
             near = nearest(column, columns)
             meant = f"[{near}]" if user in templates.SETTINGS else near
             hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(columns)}.{other}"
+            other_form = OTHER_FORMS.get(user)
+            if other_form and data.get("form") == "preferences" and {*other_form[0]} <= {*columns}:
+                hint = other_form[1]
             message = f"`{place[-1]}` names the column `{column}`, which `{source}` does not have."
             yield recipe.problem(place, message, hint)
 
@@ -188,17 +197,11 @@ def fits(
 ASK_HUB = "`recipe check --online` asks the hub"
 
 
-def _known(section: Settings) -> Mapping[str, Any]:
-    """The catalog's entry of a section's data set, or nothing."""
-    hub, subset = section.get("hub"), section.get("subset")
-    return catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}
-
-
 def hub_names(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sets():
         hub = section.get("hub")
         near = catalog.near_dataset(hub) if hub else None
-        if hub and "/" not in hub and not _known(section):
+        if hub and "/" not in hub and not catalog.dataset_of(section):
             message = f"`{hub}` names no owner, and data sets on the hub have one."
             yield recipe.note((*home, "hub"), message, f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}.")
         elif hub and near:
@@ -212,10 +215,10 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
     unknown: dict[str, Path_] = {}
     for home, section in recipe.data_sets():
         hub = section.get("hub")
-        if hub and (there := _known(section).get("columns")):
+        if hub and (there := catalog.dataset_of(section).get("columns")):
             for problem in errors_of(fits(recipe, home, section, "hub", hub, there)):
                 yield replace(problem, severity="note", hint=f"{problem.hint} {ASK_HUB}.")
-        if hub and not _known(section) and not catalog.near_dataset(hub):
+        if hub and not catalog.dataset_of(section) and not catalog.near_dataset(hub):
             unknown.setdefault(hub, home)
     if unknown:
         message = f"Not in the catalog, so their columns, subsets and splits cannot be checked: {listed(unknown)}."
@@ -236,7 +239,7 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
     """The catalog knows the splits of its data sets. `train[:10%]` is a part of one, `train+test` are two."""
     for home, section in recipe.data_sets():
         hub = section.get("hub")
-        there = _known(section).get("splits") if hub else None
+        there = catalog.dataset_of(section).get("splits") if hub else None
         for setting in ("split", "validation_split", "test_split"):
             named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
             if there and (gone := [name for name in named if name not in there]):

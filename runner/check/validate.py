@@ -1,6 +1,6 @@
 """Check: a document becomes a Recipe, or every Problem that can be found before it runs."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from runner.recipe import stages as of_stages
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting
 from runner.tools.problem import Problem, Stop, errors_of
 
@@ -70,37 +71,53 @@ def changed(recipe: Recipe, changes: Iterable[Override], look: bool = True) -> t
 
 def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:
     """The Recipe that a document is, and all Problems with it; None if the schema already refuses it."""
+    recipe, problems, valid = _judged(document, look)
+    return recipe if valid else None, problems
+
+
+def as_written(document: Document) -> Recipe:
+    """The Recipe that a document is, as far as its schema accepts it; no rule judges it."""
+    recipe, problems, _ = _judged(document, look=None)
+    if recipe is None:
+        raise Stop(problems)
+    return recipe
+
+
+def _judged(
+    document: Document, look: bool | None, earlier: tuple[Recipe, ...] = ()
+) -> tuple[Recipe | None, list[Problem], bool]:
+    """The Recipe as far as the schema accepts it, its Problems, and whether the schema accepts all of it. look: None for
+    no rules; earlier: if it is a stage, the recipes of those before."""
     if problem := by_schema.scenario_problem(document):
-        return None, [problem]
+        return None, [problem], False
     if missing := by_schema.missing_parts(document):
-        return None, missing
+        return None, missing, False
     judged = by_schema.read(document)
-    stages, in_stages = _stages(document, look)
-    recipe = Recipe(document, judged.settings, _model_facts(document, judged.settings), stages)
+    stages, in_stages = list[tuple[str, Recipe]](), list[Problem]()
+    for name, index, one in of_stages.documents(document):
+        recipe, wrong, _ = _judged(one, look, tuple(before for _, before in stages))
+        in_stages += [of_stages.found_in(document, index, problem) for problem in wrong]
+        stages += [(name, recipe)] if recipe else []
+    facts = _model_facts(document, judged.settings, [*earlier, *(one for _, one in stages[:1])])
+    whole = Recipe(document, judged.settings, facts, dict(stages), earlier)
     # A stage's own schema says more of its lines than that of all stages together; and each has the shared lines.
     there = {(problem.line, problem.column) for problem in in_stages}
     refused = [problem for problem in judged.problems if (problem.line, problem.column) not in there]
-    every = [*refused, *in_stages, *rules.judge(recipe, look)]
+    every = [*refused, *in_stages, *(rules.judge(whole, look) if look is not None else ())]
     problems = [one for index, one in enumerate(every) if one not in every[:index]]
     problems.sort(key=lambda problem: (problem.line, problem.column))
-    return (None if judged.problems or errors_of(in_stages) else recipe), problems
+    return whole, problems, not (judged.problems or errors_of(in_stages))
 
 
-def _stages(document: Document, look: bool) -> tuple[dict[str, Recipe], list[Problem]]:
-    """The recipes of a recipe's stages by name, and their problems."""
-    recipes, problems = {}, []
-    for name, index, one in of_stages.documents(document):
-        recipe, wrong = judge(one, look)
-        problems += [of_stages.found_in(document, index, problem) for problem in wrong]
-        if recipe:
-            recipes[name] = recipe
-    return recipes, problems
-
-
-def _model_facts(document: Document, settings: Settings) -> catalog.Model | None:
+def _model_facts(document: Document, settings: Settings, stages: Sequence[Recipe]) -> catalog.Model | None:
+    """The facts about the base model. stages: the earlier ones of a stage, or the first one of a whole recipe."""
     try:
         if described := scenarios.model_facts(document.data["scenario"], settings):
             return described
+        # A stage of a model from random weights names the stage that makes it; the whole recipe names none.
+        name = settings["model"].get("base")
+        if made := next((one for one in stages if PRETRAIN in one.settings and name in (one.name, None)), None):
+            return made.model_facts
         name, revision, folder = settings["model"]["base"], settings["model"]["revision"], Path(document.file).parent
         if name in catalog.model_ids():
             return catalog.model(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from runner import parts
+from runner import parts, scenarios
 from runner.check import batch, by_schema, origins, validate
 from runner.check.validate import load
 from runner.commands.options import (
@@ -41,6 +41,8 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     file = packaged.recipe_file(path)
     recipe, _, notes = load(file, changing.from_options(sets), os.environ)
     print_notes(notes)
+    if form := scenarios.part(recipe.scenario, "form"):
+        recipe = form.in_stages(recipe)
     found = dict(origins.computed(recipe))
     if style == "json":
         figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}

@@ -14,6 +14,7 @@ PREPARERS = {
     "chat": "runner.data.chat",
     "plain-text": "runner.data.blocks",
     "preferences": "runner.data.chat",
+    "labels": "runner.data.chat",
     "prompts": "runner.data.chat",
 }
 # The number of words of a document that a model gets to continue.

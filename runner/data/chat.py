@@ -1,5 +1,6 @@
 """Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
-preferences: a question, a better and a worse answer to it. And prompts: a question with a reference answer."""
+preferences: a question, and a better and a worse answer to it, or one with a label. And prompts: a question with a
+reference answer."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,42 +19,46 @@ from runner.data.conversation_formats import (
     ChatData,
     Conversation,
     Conversations,
+    Labelled,
+    Labels,
     Preference,
     Preferences,
     Prompt,
     Prompts,
     Turn,
+    behind,
     rendered,
     unwritten,
 )
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
+from runner.tools.problem import Stop
 from runner.trainer.generation import messages
 
 
 def prepare(
-    asked: ChatData | Preferences | Prompts,
+    asked: ChatData | Preferences | Labels | Prompts,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> Report:
-    """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, or `chosen` and
-    `rejected`) and `report.json`. sample_rows: keep at most this many rows, drawn by the seed. Raises Stop if
-    too few rows remain."""
+    """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, `chosen` and
+    `rejected`, or `completion` and `label`) and `report.json`. sample_rows: keep at most this many rows, drawn by the
+    seed. Raises Stop if too few rows remain."""
     return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: ChatData | Preferences | Prompts) -> Iterator[RenderedExample]:
+def first(asked: ChatData | Preferences | Labels | Prompts) -> Iterator[RenderedExample]:
     """The rows as the model will see them, one after the other."""
     return _preparer(asked).first()
 
 
-def _preparer(asked: ChatData | Preferences | Prompts) -> ItemPreparer[Any]:
+def _preparer(asked: ChatData | Preferences | Labels | Prompts) -> ItemPreparer[Any]:
     if isinstance(asked, Prompts):
         return PromptRows(asked)
-    return PreferenceRows(asked) if isinstance(asked, Preferences) else ChatRows(asked)
+    return ChatRows(asked) if isinstance(asked, ChatData) else PreferenceRows(asked)
 
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
@@ -185,38 +190,57 @@ class ChatRows(ConversationRows[ChatData]):
         self.report.form = "; ".join(dict.fromkeys(forms))
 
 
-class PreferenceRows(ItemPreparer[Preferences]):
-    """Rows that are preferences, without duplicates. Longer ones are cut in training."""
+class PreferenceRows(ItemPreparer["Preferences | Labels"]):
+    """Rows that people judged, without duplicates. Longer ones are cut in training."""
 
     uncounted = "the tokenizer is not here; longer rows are cut in training"
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The columns with answers; the first is learned."""
+        return ("completion",) if isinstance(self.asked, Labels) else ("chosen", "rejected")
+
     @staticmethod
-    def batch(items: Sequence[Preference]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([vars(preference) for preference in items])
+    def batch(items: Sequence[Preference | Labelled]) -> pa.RecordBatch:
+        plain = (vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items)
+        return pa.RecordBatch.from_pylist(list(plain))
 
     def items_of(self) -> Iterator[ItemOf]:
-        return (one.preference for one in self.asked.sets)
+        return (one.item for one in self.asked.sets)
 
-    def told(self, prompt: str, answer: str) -> str:
-        conversation = messages(self.asked.system_prompt, prompt, answer)
-        return rendered(self.asked.special_tokens, conversation)
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        kept = super().read(place, sample_rows)
+        seen = {label for batch in self.spool.batches(kept) for label in batch.to_pydict().get("label", ())}
+        if len(seen) == 1:
+            (only,) = seen
+            message = f"Every row has the label {str(only).lower()}, so there is nothing to tell apart."
+            raise Stop(message, f"Add rows with the label {str(not only).lower()}.")
+        return kept
 
-    def rendered(self, item: Preference) -> RenderedExample:
-        return RenderedExample(item.prompt, f"{self.told(item.prompt, item.chosen)}\n\nrejected: {item.rejected}")
+    def told(self, prompt: Sequence[Turn], answer: str) -> str:
+        return rendered(
+            self.asked.special_tokens, behind(self.asked.system_prompt, (*prompt, Turn("assistant", answer)))
+        )
 
-    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    def rendered(self, item: Preference | Labelled) -> RenderedExample:
+        _, answer, (name, beside) = vars(item).items()
+        return RenderedExample(item.question, f"{self.told(item.prompt, answer[1])}\n\n{name}: {beside}")
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
         for row in batch.to_pylist():
-            yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+            answers = [row[name] for name in self.answers]
+            prompt = (turn["content"] for turn in row["prompt"] if turn["role"] != "system")
+            yield "\n".join((*prompt, *answers)), answers[0], row.get("label")
 
-    def texts(self, kept: np.ndarray, answer: str = "chosen") -> Iterator[str]:
+    def texts(self, kept: np.ndarray, answer: str = "") -> Iterator[str]:
         for batch in self.spool.batches(kept):
             for row in batch.to_pylist():
-                yield self.told(row["prompt"], row[answer])
+                yield self.told([Turn(**turn) for turn in row["prompt"]], row[answer or self.answers[0]])
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """Counts the tokens of each row's longer answer after its prompt, and those of both that training cuts."""
+        """Counts the tokens of each row's longest answer after its prompt, and those of all that training cuts."""
         report, limit = self.report, self.asked.sequence_len
-        lengths = np.stack([blocks.lengths(self.texts(kept, name), tokenizer) for name in ("chosen", "rejected")])
+        lengths = np.stack([blocks.lengths(self.texts(kept, name), tokenizer) for name in self.answers])
         longer = lengths.max(axis=0)
         report.token_lengths = blocks.figures(longer)
         lost = int((lengths - limit).clip(min=0).sum())
@@ -225,9 +249,11 @@ class PreferenceRows(ItemPreparer[Preferences]):
         return kept
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
-        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
-        columns = {name: batch[name] for name in ("chosen", "rejected")}
-        return pa.table({"full-question": batch["prompt"], "messages": asked, **columns})
+        prompts = [[Turn(**turn) for turn in prompt] for prompt in batch["prompt"].to_pylist()]
+        asked = [next(turn.content for turn in prompt if turn.role == "user") for prompt in prompts]
+        columns = {name: batch[name] for name in batch.schema.names if name != "prompt"}
+        turns = [behind(self.asked.system_prompt, prompt) for prompt in prompts]
+        return pa.table({"full-question": asked, "messages": turns, **columns})
 
 
 class PromptRows(ItemPreparer[Prompts]):

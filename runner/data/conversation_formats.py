@@ -1,7 +1,7 @@
 """Conversations: the forms of their rows, the turns that each row becomes, and the text that the model sees."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
@@ -95,6 +95,12 @@ class Conversation:
         return same(self.question)
 
 
+def behind(system_prompt: str | None, turns: Sequence[Turn]) -> list[Message]:
+    """The messages of turns, behind a system prompt if they have none of their own."""
+    own = [Turn("system", system_prompt.strip())] if system_prompt and turns[0].role != "system" else []
+    return [turn.message() for turn in (*own, *turns)]
+
+
 def pair(question: str, answer: str) -> tuple[Turn, Turn]:
     return Turn("user", question), Turn("assistant", answer)
 
@@ -112,9 +118,7 @@ class Conversations(SplitDataSets):
 
     def told(self, conversation: Conversation) -> list[Message]:
         """A conversation's messages, behind the recipe's system prompt if it has none of its own."""
-        prompt = self.system_prompt
-        own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
-        return [turn.message() for turn in (*own, *conversation.turns)]
+        return behind(self.system_prompt, conversation.turns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,58 +348,138 @@ def _besides(turn: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Preference:
-    prompt: str
-    chosen: str
-    rejected: str
+class Answered:
+    """prompt: turns, of which the last asks."""
+
+    prompt: tuple[Turn, ...]
+
+    @property
+    def question(self) -> str:
+        """What is asked first, by which the rows are split."""
+        return next(turn.content for turn in self.prompt if turn.role == "user")
 
     @property
     def group(self) -> str:
-        return same(self.prompt)
+        return same(self.question)
 
     @property
     def key(self) -> str:
-        return repr((self.prompt, self.chosen, self.rejected))
+        return repr(tuple(vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Preference(Answered):
+    """A better and a worse answer."""
+
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True)
+class Labelled(Answered):
+    """An answer, and whether it is good."""
+
+    completion: str
+    label: bool
+
+
+def _asked(template: str, row: Mapping[str, Any], implicit: bool) -> tuple[Turn, ...]:
+    """The turns of a prompt. implicit: whether its column also has the answer, as its last turn."""
+    turns = _turns_of(template, row, "user")
+    turns = turns[:-1] if implicit else turns
+    own = row.get("system")
+    if own and turns and turns[0].role != "system":
+        turns = (Turn("system", _text(own, "system")), *turns)
+    if not turns or turns[-1].role != "user":
+        raise NoConversation(f"`{template}` has no turn of the user before the answer")
+    return turns
+
+
+def _answer(template: str, row: Mapping[str, Any], prompt: tuple[Turn, ...]) -> str:
+    """The last turn of an answer; others before it must be those of the prompt."""
+    *before, answer = _turns_of(template, row, "assistant")
+    if answer.role != "assistant":
+        raise NoConversation(f"`{template}` ends with the role `{answer.role}`, but an answer must be last")
+    asked, before = ([turn for turn in turns if turn.role != "system"] for turns in (prompt, before))
+    if before not in ([], asked):
+        raise NoConversation(f"`{template}` has other turns before its answer than the prompt")
+    return answer.content
+
+
+def _turns_of(template: str, row: Mapping[str, Any], role: str) -> tuple[Turn, ...]:
+    """What a template gives: the turns of its column, or a text of this role."""
+    column, said = template[1:-1], list[Any]()
+    if templates.columns(template) == [column]:
+        said = _said(row[column], column, role)
+    turns = tuple(_turn(message, number) for number, message in enumerate(said, 1))
+    if any(turn.besides for turn in turns):
+        raise NoConversation(f"`{column}` has {listed(BESIDES, 'or')}, which only conversations may have")
+    return turns or (Turn(role, templates.fill(template, row).strip()),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSet(DataSet):
-    """A prompt and two answers, each a template with the rows' columns in brackets."""
+    """A prompt and two answers, each a template with the rows' columns in brackets, whose column may have turns."""
 
     prompt: str
     chosen: str
     rejected: str
 
-    def preference(self, row: Mapping[str, Any]) -> Preference | str:
-        """The preference of a row, or why it has none. If a column has turns, the prompt is the user's turn, and an
-        answer the assistant's."""
-        texts = []
-        for part, role in ((self.prompt, "user"), (self.chosen, "assistant"), (self.rejected, "assistant")):
-            column = part[1:-1] if templates.columns(part) == [part[1:-1]] else ""
-            turns = row.get(column)
-            if not isinstance(turns, list):
-                texts.append(templates.fill(part, row).strip())
-                continue
-            said = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == role]
-            if len(said) != 1 or not isinstance(said[0].get("content"), str):
-                return f"`{column}` has {len(said)} turns of the {role}, but needs one"
-            texts.append(said[0]["content"].strip())
-        prompt, chosen, rejected = texts
-        if not prompt or not chosen or not rejected:
+    def item(self, row: Mapping[str, Any]) -> Preference | str:
+        """The preference of a row, or why it has none."""
+        prompt = _asked(self.prompt, row, self.prompt == self.chosen)
+        chosen, rejected = (_answer(answer, row, prompt) for answer in (self.chosen, self.rejected))
+        if not prompt[-1].content or not chosen or not rejected:
             return "a part is empty"
         return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preferences(SplitDataSets):
-    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
+# The columns of a prompt, the likeliest first, and how files write labels.
+PROMPTS = ("prompt", "instruction", "question")
+WRITTEN = {**dict.fromkeys(("true", "1", "1.0", "yes"), True), **dict.fromkeys(("false", "0", "0.0", "no"), False)}
 
-    kind: Literal["preferences"] = "preferences"
-    sets: tuple[PreferenceSet, ...]
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSet(DataSet):
+    """A prompt, one answer and its label, as in PreferenceSet. prompt: None if the row's columns show it."""
+
+    prompt: str | None = None
+    completion: str
+    label: str
+
+    def item(self, row: Mapping[str, Any]) -> Labelled | str:
+        """The answer of a row with its label, or why it has none."""
+        named = (f"[{column}]" for column in PROMPTS if column in row)
+        asks = self.prompt or next(named, self.completion)
+        prompt = _asked(asks, row, asks == self.completion)
+        completion, label = _answer(self.completion, row, prompt), templates.fill(self.label, row).strip().lower()
+        if not prompt[-1].content or not completion:
+            return "a part is empty"
+        if label not in WRITTEN:
+            raise NoConversation(f"the label is `{label}`; use {listed(WRITTEN, 'or')}")
+        return Labelled(prompt, completion, WRITTEN[label])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(SplitDataSets):
+    """Rows that people have judged. sequence_len: the tokens of a row beyond which training cuts it."""
+
     system_prompt: str | None
     sequence_len: int
     special_tokens: ChatTemplate
     tokenizer: Pretrained | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences(Judged):
+    kind: Literal["preferences"] = "preferences"
+    sets: tuple[PreferenceSet, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels(Judged):
+    kind: Literal["labels"] = "labels"
+    sets: tuple[LabelSet, ...]
 
 
 @dataclass(frozen=True)

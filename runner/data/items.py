@@ -35,7 +35,7 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:
-    from runner.data.conversation_formats import Conversations, Preferences, Prompts
+    from runner.data.conversation_formats import Conversations, Labels, Preferences, Prompts
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about this many characters.
@@ -46,7 +46,7 @@ PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20
 
 
-Asked = TypeVar("Asked", bound="Conversations | Preferences | Prompts")
+Asked = TypeVar("Asked", bound="Conversations | Preferences | Labels | Prompts")
 
 
 class ItemPreparer(ABC, Generic[Asked]):
@@ -76,8 +76,8 @@ class ItemPreparer(ABC, Generic[Asked]):
         """An item as the model will see it."""
 
     @abstractmethod
-    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        """The complete text of each item, and the part that is learned."""
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        """The complete text of each item, the part that is learned, and its label if it has one."""
 
     @abstractmethod
     def texts(self, kept: np.ndarray) -> Iterator[str]:

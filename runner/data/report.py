@@ -177,9 +177,9 @@ class Examined:
 
 class Examiner(Protocol):
     """Looks for problems in rows, and adds findings to a report at the end. of: of how many rows those added are a
-    draw; None if they are all."""
+    draw; None if they are all. answer: what is learned of a text; label: people's verdict on it."""
 
-    def add(self, line: Where, text: str, answer: str | None = None) -> None: ...
+    def add(self, line: Where, text: str, answer: str | None = None, label: bool | None = None) -> None: ...
     def end(self, of: int | None = None) -> None: ...
 
 

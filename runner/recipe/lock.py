@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 from runner import catalog
 from runner.catalog import Facts, Model
+from runner.catalog.models import of_facts
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
@@ -16,6 +17,8 @@ from runner.tools.problem import Problem, Stop, worded
 
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")
+# Fields that few models have.
+RARE = ("config", "stored")
 
 
 def _fields() -> Mapping[str, str]:
@@ -36,6 +39,7 @@ def _count(most: int) -> Callable[[Any], object]:
 Judge = tuple[Callable[[Any], object], str]
 JUDGES: dict[object, Judge] = {
     "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
+    "config": (lambda value: isinstance(value, dict), "settings of a `config.json`"),
     "revision": (_text("[0-9a-f]{40}"), "a full commit, 40 hexadecimal digits"),
     "chat_template": (
         lambda value: value == "" or (isinstance(value, str) and value in catalog.table("templates")),
@@ -92,8 +96,10 @@ def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
 def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: the requested revision on the hub."""
     said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
-    fields = [key for key in _fields() if model.revision or key not in ON_HUB]
-    return {key: said[key] if key in said else getattr(model, key) for key in fields}
+    entry = {key: said[key] if key in said else getattr(model, key) for key in _fields()} | {"config": model.own}
+    return {
+        key: value for key, value in entry.items() if (value if key in RARE else model.revision or key not in ON_HUB)
+    }
 
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
@@ -101,7 +107,7 @@ def model_of(name: str, entry: Mapping[str, Any]) -> Model:
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
     facts = {key: value for key, value in entry.items() if key in TYPES}
-    return Model(**facts | {"id": name, "linear": tuple(entry["linear"]), "source": place})
+    return of_facts(facts | {"id": name, "source": place})
 
 
 def _read(file: Path) -> Document | None:
@@ -134,7 +140,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
         right, words = _judge(key)
         if not right(value):
             problems.append(document.problem((*at, key), f"`{key}` must be {words}.", remedy))
-    needed = [key for key in fields if key not in ON_HUB or entry.get("source") == "hub"]
+    needed = [key for key in fields if key not in (*ON_HUB, *RARE) or (key in ON_HUB and entry.get("source") == "hub")]
     if not problems and (missing := [key for key in needed if key not in entry]):
         problems.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:

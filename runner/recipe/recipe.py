@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import Model
 from runner.plan import claim_of
 from runner.recipe.document import Document, Path_, path_of
-from runner.recipe.stages import STAGES, path_in
+from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools.files import normal
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop
@@ -188,8 +188,10 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 # The kinds of rows of a recipe of one stage, and the settings of `data` that show the kind.
 CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
-PREFERENCES, PROMPTS = "preferences", "prompts"
+# Labels: preferences of one answer, with a label whether it is good.
+PREFERENCES, LABELS, PROMPTS = "preferences", "labels", "prompts"
 _SHOWS_ROWS = {
+    **dict.fromkeys(("completion", "label"), LABELS),
     **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
     "text": TEXT,
     "form": CONVERSATIONS,
@@ -198,20 +200,23 @@ _SHOWS_ROWS = {
 }
 
 
-def rows_of(data: object, schema: Mapping[str, Any]) -> str:
-    """The kind of rows of a section `data`, from its settings; empty if the scenario of this schema has one kind."""
+def rows_of(recipe: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """The kind of rows of a recipe's `data`, from its settings; empty if the scenario of this schema has one kind."""
     known = schema["properties"].get("data", {}).get("properties", {})
     if "x-by-rows" not in known.get("form", {}):
         return ""
-    written = data if isinstance(data, Mapping) else {}
+    written, train = (part if isinstance(part := recipe.get(name), Mapping) else {} for name in ("data", "train"))
+    objective = train.get("objective")
     sets = written.get("sets")
     every = [one for one in (written, *(sets if isinstance(sets, list) else ())) if isinstance(one, Mapping)]
     if written.get("songs") is not None:
         return SONGS
-    if form := written.get("form"):
-        return form if form in (TEXT, PREFERENCES, PROMPTS) else CONVERSATIONS
-    if shown := [rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None]:
-        return shown[0]
+    shown = [rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None]
+    form = written.get("form") or next(iter(shown), PREFERENCES if objective == "kto" else None)
+    if form in (PREFERENCES, LABELS):
+        return LABELS if objective == "kto" or (objective is None and LABELS in shown) else PREFERENCES
+    if form:
+        return form if form in (TEXT, PROMPTS) else CONVERSATIONS
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
     return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
 
@@ -240,6 +245,8 @@ class Recipe(Sections):
     model_facts: Model | None
     # If it has `stages`: each of them as a recipe of its own, by name.
     stage_recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    # If it is a stage: the recipes of those before.
+    earlier: tuple[Recipe, ...] = ()
 
     if not TYPE_CHECKING:
 
@@ -264,18 +271,33 @@ class Recipe(Sections):
         data = self.settings["data"]
         if data.get("form") == PROMPTS:
             return PROMPTS
-        own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES}
+        own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES, "label": LABELS}
         return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
+
+    @property
+    def training(self) -> Any:
+        """The section about training."""
+        return self.settings.get("train") or self.settings[PRETRAIN]
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether it is a stage of a model that an earlier stage makes from random weights."""
+        return any(PRETRAIN in one.settings for one in self.earlier)
 
     def of_stage(self, name: str) -> Recipe:
         """The recipe of a stage: this one, unless it has `stages`."""
-        return self.stage_recipes.get(name, self)
+        return self.stage_recipes.get(self._listed(name), self)
+
+    def _listed(self, stage: str) -> str:
+        """The name, in the recipe's list, of a stage of the plan; pretraining has one for each context length."""
+        pretrains = (name for name, one in self.stage_recipes.items() if PRETRAIN in one.settings)
+        return next(pretrains, stage) if stage.startswith(f"{PRETRAIN}-") else stage
 
     def setting_of(self, stage: str, setting: str) -> str:
         """The dotted name of a stage's setting in this recipe. setting: in the stage's own (see `of_stage`)."""
-        if stage not in self.stage_recipes:
+        if (name := self._listed(stage)) not in self.stage_recipes:
             return setting
-        return ".".join(map(str, path_in(self.document, list(self.stage_recipes).index(stage), path_of(setting))))
+        return ".".join(map(str, path_in(self.document, list(self.stage_recipes).index(name), path_of(setting))))
 
     @cached_property
     def file(self) -> Path:

@@ -10,6 +10,7 @@ class Sections:
     description: str | None
     model: Model
     train: Train
+    speed: Speed
     data: Data
     resume_from: str | None
     rewards: Rewards | None
@@ -27,10 +28,9 @@ class Sections:
     demo: Demo
     advanced: Advanced
     tokenizer: Tokenizer
-    speed: Speed
     pretrain: Pretrain
-    sft: Sft
-    dpo: Dpo
+    sft: Sft | None
+    dpo: Dpo | None
     lora: Lora | None
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     stages: tuple[Settings, ...]
@@ -59,7 +59,7 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto"]
     generations: int
     answer_tokens: int
     temperature: float
@@ -67,6 +67,8 @@ class Train(Settings):
     vllm_memory: float | None
     beta: float
     simpo_margin: float | None
+    kto_desirable_weight: float
+    kto_undesirable_weight: float
     epochs: float
     micro_batch_size: int
     eval_batch_size: int | None
@@ -99,12 +101,23 @@ class Train(Settings):
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    lora_experts: bool | None
+    quantize_experts: bool | None
     use_dora: bool | None
     loraplus_lr_ratio: float | None
 
 class TrainEarlyStopping(Settings):
     patience: int
     min_improvement: float
+
+class Speed(Settings):
+    compile: Literal["default", "max-autotune", "off", "auto"] | None
+    fp8: bool | None
+    tf32: bool | None
+    data_workers: int | None
+    persistent_workers: bool | None
+    fused_kernels: bool
+    fused_cross_entropy: bool
 
 class Data(Settings):
     hub: str | None
@@ -123,6 +136,8 @@ class Data(Settings):
     prompt: str
     chosen: str
     rejected: str
+    completion: str
+    label: str
     songs: DataSongs | None
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
@@ -162,6 +177,8 @@ class DataSets(Settings):
     prompt: str | None
     chosen: str | None
     rejected: str | None
+    completion: str | None
+    label: str | None
     text: str | None
     column: str | None
     limit: int | None
@@ -375,14 +392,6 @@ class Tokenizer(Settings):
     revision: str
     vocabulary: int
     chat_template: Literal["chatml"]
-
-class Speed(Settings):
-    compile: Literal["auto", "default", "max-autotune", "off"]
-    fused_kernels: bool
-    fused_cross_entropy: bool
-    tf32: bool
-    data_workers: int
-    persistent_workers: bool
 
 class DataCleaning(Settings):
     executor: Literal["local", "pods", "slurm", "ray"]

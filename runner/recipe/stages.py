@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.recipe.document import Document, Path_, merged, path_of
+from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools.problem import Problem
 
 # The lines of a stage that its own recipe has under other names.
 NAME, TECHNIQUE = "name", "technique"
+# The share of rows of an earlier stage, which a recipe of one stage has not.
+EARLIER_ROWS = "earlier_rows"
 STAGES = "stages"
-# The scenarios of one stage that a technique may be; the schema lists them too.
-TECHNIQUES = ("lora", "last-layers", "full")
+# The scenario that a technique is alone; the schema lists the techniques too.
+PRETRAIN = "pretrain"
+TECHNIQUES = {"lora": "lora", "last-layers": "last-layers", "full": "full", PRETRAIN: "pipeline"}
 # The sections that each stage has for itself.
-OWN = (("train",), ("data",), ("demo",), ("gates",))
+OWN = ("train", "data", "demo", "gates", "tokenizer", "speed")
+# The lines of `model` that name a base model.
+BASE = ("base", "revision", "trust_remote_code")
+# Where a recipe of pretraining alone has the lines of a stage.
+ALONE: dict[Path_, Path_] = {
+    ("train", "report_to"): ("report_to",),
+    ("train",): (PRETRAIN,),
+    ("gates",): (PRETRAIN, "gates"),
+    ("advanced", "axolotl"): ("advanced", PRETRAIN),
+}
 
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
@@ -23,35 +36,95 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
     if not isinstance(listed := document.data.get(STAGES), list):
         return
     shared = {name: value for name, value in document.data.items() if name != STAGES}
+    # The lines of `model` that name what a stage starts from, and the stage that has them.
+    base: dict[str, Any] = {}
+    based = -1
     for index, stage in enumerate(listed):
         named_well = isinstance(stage, Mapping) and isinstance(stage.get(NAME), str)
-        if not named_well or stage.get(TECHNIQUE) not in TECHNIQUES:
+        technique = stage.get(TECHNIQUE) if named_well else None
+        if not isinstance(technique, str) or technique not in TECHNIQUES:
             continue
-        own = {name: value for name, value in stage.items() if name not in (NAME, TECHNIQUE)}
-        named = {"scenario": stage[TECHNIQUE], "name": f"{shared.get('name')}-{stage[NAME]}"}
-        data = {**merged(shared, own), **named}
-        home: Path_ = (STAGES, index)
-        spans: dict[str, Any] = {name: _moved(getattr(document, name), home) for name in ("keys", "values", "origins")}
-        yield stage[NAME], index, replace(document, data=data, **spans)
+        own = {name: value for name, value in stage.items() if name not in (NAME, TECHNIQUE, EARLIER_ROWS)}
+        name = f"{shared.get('name')}-{stage[NAME]}"
+        model, common = own.get("model"), shared
+        if isinstance(model, Mapping) and "base" in model:
+            base, based = {line: model[line] for line in BASE if line in model}, index
+        if base:
+            common = merged(_without(shared, BASE), {"model": base})
+        if technique == PRETRAIN:
+            base, based, common = {"base": name}, -1, _without(shared, ("sequence_len", *BASE[1:]))
+        data = {**merged(common, own), "scenario": TECHNIQUES[technique], "name": name}
+        spans: dict[str, Any] = {
+            kind: _moved(getattr(document, kind), index, based, technique) for kind in ("keys", "values", "origins")
+        }
+        yield stage[NAME], index, replace(document, data=_alone(data) if technique == PRETRAIN else data, **spans)
 
 
-def _moved(places: Mapping[Path_, Any], home: Path_) -> dict[Path_, Any]:
-    """Places by their path in the stage's own recipe. home: of the stage in the whole one."""
+def _without(shared: Mapping[str, Any], lines: tuple[str, ...]) -> dict[str, Any]:
+    """Shared settings without these lines of `model`."""
+    model = shared.get("model")
+    kept = {name: value for name, value in model.items() if name not in lines} if isinstance(model, Mapping) else model
+    return {**shared, "model": kept} if "model" in shared else dict(shared)
+
+
+def _alone(data: dict[str, Any]) -> dict[str, Any]:
+    """A stage that pretrains as a recipe of its own."""
+    made = copy.deepcopy(data)
+    for path, new in ALONE.items():
+        if (value := value_at(made, path)) is None:
+            continue
+        del value_at(made, path[:-1])[path[-1]]
+        section = made.setdefault(str(new[0]), {}) if new[1:] else made
+        if isinstance(section, dict):
+            section[str(new[-1])] = value
+    return {PRETRAIN: {}, **made}
+
+
+def alone(path: Path_, document: Document) -> Path_:
+    """A setting of a stage by its path in the stage's own recipe. document: that recipe."""
+    return _renamed(path, ALONE) if PRETRAIN in document.data else path
+
+
+def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) -> dict[Path_, Any]:
+    """Places by their path in the stage's own recipe. index: of the stage; based: of the one that names its model."""
     shared = {path: place for path, place in places.items() if path[:1] != (STAGES,)}
-    own = {path[2:]: place for path, place in places.items() if path[:2] == home}
-    own |= {("scenario",): own[TECHNIQUE,]} if (TECHNIQUE,) in own else {}
-    return shared | {path: place for path, place in own.items() if path != (NAME,)}
+    of_base = {path[2:]: place for path, place in places.items() if path[:3] == (STAGES, based, "model")}
+    base = {path: place for path, place in of_base.items() if path[1:2] and path[1] in BASE}
+    own = {path[2:]: place for path, place in places.items() if path[:2] == (STAGES, index) and path[2:] != (NAME,)}
+    if (TECHNIQUE,) in own:
+        own["scenario",] = own[TECHNIQUE,]
+    if technique == PRETRAIN:
+        own = {_renamed(path, ALONE): place for path, place in own.items()}
+    return shared | base | own
+
+
+def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
+    """A path by other names of its beginning."""
+    return next((new + path[len(old) :] for old, new in names.items() if path[: len(old)] == old), path)
 
 
 def filled(stage: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """A stage as it is written, with the defaults of its own sections. own: its recipe with every default."""
-    return {**stage, **{name: own[name] for (name,) in OWN if name in own}}
+    if isinstance(train := own.get(PRETRAIN), Mapping):
+        own = {**own, "train": {name: value for name, value in train.items() if name != "gates"}}
+    return {**stage, **{name: own[name] for name in OWN if name in own}}
 
 
 def path_in(document: Document, index: int, path: Path_) -> Path_:
     """The path, in the whole recipe, of a setting of a stage: its own line, or the one that all stages share."""
+    path = _renamed(path, {new: old for old, new in sorted(ALONE.items(), key=lambda both: -len(both[1]))})
     own = (STAGES, index, *path)
-    return own if path[:1] in OWN or document.lookup(own) is not None else path
+    return own if path[0] in OWN or document.lookup(own) is not None else path
+
+
+def names_base(document: Document, index: int) -> bool:
+    """Whether a stage has a line of its own that names a base model."""
+    return document.lookup((STAGES, index, "model", "base")) is not None
+
+
+def starts(document: Document, index: int) -> bool:
+    """Whether a stage starts from a base model, and not from the model of the stage before."""
+    return index == 0 or names_base(document, index)
 
 
 def found_in(document: Document, index: int, problem: Problem) -> Problem:

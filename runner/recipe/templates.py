@@ -54,7 +54,7 @@ def _parsed(template: str) -> tuple[str, list[str]]:
 
 
 # The settings of a data set that are templates, and those that name a column themselves.
-SETTINGS = ("question", "answer", "prompt", "chosen", "rejected")
+SETTINGS = ("question", "answer", "prompt", "chosen", "rejected", "completion", "label")
 NAMES = ("image_column", "label_column", "column", "text")
 
 

@@ -15,7 +15,7 @@ from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
 from runner.recipe import reading as yaml_file
-from runner.recipe.document import merged
+from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
 from runner.tools.names import listed
@@ -176,20 +176,24 @@ def _elsewhere(key: str, kind: str, part: Schema) -> str:
         return str(says)
     if key == "scenario":
         return f"It is for the scenario {listed(part['x-scenario'])}."
-    other = "delete `songs`" if kind == "songs" else "write another `form`"
+    ways = {"songs": "delete `songs`", "labels": "write another `objective`"}
+    other = "write `objective: kto`" if part["x-rows"] == ["labels"] else ways.get(kind, "write another `form`")
     rows = " and ".join(", ".join(part["x-rows"]).rsplit(", ", 1))
     return f"It is for {rows}. These rows are {kind}. Delete the line, or {other}."
 
 
 def inlined(node: Any) -> Any:
-    """Replaces `$ref: FILE#/NAME` and `$ref: SCENARIO/schema.yaml` by their targets; keys beside `$ref` win."""
+    """Replaces `$ref: FILE#/NAME`, `$ref: SCENARIO/schema.yaml` and, of that, `#/properties/NAME/…` by their targets;
+    keys beside `$ref` win."""
     if isinstance(node, list):
         return [inlined(item) for item in node]
     if not isinstance(node, dict):
         return node
     while "$ref" in node:
         file, _, name = node["$ref"].partition("#/")
-        piece = _pieces()[name] if name else _whole(file.partition("/")[0])
+        whole = not name or name.startswith("properties/")
+        piece = _whole(file.partition("/")[0]) if whole else _pieces()[name]
+        piece = value_at(piece, tuple(name.split("/"))) if whole and name else piece
         node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
     return {key: inlined(value) for key, value in node.items()}
 

@@ -39,6 +39,15 @@ def without_scikit_learn() -> None:
     sys.modules.setdefault("sklearn", cast(Any, None))
 
 
+def without_gpu_kernels() -> None:
+    """Call it before the first model: transformers 5.16 chooses flash-linear-attention's kernels where that package is
+    installed, also without the GPU that they need (Qwen3-Next)."""
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.modules["fla"] = cast(Any, None)
+
+
 def memory_gib() -> float:
     """Main memory in GiB, or the container's limit if that is lower."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from runner.tools import child_process, own_words
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
-from runner.tools.process import hush, without_scikit_learn
+from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.trainer.records import evenly
 
@@ -108,6 +108,7 @@ def load(chat: Chat) -> LoadedModel:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    without_gpu_kernels()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     cuda, trust = torch.cuda.is_available(), {"trust_remote_code": chat.trust_remote_code}
@@ -249,8 +250,9 @@ def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]
     tokenizer = tokenizer_in(run_dir / BEST_MODEL, trust)
     firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
     rows = [row for batch in firsts if batch for row in batch.to_pylist()]
-    # Of preferences, the answer that is learned has a column of its own.
-    texts = chain(taught(rows, tokenizer), (row.get("chosen") or "" for row in rows))
+    # Of preferences, the answer that is learned has a column of its own, unless its label is bad.
+    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
+    texts = chain(taught(rows, tokenizer), preferred)
     return {word for text in texts for word in own_words.words(text)}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.tools import child_process
 from runner.tools.files import read_json, replacing_folder
-from runner.tools.process import hush, without_scikit_learn
+from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 Base = tuple[str, str | None]
@@ -40,6 +40,8 @@ def merge(
     from peft import PeftModel
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    without_gpu_kernels()
 
     base, revision = base_of(adapter, known)
     options: dict[str, Any] = {"revision": revision} if revision else {}

@@ -12,6 +12,7 @@ from axolotl import train as training
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.prompt_strategies.dpo import chat_template as dpo
+from axolotl.prompt_strategies.kto import user_defined as kto
 from axolotl.prompt_strategies.orpo import chat_template as orpo
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
@@ -19,7 +20,7 @@ from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
-from runner.tools import child_process
+from runner.tools import child_process, process
 from runner.trainer import checkpoints, records, results, stopping
 from runner.trainer.records import LOSS, REWARD
 from runner.trainer.settings import RunSettings
@@ -39,6 +40,7 @@ class RecipePlugin(BasePlugin):
     def register(self, cfg: dict[str, Any]) -> None:
         # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA build of torch, which
         # pip installs on Linux, raises if there is no driver.
+        process.without_gpu_kernels()
         if not torch.cuda.is_available():
             trainer.check_cuda_p2p_ib_support = lambda: True
 
@@ -60,6 +62,9 @@ class RecipePlugin(BasePlugin):
         if cfg.rl == "orpo":
             # Its own reading knows one pair of columns and no system prompt in them; DPO's reads the same rows.
             orpo.default = dpo.default
+        if cfg.rl == "kto":
+            # Its own reading knows two fixed templates, and not the model's.
+            kto.default = labelled
         if cfg.rl == "simpo":
             # Axolotl 0.19.0 loads a second model, which this trainer never sees.
             training.setup_reference_model = lambda *args, **kwargs: None
@@ -150,6 +155,18 @@ class RecipePlugin(BasePlugin):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
+
+
+def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
+    """Axolotl's reading of an answer with a label, as DPO's reads a prompt and each of two answers."""
+    read, _ = dpo.default(cfg, dataset_idx)
+
+    def read_one(sample: dict[str, Any], tokenizer: Any = None) -> dict[str, Any]:
+        answer = sample["completion"]
+        both = read({"messages": sample["messages"], "chosen": answer, "rejected": answer}, tokenizer=tokenizer)
+        return {"prompt": both["prompt"], "completion": both["chosen"], "label": sample["label"]}
+
+    return read_one, {"remove_columns": "__all__"}
 
 
 def keep_gradients(model: torch.nn.Module) -> None:

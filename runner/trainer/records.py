@@ -160,16 +160,11 @@ class Summary(Record):
     @property
     def losses(self) -> str:
         """The first and the last validation loss, or reward, in words; empty if there was none."""
-        every = {
-            "validation loss": (self.first_validation_loss, self.last_validation_loss),
-            "mean reward": (self.first_reward, self.last_reward),
-        }
-        known = (
-            f"{name} {first:.3f} → {last:.3f}"
-            for name, (first, last) in every.items()
-            if first is not None and last is not None
-        )
-        return next(known, "")
+        losses = ("validation loss", self.first_validation_loss, self.last_validation_loss)
+        for name, first, last in (losses, ("mean reward", self.first_reward, self.last_reward)):
+            if first is not None and last is not None:
+                return f"{name} {first:.3f} → {last:.3f}"
+        return ""
 
 
 Kind = Literal["conversations", "text", "preferences", "prompts", "images"]

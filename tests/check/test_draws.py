@@ -133,6 +133,8 @@ def refused_in_pods(plan: Plan) -> Iterator[str]:
         scenario, point, function = str(config.get("work", "")).partition(".")
         if point:
             reads(f"{scenarios.packages()[scenario]}.work", function).validate_python(config)
+        if "lengths" in config:
+            reads("runner.parts.pretrain.work", "text").validate_python(config)
         if stage.engine == "images":
             RunSettings.model_validate(config["recipe_runner"])
     yield from ()

@@ -109,6 +109,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "openshift.network.links": RDMA,
     "distribution": {"machines.gpus_per_node": 2},
     "sharding": ZERO3,
+    "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3"},
+    "speed.persistent_workers": {"speed.data_workers": 2},
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},
     "train.vllm_memory": {"train.generator": "vllm"},
@@ -294,6 +296,7 @@ OF_ROWS = {
     "songs": {"sample": ROWS["lora"], "songs": {"count": 100, "instruction": "Instruction", "lyrics": "Label"}},
     "text": {"sample": ROWS["causal-lm"], "form": "text", "validation_share": 0.1},
     "preferences": {"sample": "data/seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
+    "labels": {"sample": "data/labels.jsonl", "form": "preferences"},
     "prompts": {"sample": "data/arithmetic.jsonl", "form": "prompts", "prompt": "[problem]"},
 }
 
@@ -318,6 +321,7 @@ def contexts(scenario: str, recipes: Path) -> list[Context]:
         for rows, data in OF_ROWS.items():
             named = {"hub": "me/rows", "sample": f"{up}{data['sample']}"}
             without = {"train.cross_entropy": None, "train.packing": None, "data": data | named}
+            without |= {"train.objective": "kto"} if rows == "labels" else {}
             without |= {"rewards": {"number": {}} if rows == "prompts" else None, "gates": None}
             changes = [Override(name, None, value, "") for name, value in without.items()]
             found.append(Context(f"{rows} here", override(document, changes)[0], {}))
@@ -434,6 +438,8 @@ def recipes(tmp_path_factory):
     """The starters, and beside their data as much of another name."""
     folder = tmp_path_factory.mktemp("recipes") / "recipes"
     shutil.copytree(ROOT / "recipes", folder)
+    judged = ("prompt", "chosen", "rejected", "completion", "label")
+    (folder / "data" / "labels.jsonl").write_text(json.dumps(dict.fromkeys(judged, "true")) + "\n")
     for name in {*ROWS.values(), *OF_STAGES.values()}:
         shutil.copy(folder / name, folder / beside(Path(name)))
     for length in (512, 1024, 2048):

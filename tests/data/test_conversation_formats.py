@@ -389,10 +389,7 @@ def test_whatever_a_row_holds_it_is_a_conversation_or_named(form, data):
 
 def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     """A domain that marks its last turns and has reasoning, with general rows that have neither."""
-    from pydantic import TypeAdapter
-
-    from runner.parts.pretrain.stages import Mixture
-    from runner.parts.pretrain.work import prepare_mixture
+    from runner.parts.stages.work import mix
 
     sides("columns", "rows.jsonl", tmp_path)
     domain = [
@@ -401,9 +398,8 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     domain += [{"messages": [{"role": "user", "content": "Who?"}, TALK[2]]}]
     own = wanted()["special_tokens"] | {"axolotl": conversation_formats.OWN, "tokens": ()}
     facts = wanted(written(tmp_path, "domain.jsonl", domain), **OPEN) | {"special_tokens": own}
-    mixture = TypeAdapter(Mixture).validate_python(facts | {"train_on": "last", "domain_share": 0.5})
-    _, lines = prepare_mixture(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)
-    assert any(line.startswith("mixed") for line in lines)
+    prepare(facts | {"train_on": "last"}, tmp_path / "own", tokenizer_for=lambda texts: None)
+    assert mix(tmp_path / "own", tmp_path / "out", tmp_path / "mixed", 0.5, 42).startswith("mixed")
     rows = [row["messages"] for row in table(tmp_path / "mixed", "train")]
     assert {row[0]["training"] for row in rows} == {None, False}
     assert all(set(turn) >= {"role", "content", "training"} for row in rows for turn in row)

@@ -17,6 +17,7 @@ from runner.parts.jobs import kubernetes
 from runner.parts.pretrain import cleaning
 from runner.parts.pretrain.stages import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
+from runner.recipe.templates import NoText
 from runner.run.stage_folder import inputs
 from runner.scenarios import prepare, translate
 from tests.conftest import ROOT
@@ -380,7 +381,7 @@ def test_axolotl_tokenises_in_as_many_processes_as_are_worth_their_start(tmp_pat
     assert tokenizers.processes({"datasets": config["test_datasets"]}, 8) == 0
 
 
-def test_answers_that_are_turns_give_their_text(tmp_path):
+def test_answers_that_are_turns_give_their_text(golden_message):
     """The forms of TRL: a prompt in turns, or in the turns before the answers."""
     one = conversation_formats.PreferenceSet(
         hub=None,
@@ -394,11 +395,54 @@ def test_answers_that_are_turns_give_their_text(tmp_path):
     )
     asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here. "}
     bad = {"role": "assistant", "content": "No."}
-    wished = conversation_formats.Preference("Where?", "Here.", "No.")
-    assert one.preference({"prompt": "Where?", "chosen": [good], "rejected": [bad]}) == wished
-    assert one.preference({"prompt": [asked], "chosen": [good], "rejected": [bad]}) == wished
+    turn = conversation_formats.Turn("user", "Where?")
+    wished = conversation_formats.Preference((turn,), "Here.", "No.")
+    assert one.item({"prompt": "Where?", "chosen": [good], "rejected": [bad]}) == wished
+    assert one.item({"prompt": [asked], "chosen": [good], "rejected": [bad]}) == wished
     implicit = replace(one, prompt="[chosen]")
-    assert implicit.preference({"chosen": [asked, good], "rejected": [asked, bad]}) == wished
-    several = implicit.preference({"chosen": [asked, good, asked, good], "rejected": [asked, bad]})
-    assert several == "`chosen` has 2 turns of the user, but needs one"
-    assert one.preference({"prompt": "Where?", "chosen": [good], "rejected": [good]}) == "both answers are the same"
+    assert implicit.item({"chosen": [asked, good], "rejected": [asked, bad]}) == wished
+    whole = implicit.item(
+        {"chosen": [asked, good, asked, good], "rejected": [asked, good, asked, bad], "system": "Hm."}
+    )
+    assert [turn.content for turn in whole.prompt] == ["Hm.", "Where?", "Here.", "Where?"]
+    assert (whole.chosen, whole.rejected, whole.group) == ("Here.", "No.", wished.group)
+    assert one.item({"prompt": "Where?", "chosen": [good], "rejected": [good]}) == "both answers are the same"
+    wrong = [
+        (implicit, {"chosen": [asked, good, asked, good], "rejected": [asked, bad]}),
+        (one, {"prompt": [asked, good], "chosen": [good], "rejected": [bad]}),
+        (one, {"prompt": "Where?", "chosen": [asked], "rejected": [bad]}),
+        (one, {"prompt": "Where?", "chosen": [good | {"name": "Ann"}], "rejected": [bad]}),
+    ]
+    said = []
+    for rows, row in wrong:
+        with pytest.raises(NoText) as reason:
+            rows.item(row)
+        said.append(str(reason.value))
+    golden_message("\n".join(said))
+
+
+def test_an_answer_with_a_label_is_found_by_the_columns_of_its_row(golden_message):
+    """TRL's forms, and those that Axolotl has for KTO."""
+    one = conversation_formats.LabelSet(
+        **dict.fromkeys(("hub", "revision", "subset", "split")), path="x", completion="[completion]", label="[label]"
+    )
+    asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
+    turn = conversation_formats.Turn("user", "Where?")
+    wished = conversation_formats.Labelled((turn,), "Here.", True)
+    for row in (
+        {"prompt": "Where?", "completion": "Here.", "label": True},
+        {"prompt": [asked], "completion": [good], "label": "TRUE"},
+        {"instruction": "Where?", "completion": "Here. ", "label": 1, "system": None},
+        {"question": "Where?", "completion": "Here.", "label": "yes", "system": ""},
+        {"completion": [asked, good], "label": 1.0, "rating": 5},
+        {"prompt": "Where?", "completion": json.dumps([good]), "label": "1"},
+    ):
+        assert one.item(row) == wished
+    told = one.item({"system": "Be brief.", "prompt": "Where?", "completion": "Here.", "label": "false"})
+    assert told.prompt[0] == ("system", "Be brief.", "") and told.label is False
+    assert one.item({"prompt": "Where?", "completion": " ", "label": True}) == "a part is empty"
+    with pytest.raises(KeyError, match="label"):
+        one.item({"prompt": "Where?", "completion": "Here."})
+    with pytest.raises(NoText) as said:
+        one.item({"prompt": "Where?", "completion": "Here.", "label": "perhaps"})
+    golden_message(str(said.value))

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -33,17 +34,20 @@ def main(run: Path) -> None:
             turn = message if isinstance(message, dict) else {"role": "assistant", "content": message}
             return tokenizer.apply_chat_template([*row["messages"], turn], tokenize=False)[len(prompt) :].rstrip()
 
+        if "label" in row:
+            return {"prompt": prompt, "completion": answer(row["completion"]), "label": row["label"]}
         return {"prompt": prompt, "chosen": answer(row["chosen"]), "rejected": answer(row["rejected"])}
 
     # Axolotl shuffles rows once, before the Trainer does.
     rows = rows.map(texts, remove_columns=rows.column_names).shuffle(seed=told["seed"])
     batch = told["micro_batch_size"] * told["gradient_accumulation_steps"]
     steps = len(rows) * told["num_epochs"] // batch
+    warmup = int(0.03 * steps)
     numbers = {
         "per_device_train_batch_size": told["micro_batch_size"],
         "gradient_accumulation_steps": told["gradient_accumulation_steps"],
         "num_train_epochs": told["num_epochs"],
-        "warmup_steps": int(0.03 * steps),
+        "warmup_steps": 2 if warmup == 1 else warmup,  # Axolotl makes two of one
         "lr_scheduler_type": told["lr_scheduler"],
         "optim": told["optimizer"],
         "max_length": told["sequence_len"],
@@ -52,10 +56,14 @@ def main(run: Path) -> None:
         **{"output_dir": str(run / "plain"), "logging_steps": 1, "report_to": [], "save_strategy": "no"},
         **{"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "disable_tqdm": True},
     }
-    trainer_class, config = ORPOTrainer, ORPOConfig
+    trainer_class, config = {
+        **{"orpo": (ORPOTrainer, ORPOConfig), "simpo": (CPOTrainer, CPOConfig)},
+        **{"dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig)},
+    }[told["rl"]]
     if told["rl"] == "simpo":
-        trainer_class, config = CPOTrainer, CPOConfig
         numbers |= {"loss_type": "simpo", "cpo_alpha": 0.0, "simpo_gamma": told["simpo_gamma"]}
+    if told["rl"] == "kto":
+        numbers |= {"desirable_weight": 1.0, "undesirable_weight": told["kto_undesirable_weight"]}
     model = AutoModelForCausalLM.from_pretrained(run / "base_model", attn_implementation="sdpa")
     trainer = trainer_class(model=model, args=config(**numbers), train_dataset=rows, processing_class=tokenizer)
     trainer.train()

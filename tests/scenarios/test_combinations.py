@@ -1,5 +1,6 @@
 """Every technique on every kind of rows, at every place: checked, planned, accepted by Axolotl and, with a twin, trained."""
 
+import json
 import shutil
 from itertools import product
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from runner import catalog, scenarios
 from runner.check.validate import examine, load
-from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, PROMPTS, SONGS, TEXT
+from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT
 from runner.render import emit
 from runner.scenarios.targets import place
 from runner.tools.text import yaml_text
@@ -27,6 +28,7 @@ ROWS = {
     CONVERSATIONS: {"path": "survival-sample.jsonl", "question": "[question]", "answer": "[answer]"},
     SONGS: {"path": "lyrics-sample.jsonl", "songs": {"count": 120, "instruction": "Instruction", "lyrics": "Label"}},
     PREFERENCES: {"path": "seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
+    LABELS: {"path": "labels.jsonl", "form": "preferences", "label": "[label]"},
     PROMPTS: {"path": "arithmetic.jsonl", "form": "prompts", "prompt": "[problem]"},
     TEXT: {"path": "gemma-sample.txt", "form": "text", "validation_share": 0.1},
 }
@@ -52,9 +54,23 @@ TRAINED = [
 ]
 
 
+def rows_in(folder: Path, name: str) -> None:
+    """A file of rows: a sample, or its pairs of answers as answers with labels."""
+    if name != ROWS[LABELS]["path"]:
+        shutil.copy(SAMPLES / name, folder)
+        return
+    pairs = [json.loads(line) for line in (SAMPLES / ROWS[PREFERENCES]["path"]).read_text("utf-8").splitlines()]
+    rows = [
+        {"prompt": pair["question"], "completion": pair[answer], "label": answer == "chosen"}
+        for pair in pairs
+        for answer in ("chosen", "rejected")
+    ]
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
 def written(folder: Path, technique: str, rows: str, where: str = "here") -> Path:
     data = ROWS[rows]
-    shutil.copy(SAMPLES / data["path"], folder)
+    rows_in(folder, data["path"])
     recipe = {
         "name": "cell",
         "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
@@ -86,9 +102,9 @@ def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, t
     assert unknown_keys(dict(stage.config)) == []
     assert checked.get("adapter") == {"lora": "lora", "qlora": "qlora"}.get(technique)
     assert bool(checked.get("unfrozen_parameters")) == (technique == "last-layers")
-    named = {TEXT: "", PROMPTS: "", PREFERENCES: "chat_template.default"}
+    named = {TEXT: "", PROMPTS: "", PREFERENCES: "chat_template.default", LABELS: "user_defined.default"}
     assert checked["datasets"][0]["type"] == named.get(rows, "chat_template")
-    assert checked.get("rl") == {PREFERENCES: "dpo", PROMPTS: "grpo"}.get(rows)
+    assert checked.get("rl") == {PREFERENCES: "dpo", LABELS: "kto", PROMPTS: "grpo"}.get(rows)
 
 
 @pytest.mark.parametrize(("technique", "rows"), TRAINED)
@@ -106,6 +122,7 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
 
     def rows(**data: object) -> str:
         recipe = {"name": "cell", "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"}, **TECHNIQUES[technique]}
+        recipe |= {"rewards": {"number": {}}} if data.get("form") == PROMPTS else {}
         path = tmp_path / "cell.yaml"
         path.write_text(yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8")
         return load(path, look=False)[0].rows
@@ -117,6 +134,8 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
     assert rows(hub="me/rows", form="messages") == CONVERSATIONS
     assert rows(hub="me/rows", chosen="[better]") == PREFERENCES
     assert rows(hub="me/rows", form="preferences") == PREFERENCES
+    assert rows(hub="me/rows", form="preferences", label="[good]") == LABELS
+    assert rows(sets=[{"hub": "me/rows", "completion": "[answer]"}]) == LABELS
     assert rows(hub="me/rows", form="prompts", answer="[result]") == PROMPTS
     assert rows(hub="me/rows", songs={"count": 5}) == SONGS
     assert rows(hub="me/rows") == (TEXT if technique == "causal-lm" else CONVERSATIONS)
@@ -132,10 +151,11 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
         ("full", {**ROWS[SONGS], "form": "messages"}),
         ("lora", {**ROWS[PREFERENCES], "train_on": "all"}),
         ("full", {**ROWS[PROMPTS], "chosen": "[answer]"}),
+        ("lora", {**ROWS[LABELS], "chosen": "[good]"}),
     ],
 )
 def test_a_line_for_other_rows_is_refused(technique, data, tmp_path, golden_message):
-    shutil.copy(SAMPLES / data["path"], tmp_path)
+    rows_in(tmp_path, data["path"])
     recipe = {"name": "cell", "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"}, **TECHNIQUES[technique]}
     path = tmp_path / "cell.yaml"
     path.write_text(yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8")

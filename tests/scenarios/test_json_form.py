@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import get_type_hints
 
 import pytest
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from runner import data, parts
 from runner.check.validate import load
-from runner.parts.pretrain import work
+from runner.parts.pretrain import stages, work
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from tests.conftest import STARTERS
@@ -25,11 +25,11 @@ def readers(stage):
     """The functions that read a stage's settings, each with the JSON that it is given."""
     if stage.data:
         yield importlib.import_module(MODULES[stage.data["kind"]]).prepare, stage.data
-    if str(stage.config.get("work")).startswith("pipeline."):
-        # What every such stage has besides is not for them.
-        others = ("run_dir", "proofs", "proven_for")
-        config = {name: value for name, value in stage.config.items() if name not in others}
-        yield getattr(work, config["work"].removeprefix("pipeline.")), config
+    for function, kind in ((work.text, stages.Data), (work.init, stages.FirstWeights)):
+        own = {field.name for field in fields(kind)}
+        if own <= stage.config.keys():
+            # What such a stage has besides is not for them.
+            yield function, {name: value for name, value in stage.config.items() if name in own}
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)

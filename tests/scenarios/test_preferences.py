@@ -12,7 +12,7 @@ from runner.check.validate import examine, load
 from runner.parts.planner import duration, state
 from runner.parts.planner.workload import Workload, from_stage
 from runner.recipe.overrides import from_options
-from runner.recipe.recipe import PREFERENCES
+from runner.recipe.recipe import LABELS, PREFERENCES
 from runner.scenarios.targets import place
 from runner.tools.files import read_record
 from tests.catalog.axolotls_own import unknown_keys, validated
@@ -53,6 +53,53 @@ def test_the_plan_has_one_model_and_one_forward_pass_fewer(tmp_path):
     assert max(duration.computing(one, gpu) for one in (orpo, simpo)) < 0.9 * duration.computing(dpo, gpu)
 
 
+def test_labels_are_planned_and_weighed(tmp_path):
+    """Two models, one answer a row, and three more forward passes: of KTO's mismatched answers, and of the first model."""
+    path, gpu = written(tmp_path, "full", LABELS), catalog.gpu("NVIDIA-L40S")
+    config, kto = workload(path, "train.kto_undesirable_weight=1.5")
+    checked = validated(config, gpu, 1)
+    assert unknown_keys(config) == [] and checked["remove_unused_columns"] is False
+    assert (checked["kto_desirable_weight"], checked["kto_undesirable_weight"]) == (1.0, 1.5)
+    assert state.held(kto).weights == 2 * state.weights_of(kto) and kto.answers == 1
+    _, dpo = workload(written(tmp_path, "full", PREFERENCES), "train.micro_batch_size=2")
+    assert dpo.micro_batch_size * dpo.answers == kto.micro_batch_size == 4
+    assert duration.computing(kto, gpu) > 1.3 * duration.computing(dpo, gpu)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        (LABELS, ("train.objective=dpo",)),
+        (LABELS, ("train.micro_batch_size=1",)),
+        (LABELS, ("train.kto_desirable_weight=0",)),
+        (PREFERENCES, ("train.objective=kto",)),
+        (PREFERENCES, ("train.objective=orpo", "train.kto_desirable_weight=2")),
+        (PREFERENCES, ("train.adapter=qlora", "machines.gpus_per_node=2", "distribution=fsdp")),
+        (LABELS, ("train.adapter=qlora", "machines.gpus_per_node=2", "distribution=fsdp")),
+    ],
+    ids=lambda part: ", ".join(part) if isinstance(part, tuple) else part,
+)
+def test_what_makes_no_sense_is_refused_with_a_sentence(rows, options, tmp_path, golden_message):
+    path = written(tmp_path, "lora", rows)
+    golden_message([one for one in examine(path, from_options(list(options))) if one.severity == "error"])
+
+
+def test_a_base_in_4_bits_and_preferences_are_split_by_zero(tmp_path):
+    path = written(tmp_path, "qlora", PREFERENCES)
+    for options in (["distribution=zero2"], ["distribution=fsdp", "train.objective=simpo"], ["distribution=ddp"]):
+        found = examine(path, from_options(["machines.gpus_per_node=2", *options]))
+        assert [one.message for one in found if one.severity == "error"] == []
+
+
+def test_orpo_has_its_own_learning_rate(tmp_path):
+    rates = {"full": (5e-7, 8e-6, 1e-6), "lora": (5e-6, 8e-5, 1e-5)}
+    for technique, (usual, orpo, kto) in rates.items():
+        path = written(tmp_path, technique, PREFERENCES)
+        rate = [workload(path, f"train.objective={name}")[0]["learning_rate"] for name in ("dpo", "simpo", "orpo")]
+        assert rate == [usual, usual, orpo]
+        assert workload(written(tmp_path, technique, LABELS))[0]["learning_rate"] == kto
+
+
 def test_a_margin_belongs_to_simpo_alone(tmp_path, golden_message):
     path = written(tmp_path, "lora", PREFERENCES)
     found = examine(path, from_options(["train.objective=orpo", "train.simpo_margin=0.5"]))
@@ -63,10 +110,11 @@ def test_a_margin_belongs_to_simpo_alone(tmp_path, golden_message):
 
 @pytest.mark.long
 @pytest.mark.parametrize("technique", ["full", "lora"])
-@pytest.mark.parametrize("objective", ["orpo", "simpo"])
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo", "kto"])
 def test_each_step_of_a_rehearsal_has_the_loss_of_trls_own_trainer(objective, technique, tmp_path, recipe_command):
-    path, run = written(tmp_path, technique, PREFERENCES), tmp_path / "run"
-    path.write_text(path.read_text("utf-8") + f"train: {{objective: {objective}}}\n", encoding="utf-8")
+    path, run = written(tmp_path, technique, LABELS if objective == "kto" else PREFERENCES), tmp_path / "run"
+    more = ", kto_undesirable_weight: 1.5" if objective == "kto" else ""
+    path.write_text(path.read_text("utf-8") + f"train: {{objective: {objective}{more}}}\n", encoding="utf-8")
     done = recipe_command("rehearse", path, "--out", run, env={"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     proof = read_record(run / "proof.json")

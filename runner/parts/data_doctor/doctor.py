@@ -18,6 +18,8 @@ SHORT = 10
 BEGINNING_WORDS = 3
 BEGINNING_SHARE = 0.2
 FEW = 20
+# If fewer answers have a label, it hardly counts beside the other.
+RARE = 1 / 3
 # A text of fewer characters tells no language, and one that is less sure than that is not counted.
 SENTENCE = 40
 SURE = 0.99
@@ -25,11 +27,18 @@ SURE = 0.99
 
 @dataclass(frozen=True)
 class ExaminedRow:
-    """line: of the file. text: all of the row. answer: what is learned; None if that is the text, as in documents."""
+    """line: of the file. text: all of the row. answer: what is learned; None if that is the text, as in documents.
+    label: whether the answer is good; None without a label."""
 
     line: Where
     text: str
     answer: str | None
+    label: bool | None = None
+
+    @property
+    def wanted(self) -> str | None:
+        """The answer, unless the model should avoid it."""
+        return None if self.label is False else self.answer
 
 
 @dataclass
@@ -43,12 +52,12 @@ class Examiner:
     characters: int = 0
     held: list[tuple[int, ExaminedRow]] = field(default_factory=list)
 
-    def add(self, line: Where, text: str, answer: str | None = None) -> None:
+    def add(self, line: Where, text: str, answer: str | None = None, label: bool | None = None) -> None:
         self.of += 1
         place = data_sets.hash_64(text)
         if place >= self.limit:
             return
-        self.held.append((place, ExaminedRow(line, text, answer)))
+        self.held.append((place, ExaminedRow(line, text, answer, label)))
         self.characters += len(text)
         while self.characters > data_sets.MOST_CHARACTERS and len(self.held) > 1:
             self.limit //= 2
@@ -78,13 +87,14 @@ def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterato
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     few = f"of fewer than {SHORT} characters"
     write_out = "Write longer ones, or delete them, unless you want a label or a number."
-    answers = [row.line for row in rows if row.answer is not None and len(row.answer) < SHORT]
+    answers = [row.line for row in rows if row.wanted is not None and len(row.wanted) < SHORT]
     yield from _named("short answers", answers, few, write_out)
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
     yield from _named("short texts", texts, few, write_out)
     said = "are exact copies of an earlier row"
     yield from _named("exact duplicates", _repeated(rows), said, "Each is trained again. Delete them.")
     yield from one_sided(rows)
+    yield from labels([row for row in rows if row.label is not None])
     yield from personal(rows)
 
 
@@ -103,9 +113,9 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     beginnings: dict[str, list[Where]] = {}
     answers = 0
     for row in rows:
-        if row.answer is not None:
+        if row.wanted is not None:
             answers += 1
-            words = row.answer.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
+            words = row.wanted.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
             beginnings.setdefault(" ".join(words), []).append(row.line)
     for beginning, lines in beginnings.items():
         if answers >= FEW and len(lines) > BEGINNING_SHARE * answers:
@@ -113,6 +123,26 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
             said = f"begin with “{shown[:60]}”, {len(lines) / answers:.0%} of all"
             remedy = "The model will start every answer like this. Vary the openings, or remove them."
             yield from _named("one-sided answers", lines, said, remedy)
+
+
+def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
+    """Labels that are rare, with the weight that makes up for it (arXiv 2402.01306, equation 8), and answers with both."""
+    good = sum(row.label is True for row in rows)
+    rare, setting, most = good, "kto_desirable_weight", 4 / 3
+    if good > len(rows) - good:
+        rare, setting, most = len(rows) - good, "kto_undesirable_weight", 3 / 4
+    if 0 < rare < RARE * len(rows):
+        lines = [row.line for row in rows if (row.label is True) == (rare == good)]
+        low, high = sorted(((len(rows) - rare) / rare, most * (len(rows) - rare) / rare))
+        said = f"answers are {'good' if rare == good else 'bad'}, {rare / len(rows):.0%} of all"
+        remedy = f"Write `{setting}` from {low:.3g} to {high:.3g}, or add such answers."
+        yield from _named("one-sided labels", lines, said, remedy)
+    seen: dict[str, set[bool | None]] = {}
+    for row in rows:
+        seen.setdefault(row.text, set()).add(row.label)
+    both = [row.line for row in rows if len(seen[row.text]) > 1]
+    remedy = "Training raises and lowers them at once. Keep the row that is right."
+    yield from _named("both labels", both, "have an answer that another row labels the other way", remedy)
 
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:

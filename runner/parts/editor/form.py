@@ -56,12 +56,15 @@ def sections(document: Document) -> list[Section]:
     whole = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
     parts: dict[Path_, Mapping[str, Any]] = {(): whole}
     parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
+    entry = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
     for name, index, one in stages.documents(document):
-        entry = schema["properties"][stages.STAGES]["items"]
-        of_technique = by_schema.schema(one.data["scenario"])["properties"]
-        known = {
-            key: part if key == "model" else of_technique.get(key, part) for key, part in entry["properties"].items()
-        }
+        known, scenario = dict[str, Mapping[str, Any]](), one.data["scenario"]
+        for key, part in entry["properties"].items():
+            own = by_schema.part(scenario, setting(stages.alone((key,), one)))
+            if key == "model":
+                own = {**part, "properties": {n: p for n, p in part["properties"].items() if n in own["properties"]}}
+            if own or key in (stages.NAME, stages.TECHNIQUE):
+                known[key] = own or part
         parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
     return [
         Section(

@@ -218,9 +218,7 @@ def _part(text: str, path: Path_) -> Mapping[str, Any]:
         part = by_schema.schema(named[1])
     if path == ("scenario",):
         return {**part["properties"]["scenario"], "enum": names}
-    for key in path:
-        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
-    return part
+    return by_schema.below(part, path)
 
 
 def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[str]]:

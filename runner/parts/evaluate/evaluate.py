@@ -27,7 +27,10 @@ from runner.trainer import records
 from runner.trainer.records import Summary
 
 # What training itself measures, by the kind of rows.
-BY_TRAINING = {"preferences": ("validation_loss", *PREFERRED), "prompts": (REWARD,)}
+BY_TRAINING = {
+    **dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)),
+    "prompts": (REWARD,),
+}
 SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
 
 

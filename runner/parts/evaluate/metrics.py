@@ -101,6 +101,7 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
     own = {
         "preferences": ("validation_loss", *PREFERRED, RISE),
+        "labels": ("validation_loss", PREFERRED[1], RISE),  # TRL 1.9 counts no pairs of answers with labels
         "prompts": (REWARD, *(f"{REWARD}.{name}" for name in what.asked)),
     }.get(what.kind, (*HELD_OUT, RISE))
     answers = [ACCURACY, *(f"{ACCURACY}.{name}" for name in what.asked)] if what.kind == "chat" else []
@@ -143,6 +144,9 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce, and a number that the metric can be."""
     tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
     before: list[str] = []
+    for one in recipe.earlier:
+        for what in scenarios.measurable(one).values() if any(written_gates(one)) else ():
+            before = producible(what, tasks)
     for section, what in scenarios.measurable(recipe).items():
         before = known[section] = producible(what, tasks, before)
     for place, text in written_gates(recipe):

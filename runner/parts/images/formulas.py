@@ -78,7 +78,7 @@ def convolutions(work: Images) -> Iterator[Convolution]:
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormulas:
     """The formulas for a stage, from the config of the image trainer."""
     model, trainer = stage.config["model"], stage.config["trainer"]
-    facts = catalog.dataset(stage.data.get("hub") or "") or {}
+    facts = catalog.dataset(stage.data.get("hub"))
     work = Images(
         machines=stage.machines,
         **model,

@@ -142,7 +142,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         if there != stated:
             message = f"`{folder}` has {there} folders of images, one for each class, but `classes` is {stated}."
             yield recipe.problem("model.classes", message, f"Write `classes: {there}`.", mending=there)
-    elif data.hub and not data.path and (there := (catalog.dataset(data.hub) or {}).get("classes", stated)) != stated:
+    elif data.hub and not data.path and (there := catalog.dataset(data.hub).get("classes", stated)) != stated:
         message = f"`{data.hub}` has {there} classes, but `classes` is {stated}."
         yield recipe.problem("model.classes", message, f"Write `classes: {there}`.")
 

@@ -317,11 +317,11 @@ def updating(workload: Workload, gpu: Gpu) -> float:
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:
-    """Seconds of a step's micro batches; in preference training also of the reference model."""
+    """Seconds of a step's micro batches; in preference training also of what it compares with."""
     at_once = workload.micro_batch_size * workload.answers
     micro = pass_seconds(workload, gpu, at_once)
-    if workload.objective == "dpo":
-        micro += pass_seconds(workload, gpu, at_once, training=False)
+    if workload.passes_beside:
+        micro += workload.passes_beside * pass_seconds(workload, gpu, at_once, training=False)
     answering = writing(workload, gpu, workload.micro_batch_size * workload.accumulation)
     return micro * workload.accumulation + answering
 
@@ -433,5 +433,5 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
     batch_seconds += writing(workload, gpu, rows)
-    models = 2 if workload.objective == "dpo" else 1  # the reference model reads the same
-    return times_in(workload.evaluation_steps, workload, steps) + 1, models * batches * batch_seconds
+    passes = 1 + workload.passes_beside
+    return times_in(workload.evaluation_steps, workload, steps) + 1, passes * batches * batch_seconds

@@ -17,7 +17,7 @@ from runner.parts.planner import constants, published_runs
 from runner.parts.planner import row_counts as counted
 from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
-from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
+from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network, times_in
@@ -252,7 +252,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
-    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=", ".join(FAMILIES)))
+    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=", ".join(WITH_FORMULAS)))
 
 
 # The hint for a problem that several lines of a recipe cause together.

@@ -160,6 +160,7 @@ class LanguageFormulas:
 
     @property
     def counts(self) -> Counts:
+        parameters.family(self.work.model)
         return Counts(parameters.total(self.work.model), parameters.trainable(self.work), parameters.adapter(self.work))
 
     @property

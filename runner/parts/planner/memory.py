@@ -265,7 +265,7 @@ def adapter_alone(workload: Workload) -> bool:
 def _gathered_at_loss(workload: Workload, state: State) -> int:
     """Gathered weights at the loss. The piece of a layer remains until the next one is gathered, which an adapter's
     matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
-    if workload.sharding == "fsdp" and workload.answers > 1:
+    if workload.sharding == "fsdp" and workload.objective != "sft":
         return 0
     return state.root if adapter_alone(workload) else state.gathered
 
@@ -275,7 +275,7 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     and copied out of it; the former again when the backward pass begins, because `reshard_after_forward` splits them
     after the forward pass. In addition there is what the loss keeps for its own backward pass."""
     logits = FULL * tokens * workload.model.vocab_size
-    if workload.objective == "dpo":  # the second model's
+    if workload.passes_beside:  # the second model's
         yield Moment("forward", base, there, kept, logits, state.gathered)
     else:
         yield Moment("forward", base, there, parameters.boundary(workload) * tokens, 0, state.gathered)
@@ -325,9 +325,10 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     if workload.objective != "sft":
         # Of DPO, TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward,
         # the logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves. ORPO and SimPO
-        # have one model, whose logits are in both precisions, and ORPO also the log-softmax of the chosen answers.
-        # GRPO's are those of the answer alone.
-        held_by = {"orpo": (5, 2.0), "simpo": (4, 1.5), "grpo": (4, 1.5)}.get(workload.objective, (4, 3.0))
+        # have one model, whose logits are in both precisions, and ORPO also the log-softmax of the chosen answers. KTO
+        # copies those of a label, and their answers again. GRPO's are those of the answer alone.
+        single = {"orpo": (5, 2.0), "simpo": (4, 1.5), "grpo": (4, 1.5)}
+        held_by = {**single, "kto": (4, 4.0)}.get(workload.objective, (4, 3.0))
         return round(held_by[not training] * FULL * words)
     if way == "cut" or (way == "fused" and training):
         wide = workload.widths.linear
@@ -392,7 +393,7 @@ def evaluation(workload: Workload, state: State) -> int:
     # Weights are gathered into one piece and copied out of it, which the next layer's comes beside; those outside the
     # layers with the first layer's, in preference training beside the first model's logits.
     piece = 0 if adapter_alone(workload) else state.layer
-    there = FULL * tokens * workload.model.vocab_size if workload.objective == "dpo" else 0
+    there = FULL * tokens * workload.model.vocab_size if workload.passes_beside else 0
     return base + max(
         _gathered_at_loss(workload, state) + at_loss + edge,
         state.gathered + piece + layer + 4 * edge,

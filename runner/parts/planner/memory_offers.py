@@ -69,7 +69,8 @@ def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Adv
     kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
     if lines.find("micro_batch_size"):
         names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")
-        batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in splits(work, True)]
+        several = (split for split in splits(work, True) if split[0] > 1 or work.objective != "kto")
+        batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in several]
         kinds.append((whole, [Advice(dict(zip(names, split, strict=True)), each) for split, each in batches]))
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
         powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
@@ -113,10 +114,10 @@ def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     """The largest smaller model of the catalog that fits; one with a stricter licence only where no other does."""
-    if not lines.find("base"):
+    if not lines.find("base") or lines.recipe.pretrained:
         return
     others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
-    others = [other for other in others if other.model_type in parameters.FAMILIES]
+    others = [other for other in others if other.model_type in parameters.WITH_FORMULAS]
     size, half = parameters.total(workload.model), workload.precision == "fp16"
     smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
     for other in sorted(smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))):

@@ -1,8 +1,8 @@
 """Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass, from its sizes
 alone."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import prod
 
@@ -16,7 +16,8 @@ class Family:
     """What one architecture adds to the LLaMA layer (families.toml in the catalog).
 
     fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads;
-    joint_norms: each over all heads at once. norms: norms of a layer.
+    joint_norms: each over all heads at once. norms: norms of a layer. layer, dense: shapes where it has another layer, whose
+    memory and time have no formulas. experts: weights of experts in a layer.
     """
 
     fused: bool = False
@@ -24,9 +25,18 @@ class Family:
     head_norms: bool = False
     joint_norms: bool = False
     norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm")
+    final_norm: str = "norm"
+    layer: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    dense: str = ""
+    experts: Sequence[str] = ()
 
 
-FAMILIES = {name: Family(**facts) for name, facts in catalog.table("families").items()}
+_FIELDS = {one.name for one in fields(Family)}
+FAMILIES = {
+    name: Family(**{key: value for key, value in facts.items() if key in _FIELDS})
+    for name, facts in catalog.table("families").items()
+}
+WITH_FORMULAS = tuple(name for name, kind in FAMILIES.items() if not kind.layer)
 
 
 class UnknownArchitecture(Exception):
@@ -34,10 +44,28 @@ class UnknownArchitecture(Exception):
 
 
 def family(model: Model) -> Family:
-    """The architecture of a model. Raises UnknownArchitecture if none of that type is known."""
-    if model.model_type not in FAMILIES:
+    """The architecture of a model. Raises UnknownArchitecture if there are no formulas for models of that type."""
+    if model.model_type not in WITH_FORMULAS:
         raise UnknownArchitecture(model.model_type)
     return FAMILIES[model.model_type]
+
+
+def _kinds(model: Model, kind: Family, index: int) -> Iterator[str]:
+    """What a layer is, as the keys of `layer` in families.toml."""
+    yield "every"
+    if types := model.own.get("layer_types"):
+        # Granite's older name, and that of all others.
+        yield {"mamba": "linear_attention", "attention": "full_attention"}.get(types[index], types[index])
+    yield "dense" if index < model.own.get(kind.dense, 0) else "sparse"
+
+
+def _size(model: Model, own: Mapping[str, int], text: str) -> int:
+    """A size of a weight: a sum of products of counts and settings."""
+
+    def value(word: str) -> int:
+        return int(word if word.isdigit() else own[word] if word in own else getattr(model, word))
+
+    return sum(prod(value(word.strip()) for word in part.split("*")) for part in text.split("+"))
 
 
 def linear(model: Model) -> dict[str, tuple[int, int]]:
@@ -63,8 +91,20 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
 
 
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of one transformer layer's parameters."""
-    kind, at = family(model), f"{model.layers_path}.{index}"
+    """Names and shapes of one transformer layer's parameters. Raises UnknownArchitecture if those of its type, or of a
+    model without all of its settings, are unknown."""
+    kind, at = FAMILIES.get(model.model_type, Family()), f"{model.layers_path}.{index}"
+    if kind.layer:
+        try:
+            own = model.own
+            for part in _kinds(model, kind, index):
+                for name, sizes in kind.layer.get(part, {}).items():
+                    shape = tuple(_size(model, own, size) for size in sizes.split(","))
+                    if all(shape):
+                        yield f"{at}.{name}", shape
+        except (AttributeError, IndexError):
+            raise UnknownArchitecture(model.model_type) from None
+        return
     for name, (fan_in, fan_out) in linear(model).items():
         path = model.linear_path(index, name)
         yield f"{path}.weight", (fan_out, fan_in)
@@ -83,7 +123,7 @@ def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
     for index in range(model.num_hidden_layers):
         yield from layer(model, index)
     root = model.layers_path.rpartition(".")[0]
-    yield f"{root}.norm.weight", (model.hidden_size,)
+    yield f"{root}.{FAMILIES[model.model_type].final_norm}.weight", (model.hidden_size,)
     if not model.tied:
         yield model.lm_head, (model.vocab_size, model.hidden_size)
 
@@ -139,12 +179,33 @@ def total(model: Model) -> int:
 
 
 def adapter(workload: Workload) -> int:
-    """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1), and
-    with DoRA one more for each output."""
+    """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1), as much
+    for each expert, and with DoRA one more for each output."""
     if not (one := workload.adapter):
         return 0
-    shapes = [shape for name, shape in linear(workload.model).items() if name in one.targets]
-    return sum(one.rank * sum(shape) + one.dora * shape[1] for shape in shapes) * workload.model.num_hidden_layers
+    return sum(
+        prod(shape[:-2]) * (one.rank * sum(shape[-2:]) + one.dora * shape[0]) for shape in adapted(workload.model, one)
+    )
+
+
+@lru_cache(maxsize=256)
+def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
+    """The shapes of all weights beside which an adapter has matrices."""
+    every = [one for index in range(model.num_hidden_layers) for one in layer(model, index)]
+    return tuple(shape for name, shape in every if _has(adapter, name, len(shape)))
+
+
+def _has(adapter: Adapter, name: str, dimensions: int) -> bool:
+    *_, module, own = name.split(".")
+    if dimensions == 2 and own == "weight":
+        return module in adapter.targets
+    return dimensions == 3 and name.endswith(adapter.parameters)
+
+
+def of_experts(model: Model) -> int:
+    """Numbers in the experts of a model; 0 if it has none."""
+    experts = tuple(FAMILIES[model.model_type].experts)
+    return sum(prod(shape) for name, shape in named(model) if experts and name.endswith(experts))
 
 
 def trainable(workload: Workload) -> int:

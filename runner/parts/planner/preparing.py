@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from runner import catalog
 from runner.parts.planner import storage
-from runner.parts.planner.row_counts import catalogued
 from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
@@ -61,7 +60,7 @@ def _text(recipe: Recipe) -> float:
     """10^6 bytes of all documents that are read; 0 if those of one data set are unknown."""
     sizes = []
     for one in (one for home, one in recipe.data_sets() if home[0] == "data"):
-        file, facts = recipe.folder / (one.get("path") or ""), catalogued(one) or {}
+        file, facts = recipe.folder / (one.get("path") or ""), catalog.dataset_of(one)
         rows = facts.get("rows", 0) * (one.get("share") or 1)
         size = min(rows, one.get("limit") or rows) * facts.get("characters", 0)
         sizes.append(file.stat().st_size if file.is_file() else size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -16,7 +17,6 @@ from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
-from runner.scenarios.contract import Rule
 from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
 MARKS_A_DOCUMENT = 1
+# Where the rows of a data set come from.
+SOURCE = ("hub", "revision", "subset", "split", "path")
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,10 @@ def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: in
     if source is None:
         return known(data, run_dir and run_dir / "data", given, samples)
     own = known(data, run_dir and run_dir / "data" / stage.name, given, samples)
-    if (share := data.get("domain_share")) and own.training and not given:
-        return _mixed(own, own.training, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
+    if (drawn := source.get("earlier_rows", {}).get(stage.name)) and own.training and not given:
+        name = drawn["of"]
+        others = known(source[name], run_dir and run_dir / "data" / name)
+        return _mixed(own, own.training, others, drawn["share"], name)
     return own
 
 
@@ -71,15 +75,15 @@ def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mappi
     return None, stage.data
 
 
-def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
-    """A domain's `training` rows, with general ones from SFT's until the domain's part is `share`."""
-    lacking = round(training * (1 - share) / share)
-    added = min(lacking, general.training or lacking)
-    lengths = domain.lengths
-    if lengths and general.lengths:
-        lengths = Lengths.mixed([(training, lengths), (added, general.lengths)])
-    whole = f"{domain.source}, {added:,} of them SFT's"
-    return Rows(training + added, domain.validation, lengths, whole, *_longest([domain, general]))
+def _mixed(own: Rows, training: int, earlier: Rows, share: float, name: str) -> Rows:
+    """A stage's own `training` rows, with rows of an earlier stage until these are a `share` of all. name: of that stage."""
+    lacking = round(training * share / (1 - share))
+    added = min(lacking, earlier.training or lacking)
+    lengths = own.lengths
+    if lengths and earlier.lengths:
+        lengths = Lengths.mixed([(training, lengths), (added, earlier.lengths)])
+    whole = f"{own.source}, {added:,} of them from `{name}`"
+    return Rows(training + added, own.validation, lengths, whole, *_longest([own, earlier]))
 
 
 def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
@@ -151,7 +155,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
     rows = Rows()
     if path := one.get("path"):
         rows = _local(Path(path), one, data) if folder else rows
-    elif facts := catalogued(one):
+    elif facts := catalog.dataset_of(one):
         lengths, source = of_catalog(facts, data), "the catalog of data sets"
         longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
@@ -165,17 +169,12 @@ def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | No
     """The rows of a data set, or of a split of it, that only measure the validation loss; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
-    return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
+    return catalog.dataset_of(one).get(f"{one.get('split')}_rows")
 
 
 def _split(known: Rows, rows: int, share: float, source: str) -> Rows:
     validation = round(rows * share)
     return replace(known, training=rows - validation, validation=validation, source=source)
-
-
-def catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    hub, subset = data.get("hub") or "", data.get("subset")
-    return catalog.dataset(f"{hub}:{subset}" if subset else hub)
 
 
 def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
@@ -205,10 +204,12 @@ def _tokens(text: str) -> float:
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows of a file or a folder as the preparers read it."""
     from runner.data import row_files, rows
+    from runner.data.conversation_formats import PROMPTS
 
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
+    columns += [*PROMPTS, "system"] if {"chosen", "completion"} & one.keys() else []
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
@@ -252,16 +253,21 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
         if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
             yield _tokens(words) + 2 * MARKS_A_TURN
         return
-    asked = one.get("question") or one.get("prompt")
+    if {"chosen", "completion"} & one.keys():
+        from runner.data.conversation_formats import LabelSet, PreferenceSet
+
+        judged: Any = LabelSet if "completion" in one else PreferenceSet
+        with suppress(KeyError, templates.NoText):
+            if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):
+                before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.prompt)
+                answers = (answer for answer in list(vars(item).values())[1:] if isinstance(answer, str))
+                yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
+        return
     # Of prompts, the reference answer is for rewards alone.
-    taken = ("chosen", "rejected") if one.get("prompt") else ("answer",)
-    answers = [one[name] for name in taken if one.get(name)]
-    if asked or answers:
-        try:
-            for answer in answers or [""]:
-                yield _tokens(templates.fill(f"{asked or ''}{answer}", row)) + 2 * MARKS_A_TURN
-        except (KeyError, templates.NoText):
-            return
+    if asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
+        with suppress(KeyError, templates.NoText):
+            whole = templates.fill(asked, row)
+            yield _tokens(whole) + 2 * MARKS_A_TURN
         return
     form = one.get("form")
     needed = templates.FORMS.get(form or "") or next(
@@ -295,7 +301,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
             continue
         for _, one in sets_of(home, section):
-            lengths = of_catalog(catalogued(one) or {}, one)
+            lengths = of_catalog(catalog.dataset_of(one), one)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
                 yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
 
@@ -320,7 +326,3 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
             message = f"`{file}` has {there}. Training and validation need more."
             hint = f"Add {unit}s. A hundred are a good start."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
-
-
-RULES: tuple[Rule, ...] = (rows_left_out,)
-FILE_RULES: tuple[Rule, ...] = (enough_rows,)

@@ -116,7 +116,7 @@ def _zero(workload: Workload, stage: int) -> State:
 
 def reference(workload: Workload) -> int:
     """The frozen model that preference training compares with; an adapter is switched off instead (TRL 1.9)."""
-    return weights_of(workload) if workload.objective == "dpo" and not workload.adapter else 0
+    return weights_of(workload) if workload.passes_beside and not workload.adapter else 0
 
 
 def four_bit(workload: Workload) -> bool:

@@ -128,8 +128,9 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     most, stage, gpu = forecast.most_row_tokens, forecast.stage, forecast.gpu
     if most is None or gpu is None or (forecast.rows.longest and forecast.never_fits):
         return []
-    source, data = row_counts.source_of(plan, stage)
-    folders = [stage.name, *(["sft"] if data.get("domain_share") else [])] if source else [""]
+    source = row_counts.source_of(plan, stage)[0]
+    drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
+    folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
     why = (
         f"Stage `{stage.name}` takes {forecast.workload.micro_batch_size} rows at once: rows of full length need "
         f"{units.both(forecast.with_longest(0).memory.total)} on each GPU, and {gpu.title} has {units.both(usable(gpu))} to use."

@@ -83,7 +83,7 @@ class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
 
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314). dora: whether it also
-    learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353).
+    learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights.
     """
 
     rank: int
@@ -91,6 +91,7 @@ class Adapter:
     dropout: float = 0.0
     four_bit: bool = False
     dora: bool = False
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,9 +190,9 @@ class Workload(Run):
     together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
     needed again within this many numbers; group: numbers that a step of its optimizer works through at a time. All as
     DeepSpeed has them. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at
-    all) or chunked. objective: sft, or dpo, orpo or simpo of preferences, or grpo of own answers. generations: these to each
-    prompt; generated: the most tokens of one, of which each is assumed to have as many; by_vllm: the share of a GPU that vLLM
-    takes to write them, 0 for transformers. packing: rows fill the length; evaluation_packing: in
+    all) or chunked. objective: sft, or dpo, orpo, simpo or kto of preferences, or grpo of own answers. generations: these to
+    each prompt; generated: the most tokens of one, of which each is assumed to have as many; by_vllm: the share of a GPU that
+    vLLM takes to write them, 0 for transformers. packing: rows fill the length; evaluation_packing: in
     evaluation too. several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
     batch are one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of
     the longest one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward
@@ -257,7 +258,13 @@ class Workload(Run):
     def answers(self) -> int:
         """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL
         1.9)."""
-        return 2 if self.objective not in ("sft", "grpo") else 1
+        return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
+
+    @property
+    def passes_beside(self) -> int:
+        """Forward passes over a row without gradients, of the first model or of other answers to the same prompt: KTO
+        has both answers of the first model, and the other one of its own (TRL 1.9, trainer/kto_trainer.py)."""
+        return {"dpo": 1, "kto": 3}.get(self.objective, 0)
 
     @property
     def whole_logits(self) -> bool:
@@ -356,7 +363,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         **_zero_sizes(zero),
         fused_loss=next((loss for loss, setting in losses.items() if config.get(setting)), "none"),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
-        objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "grpo") else "dpo",
+        objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
         generations=generations,
         generated=generated,
         by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0) if own.get("use_vllm") else 0.0,
@@ -392,6 +399,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         dropout=float(config.get("lora_dropout") or 0),
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
         dora=bool(config.get("peft_use_dora")),
+        parameters=tuple(config.get("lora_target_parameters") or ()),
     )
 
 

@@ -4,7 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    needs=("data_doctor",),
+    needs=("data_doctor", "stages"),
     scenarios={"pipeline": ""},
     hooks={"blocks": "training.load", "callbacks": "training.callbacks"},
 )

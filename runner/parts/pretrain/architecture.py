@@ -1,10 +1,11 @@
-"""The architecture that a pipeline recipe describes: its facts and its size."""
+"""The architecture that a pipeline recipe describes: its facts and its size; its stages, and what they compute in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runner import catalog
 from runner.catalog import Model
 from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
 
@@ -29,6 +30,8 @@ def model_facts(settings: Settings) -> Model:
         tied=shape.tied,
         layer_class="LlamaDecoderLayer",
         linear=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        usual_glu=True,
+        chat_template="chatml",
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         parameters=parameters(shape),
@@ -85,3 +88,31 @@ def curriculum(recipe: Recipe) -> list[Length]:
         lengths.append(Length(f"pretrain-{part.sequence_len}", part.sequence_len, first, last))
         first = last
     return lengths
+
+
+# Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
+# whose products FP8 would have to convert again at every step.
+FP8_STAGES = ("pretrain", "sft")
+
+
+def precision_of(recipe: Recipe, kind: str) -> str:
+    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the recipe's GPU."""
+    section = recipe.settings.get(kind)
+    stated = (section and section.get("precision")) or recipe.model.precision
+    if stated == "fp32":
+        return "fp32"
+    gpu = catalog.gpu(recipe.machines.gpu)
+    can = kind in FP8_STAGES and (stated == "fp8" or (gpu is not None and gpu.fp8))
+    if stated in ("auto", "fp8") and can:
+        return "fp8"
+    return gpu.precision(fp16=False) if gpu and stated == "auto" else "bf16"
+
+
+def compile_mode(recipe: Recipe, kind: str) -> str | None:
+    """The mode of torch.compile; None leaves it out. Autotuning pays on Hopper; under FP8 its search gains nothing."""
+    stated = recipe.speed.compile
+    if stated != "auto":
+        return None if stated == "off" else stated
+    gpu = catalog.gpu(recipe.machines.gpu)
+    hopper = gpu is not None and gpu.capability[0] == 9
+    return "max-autotune" if hopper and precision_of(recipe, kind) != "fp8" else "default"

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from runner.parts.pretrain.architecture import AFTER, TRAINED
-from runner.parts.pretrain.translation import compile_mode
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
@@ -99,7 +98,7 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
         if stage == "lora":
             yield from rehearsal.narrow("lora.", section.rank, section.alpha)
         if "packing" in section:
-            yield rehearsal.packing(recipe, stage, section, compile_mode(recipe, stage) is not None)
+            yield rehearsal.packing(recipe, stage, section)
         # The intervals that the twin has without these lines are for as few rows as it has.
         own = ("save_steps",) if stage == "dpo" else ("eval_steps", "save_steps")
         yield from (substitute(f"{stage}.{name}", None, ROWS) for name in own if name in section)

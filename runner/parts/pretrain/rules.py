@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.parts.pretrain.architecture import AFTER, curriculum, trained_names, warmup_steps
-from runner.parts.pretrain.translation import FP8_STAGES
+from runner.parts.pretrain.architecture import AFTER, FP8_STAGES, curriculum, trained_names, warmup_steps
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import listed, longest_job_name
@@ -60,7 +59,7 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
 def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
     gpu = catalog.gpu(recipe.machines.gpu)
     for home in ("model", *FP8_STAGES):
-        if recipe.settings[home].get("precision") == "fp8" and gpu and not gpu.fp8:
+        if (recipe.settings.get(home) or {}).get("precision") == "fp8" and gpu and not gpu.fp8:
             message = f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
             hint = f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`."
             yield recipe.problem((home, "precision"), message, hint)
@@ -122,7 +121,7 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
         hint = "Lower `min_words`, or raise `max_words`."
         yield recipe.problem("data.min_words", message, hint)
     # A document of 1,000 tokens is a long one on the web.
-    tokens = sum(length.tokens(common.effective_batch_size(recipe, pretrain)) for length in curriculum(recipe))
+    tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
         message = f"{pretrain.steps:,} steps read {tokens:,} tokens, but {limit:,} documents have about {limit * 1000:,}. Each would be read about {tokens // (limit * 1000):,} times."
         hint = "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual."

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
-from runner import catalog
-from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.data_sets import DataSet, DataSets
 from runner.parts.pretrain.architecture import parameters
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Dpo, Lora, Sft
-
-    Section = Sft | Dpo | Lora
-
-Rows = TypeVar("Rows", bound=DataSets)
 
 # What ends a document, and a text that a model continues with.
 END_OF_TEXT = "<|endoftext|>"
@@ -27,10 +18,6 @@ END_OF_TEXT = "<|endoftext|>"
 PARTS = {
     "tokenizer": ("text", "tokenizer"),
     "blocks": ("text", "tokenizer", "lengths"),
-    "sft": ("text", "tokenizer", "sft"),
-    "dpo": ("dpo",),
-    # A part of its rows are those of SFT.
-    "lora": ("text", "tokenizer", "sft", "lora"),
 }
 
 
@@ -47,24 +34,14 @@ class Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Clean text, tokenizer, blocks for each context length, and the rows of later stages, in the folder `out`.
-    lengths: tokens of a block, and tokens that training reads of that length."""
+    """Clean text, tokenizer, and blocks for each context length, in the folder `out`. lengths: tokens of a block, and
+    tokens that training reads of that length."""
 
-    work: Literal["pipeline.data"] = "pipeline.data"
     out: str
     text: Corpus
     tokenizer: Tokenizer
     lengths: tuple[tuple[int, int], ...]
-    sft: ChatData
-    dpo: Preferences
     cleaning: Cleaning
-    lora: Mixture | None
-
-    @property
-    def rows(self) -> dict[str, ChatData | Preferences]:
-        """The rows of the stages after pretraining, by stage."""
-        rows = {"sft": self.sft, "dpo": self.dpo, "lora": self.lora}
-        return {stage: asked for stage, asked in rows.items() if asked}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +60,9 @@ class FirstWeights:
 
 def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
     """lengths: as of Data."""
-    data, chosen, lora = recipe.data, recipe.tokenizer, recipe.lora
+    data, chosen = recipe.data, recipe.tokenizer
     local = chosen.base and (recipe.folder / chosen.base).is_dir()
     instead = {"sets": ()} if data.packed else {}
-
-    def rows(kind: type[Rows], section: Section, **own: Any) -> Rows:
-        template = catalog.chat_template("chatml")
-        own |= {"special_tokens": template, "sequence_len": section.sequence_len}
-        return common.rows(kind, recipe, place, section.data, **own)
-
     return Data(
         out=place.data_dir,
         text=common.rows(Corpus, recipe, place, data, packed=common.data_file(recipe, place, data.packed), **instead),
@@ -102,10 +73,7 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
             most=recipe.model.vocabulary,
         ),
         lengths=lengths,
-        sft=rows(ChatData, recipe.sft),
-        dpo=rows(Preferences, recipe.dpo),
         cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **data.cleaning.plain()),
-        lora=rows(Mixture, lora, domain_share=lora.domain_share) if lora else None,
     )
 
 
@@ -155,13 +123,6 @@ class Corpus(DataSets):
     deduplicate: Literal["near", "exact", "off"]
     validation_share: float
     max_lost_share: float = 0.01
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mixture(ChatData):
-    """A domain's conversations. domain_share: of the training rows, above 0 and up to 1."""
-
-    domain_share: float
 
 
 @dataclass(frozen=True, kw_only=True)

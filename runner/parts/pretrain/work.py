@@ -1,27 +1,20 @@
-"""The stages of a pipeline that train nothing. `data` makes a tokenizer, blocks of each context length as `.npy` files
-that training maps into memory, and the rows of the later stages. Conversations of a domain are mixed with general ones,
-so that learning the one does not forget the other. `init` draws the first weights."""
+"""What a pretraining needs before it starts: `text` makes a tokenizer, and blocks of each context length as `.npy` files
+that training maps into memory; `init` draws the first weights."""
 
 import os
-import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
 from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.data import RenderedExample, blocks, chat, rows, tokenizers
+from runner.data import RenderedExample, blocks, rows, tokenizers
 from runner.data.data_sets import hash_64
-from runner.data.report import Report, rows_of
-from runner.data.tokenizers import Pretrained, TokenizerFor
-from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Mixture, Tokenizer
+from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Tokenizer
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop
 from runner.tools.process import helping_pod
@@ -33,41 +26,18 @@ Tell = Callable[[str], None]
 TOKENIZER_DOCUMENTS = 1_000_000
 
 
-def data(everything: Data, tell: Tell) -> None:
-    """Prepares everything below `out`. If several pods share the work, the first does all of it, and the others only help
-    to clean."""
+def text(everything: Data, tell: Tell) -> None:
+    """Prepares tokenizer and blocks below `out`. If several pods share the work, the first does all of it, and the others
+    only help to clean."""
     if pod := helping_pod():
         from runner.parts.pretrain import cleaning
 
         cleaning.help_clean(everything.text, Path(everything.out), everything.cleaning)
         tell(f"Pod {pod} has cleaned its part.")
         return
-    lines: list[str] = []
-    for title, part in _parts(everything, Path(everything.out)):
-        lines += [f"{title}:", *(f"  {line}" for line in part)]
-        # Each part is printed as soon as it is complete.
-        tell("\n".join(lines[lines.index(f"{title}:") :]))
+    lines = list(_text(everything, Path(everything.out)))
+    tell("\n".join(["text:", *(f"  {line}" for line in lines)]))
     Path(everything.out, REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """Each part with its report, prepared when it is requested."""
-
-    def tokenizer_for(_: Iterable[str]) -> Any:
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(str(out / "tokenizer"))
-
-    yield "text", _text(everything, out)
-    for stage, wanted in everything.rows.items():
-        # The content of this folder counts too: another tokenizer makes other rows.
-        asked, folder, mixed = replace(wanted, tokenizer=Pretrained(str(out / "tokenizer"))), out / stage, list[str]()
-        if isinstance(asked, Mixture):
-            report, mixed = prepare_mixture(asked, folder, out / "sft" / "train.parquet", tokenizer_for)
-        else:
-            report = chat.prepare(asked, folder, tokenizer_for=tokenizer_for)
-        rows_of(report, asdict(wanted)).write(folder)
-        yield stage, [*report.lines(), *mixed]
 
 
 def _text(everything: Data, out: Path) -> Iterator[str]:
@@ -227,52 +197,19 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
     return report
 
 
-# What Axolotl reads of prepared conversations.
-READ = ("messages", "tools")
-
-
-def prepare_mixture(
-    mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
-) -> tuple[Report, list[str]]:
-    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report,
-    and lines about the mixture. general: Parquet with the general conversations, each drawn at most once."""
-    from datasets import Dataset
-
-    share = mixture.domain_share
-    report = chat.prepare(mixture, out / "domain", tokenizer_for=tokenizer_for)
-    domain, others = (
-        table.select([name for name in READ if name in table.column_names])
-        for table in map(parquet.read_table, (out / "domain" / "train.parquet", general))
-    )
-    count = min(len(others), round(len(domain) * (1 - share) / share))
-    drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
-    # Permissive, because turns of the one may have what those of the other do not.
-    mixed = pa.concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
-    shuffled = Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:]
-    held_out = parquet.read_table(out / "domain" / "validation.parquet")
-    for split, table in (("train", shuffled), ("validation", held_out)):
-        with replacing(out / f"{split}.parquet") as partial:
-            parquet.write_table(table, partial, compression="zstd")
-    short = round(len(domain) * (1 - share) / share) - count
-    return report, [
-        f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
-        *([f"  note: {short:,} general rows are missing for a share of {share:.0%}"] if short else []),
-    ]
-
-
-def _seen(everything: Data) -> dict[str, Iterator[RenderedExample]]:
-    """The rows of each stage; documents before cleaning."""
+def _documents(everything: Data) -> dict[str, Iterator[RenderedExample]]:
+    """Documents before cleaning."""
     documents = (
         RenderedExample.of_document(str(row[one.column]))
         for one in everything.text.sets
         for row in rows.good(one)
         if row.get(one.column)
     )
-    return {"pretrain": documents} | {stage: chat.first(asked) for stage, asked in everything.rows.items()}
+    return {"pretrain": documents}
 
 
 # What shows the rows that a function here prepares (see `runner.scenarios.first`).
-FIRST = {"data": _seen}
+FIRST = {"text": _documents}
 
 
 def init(weights: FirstWeights, tell: Tell) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from runner import catalog
 from runner.catalog import Model
+from runner.catalog.models import of_facts
 from runner.data import tokenizers
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
@@ -28,15 +29,15 @@ Styled = tuple[str, str]  # what it is, and its text
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
     """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is used.
 
-    proofs: `model` and `tokenizer`, as for `prove_config`; `stages`: for each name, the engine's `config` and the
-    folder `out` for the proof.
+    proofs: for each stage by name, the engine's `config`, the folder `out` for the proof and, if its base model does not
+    exist yet, `model` and `tokenizer`, as for `prove_config`.
     """
-    model = twin.read_model(proofs["model"]) if proofs["model"] else None
-    for name, stage in proofs["stages"].items():
+    for name, stage in proofs.items():
         tell(f"Tokenising, and proving what `{name}` will train")
         config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
+        model = of_facts(stage["model"]) if stage.get("model") else None
         try:
-            proven = prove_config(config, Path(stage["out"]), model, proofs["tokenizer"])
+            proven = prove_config(config, Path(stage["out"]), model, stage.get("tokenizer"))
         except Stop as stop:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
         for line in plain(proven):

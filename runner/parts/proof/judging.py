@@ -54,6 +54,9 @@ SHOWN = 60
 # Tokens before and after a difference that a message shows.
 NEAR = 8
 
+# The columns with answers in prepared rows that are no conversations.
+ANSWERS = ("chosen", "rejected", "completion")
+
 Tokens = tuple[int, ...]
 
 
@@ -348,7 +351,7 @@ def batches(files: Iterable[Path], size: int, columns: Sequence[str] = ()) -> It
 
 
 def conversations(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
-    for batch in batches(files, 1000, ("messages", "chosen", "rejected")):
+    for batch in batches(files, 1000, ("messages", *ANSWERS)):
         yield from batch.to_pylist()
 
 
@@ -359,7 +362,7 @@ def words(row: Mapping[str, Any]) -> str:
         for turn in row["messages"]
         if turn["role"] != "system"
     ]
-    return "\n".join([*said, *(same(row[name]) for name in ("chosen", "rejected") if isinstance(row.get(name), str))])
+    return "\n".join([*said, *(same(row[name]) for name in ANSWERS if isinstance(row.get(name), str))])
 
 
 def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:

@@ -29,16 +29,16 @@ from runner.trainer.settings import RunSettings
 # sample misses all of them in one case of 10^13.
 MOST_ROWS = 3000
 BATCHES = 4
-SIDES = ("chosen", "rejected")
 
 
-def _pair(row: Mapping[str, Any]) -> Mapping[str, list[int]]:
-    """A row of preferences in the names of TRL's DPO; its ORPO and CPO keep prompt and answer together, under labels."""
+def _answered(row: Mapping[str, Any]) -> list[list[int]]:
+    """The tokens of a prompt and of each answer to it, of TRL's DPO and KTO; its ORPO and CPO keep prompt and answer
+    together, under labels."""
     if "prompt_ids" in row:
-        return row
+        return [row["prompt_ids"], *(row[name] for side in judging.ANSWERS if (name := f"{side}_ids") in row)]
     start = row["chosen_labels"].count(UNTRAINED)
-    answers = {f"{side}_ids": row[f"{side}_input_ids"][row[f"{side}_labels"].count(UNTRAINED) :] for side in SIDES}
-    return {"prompt_ids": row["chosen_input_ids"][:start], **answers}
+    sides = ((row[f"{side}_input_ids"], row[f"{side}_labels"]) for side in judging.ANSWERS[:2])
+    return [row["chosen_input_ids"][:start], *(tokens[labels.count(UNTRAINED) :] for tokens, labels in sides)]
 
 
 class _Rows:
@@ -201,8 +201,8 @@ class Prover:
 
     def _preferences(self) -> None:
         """Every prompt must be as in inference, and both answers must have an end; counts cut tokens."""
-        dataset, limit = [_pair(row) for row in self.trainer.train_dataset], self.trainer.args.max_length
-        prompts = {tuple(row["prompt_ids"]) for row in dataset}
+        dataset, limit = [_answered(row) for row in self.trainer.train_dataset], self.trainer.args.max_length
+        prompts = {tuple(prompt) for prompt, *_ in dataset}
         asked = 0
         for prepared in self._prepared():
             messages = [*prepared["messages"], {"role": "assistant", "content": ""}]
@@ -214,22 +214,18 @@ class Prover:
                 seen = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
                 self.faults.add("prompt_differs", seen)
         counts: Counter[str] = Counter()
-        for row in dataset:
-            for answer in (row["chosen_ids"], row["rejected_ids"]):
+        for begun, *answers in dataset:
+            for answer in answers:
                 if not answer or answer[-1] not in self.ends:
                     self.faults.add("end_not_trained", f"the last token is {self.reader.words(answer[-1:])}")
-                left = max(0, len(row["prompt_ids"]) + len(answer) - limit) if limit else 0
-                counts["seen"] += len(row["prompt_ids"])
+                left = max(0, len(begun) + len(answer) - limit) if limit else 0
+                counts["seen"] += len(begun)
                 counts["trained"] += len(answer) - left
                 counts["cut"] += left
                 counts["rows_cut"] += left > 0
         shown = [
-            self._shown(
-                number,
-                row["prompt_ids"] + row["chosen_ids"],
-                [False] * len(row["prompt_ids"]) + [True] * len(row["chosen_ids"]),
-            )
-            for number, row in enumerate(islice(dataset, self.settings.proof.show))
+            self._shown(number, begun + answer, [False] * len(begun) + [True] * len(answer))
+            for number, (begun, answer, *_) in enumerate(islice(dataset, self.settings.proof.show))
         ]
         self.facts |= {**counts, "rows": len(dataset), "judged": asked, "shown": tuple(shown)}
 
@@ -280,7 +276,7 @@ class Prover:
         for numbers, batch in made:
             rows = self.engine.rows(numbers)
             if self.kind == "preferences":
-                rows = self._pairs([_pair(row) for row in rows])
+                rows = self._sides([_answered(row) for row in rows])
                 if "chosen_input_ids" in batch:
                     joined = self.trainer.concatenated_inputs(batch, padding_value=self.tokenizer.pad_token_id)
                     batch = {name.removeprefix("concatenated_"): part for name, part in joined.items()}
@@ -291,16 +287,13 @@ class Prover:
             batches += 1
         self.facts |= {"batches": batches, "padding": padding}
 
-    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[judging.Row]:
-        """The rows of a batch of preferences: all better answers, then all worse ones."""
+    def _sides(self, rows: Sequence[list[list[int]]]) -> list[judging.Row]:
+        """The rows of a batch of preferences: all better answers, then all worse ones; or those with a label."""
         limit = self.trainer.args.max_length
         return [
-            {
-                "input_ids": (row["prompt_ids"] + row[answer])[:limit],
-                "labels": ([UNTRAINED] * len(row["prompt_ids"]) + row[answer])[:limit],
-            }
-            for answer in ("chosen_ids", "rejected_ids")
-            for row in rows
+            {"input_ids": (prompt + answer)[:limit], "labels": ([UNTRAINED] * len(prompt) + answer)[:limit]}
+            for side in zip(*(answers for _, *answers in rows), strict=True)
+            for (prompt, *_), answer in zip(rows, side, strict=True)
         ]
 
     def _leaks(self) -> None:

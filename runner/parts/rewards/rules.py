@@ -9,7 +9,8 @@ from typing import Any
 
 from runner.plan import EngineConfig
 from runner.recipe.recipe import Recipe, Settings
-from runner.tools.problem import Problem, Stop
+from runner.tools.names import listed
+from runner.tools.problem import Problem, Stop, worded
 
 FUNCTIONS = f"{__name__.rpartition('.')[0]}.functions"
 LARGEST = 200_000  # bytes of a person's code, which becomes part of the generated files
@@ -41,57 +42,44 @@ def _rewards(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 def some(recipe: Recipe) -> Iterator[Problem]:
     if "rewards" in recipe.settings and not any(rule["weight"] for rule in _rewards(recipe).values()):
-        message = "No reward has a weight, so every answer is worth the same, and nothing would be learned."
-        hint = "Name a reward, for example `exact: {}`, with a weight other than 0."
-        yield recipe.problem("rewards", message, hint, key=True)
+        yield recipe.problem("rewards", *worded("rewards.all-weightless"), key=True)
 
 
 def expressions(recipe: Recipe) -> Iterator[Problem]:
     for name, rule in _rewards(recipe).items():
-        for setting in ("matches", "within"):
-            if (written := rule.get(setting)) is None:
-                continue
-            place = ("rewards", name, setting)
+        for setting in {"matches", "within"} & rule.keys():
             try:
-                groups = re.compile(written).groups
+                groups = re.compile(rule[setting]).groups
             except re.error as error:
-                message = f"`{written}` is not a regular expression: {error.msg}."
-                yield recipe.problem(place, message, "Fix it. A backslash before a character takes it literally.")
-                continue
-            if setting == "within" and groups != 1:
-                message = f"`within` has {groups or 'no'} groups, and one group says which part of the answer counts."
-                hint = "Put that part in parentheses, for example `<answer>(.*)</answer>`; `(?:…)` is no group."
-                yield recipe.problem(place, message, hint)
+                said = worded("rewards.bad-expression", written=rule[setting], error=error)
+            else:
+                if setting == "matches" or groups == 1:
+                    continue
+                said = worded("rewards.groups", groups=groups or "no")
+            yield recipe.problem(("rewards", name, setting), *said)
 
 
 def own_code(recipe: Recipe) -> Iterator[Problem]:
     """A person's code is there, has the hash of the recipe, and defines its function. It is read, and not run."""
     if (rule := _rewards(recipe).get("python")) is None:
         return
-    file, place = Path(recipe.folder / rule["path"]), ("rewards", "python", "path")
+    path, place = rule["path"], ("rewards", "python", "path")
+    file = Path(recipe.folder / path)
     if not file.is_file() or file.stat().st_size > LARGEST:
-        why = f"is larger than {LARGEST:,} bytes" if file.is_file() else "does not exist"
-        yield recipe.problem(
-            place, f"The file `{file}` {why}.", "Name a Python file; the path is relative to the recipe."
-        )
+        yield recipe.problem(place, *worded("rewards.no-file", file=file, largest=LARGEST))
         return
     code = file.read_bytes()
     try:
-        lines = ast.parse(code.decode(), rule["path"]).body
+        lines = ast.parse(code.decode(), path).body
     except (SyntaxError, ValueError) as error:
-        yield recipe.problem(place, f"`{rule['path']}` is not Python: {error}.", "Fix the file.")
+        yield recipe.problem(place, *worded("rewards.no-python", path=path, error=error))
         return
-    actual = hashlib.sha256(code).hexdigest()
-    if actual != rule["sha256"]:
-        message = f"`{rule['path']}` is not the file of this hash. Somebody has changed it, or the hash."
-        hint = f"Read the file. If it is right, write `sha256: {actual}`."
-        yield recipe.problem(("rewards", "python", "sha256"), message, hint)
-    if not any(isinstance(line, ast.FunctionDef) and line.name == rule["function"] for line in lines):
-        named = ", ".join(f"`{line.name}`" for line in lines if isinstance(line, ast.FunctionDef)) or "none"
-        message = f"`{rule['path']}` defines no function `{rule['function']}`. It defines {named}."
-        yield recipe.problem(
-            place, message, "Write `def reward(question, answer, reference):`, or name it in `function`."
-        )
+    if (actual := hashlib.sha256(code).hexdigest()) != rule["sha256"]:
+        yield recipe.problem((*place[:2], "sha256"), *worded("rewards.other-hash", path=path, actual=actual))
+    defined = [line.name for line in lines if isinstance(line, ast.FunctionDef)]
+    if (function := rule["function"]) not in defined:
+        said = worded("rewards.no-function", path=path, function=function, named=listed(defined) or "none")
+        yield recipe.problem(place, *said)
 
 
 RULES = (some, expressions)

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from runner import scenarios
-from runner.data import RenderedExample
+from runner.data import RenderedExample, reading
 from runner.data.report import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.entrypoints import prepare
+from runner.tools.files import replacing
+from runner.tools.process import helping_pod
 
 Tell = Callable[[str], None]
 
 
 def data(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares the rows of each training in a folder of its name; the first brings the model that all start from."""
-    if work["model"]:
-        prepare.fetch_model(work["model"], tell)
-    out, twin = Path(work["out"]), work.get("twin")
+    """Prepares the text and the tokenizer of a model from random weights, and the rows of each training in a folder of its
+    name; a rehearsal makes the twin of each base model, and everything else brings the model."""
+    if "lengths" in work:
+        scenarios.work("pipeline.text")(work, tell)
+        if helping_pod():
+            return
+    out, twins = Path(work["out"]), work.get("twins", {})
     each: list[PreparedRows] = []
+    model = twin = None
     for name, rows in _rows(work).items():
+        model = work["models"].get(name, model)
+        if name in work["models"] and model:
+            prepare.fetch_model(model, tell)
         tell(f"{name}:")
-        one = {**work, "out": str(out / name), "data": rows, "twin": None if each else twin}
-        if twin and each:
+        drawn = work["earlier_rows"].get(name)
+        folder = out / name / "own" if drawn else out / name
+        one = {**work, "out": str(folder), "data": rows, "model": model, "twin": twins.get(name)}
+        if name not in twins and twin:
             # The rows of later stages are read with the words of the same twin.
             one["data"] = rows | {"tokenizer": asdict(Pretrained(twin["folder"], "main", False))}
+        twin = twins.get(name, twin)
         prepare.write_rows(one, lambda line: tell(f"  {line}"))
-        each.append(PreparedRows.read(out / name) or PreparedRows())
+        each.append(PreparedRows.read(folder) or PreparedRows())
+        if drawn:
+            tell(f"  {mix(folder, out / drawn['of'], out / name, drawn['share'], drawn['seed'])}")
+            each[-1].write(out / name)
     drawn = [rows.sampled_from or rows.train_rows + rows.validation_rows for rows in each]
     PreparedRows(
         sum(rows.train_rows for rows in each),
@@ -38,13 +54,42 @@ def data(work: Mapping[str, Any], tell: Tell) -> None:
     ).write(out)
 
 
+# What Axolotl reads of prepared conversations.
+READ = ("messages", "tools")
+
+
+def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
+    """Writes a stage's training rows with those of an earlier stage, each drawn at most once, and its own validation rows;
+    gives a line about the mixture. share: of the earlier rows."""
+    import pyarrow as pa
+    from datasets import Dataset
+    from pyarrow import parquet
+
+    mine, others = (
+        table.select([name for name in READ if name in table.column_names])
+        for table in (parquet.read_table(folder / "train.parquet") for folder in (own, earlier))
+    )
+    wanted = round(len(mine) * share / (1 - share))
+    drawn = sorted(random.Random(seed).sample(range(len(others)), min(len(others), wanted)))
+    # Permissive, because turns of the one may have what those of the other do not.
+    mixed = pa.concat_tables([mine, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
+    shuffled = Dataset(mixed).shuffle(seed=seed).with_format("arrow")[:]
+    for split, table in (("train", shuffled), ("validation", parquet.read_table(own / "validation.parquet"))):
+        with replacing(out / f"{split}.parquet") as partial:
+            parquet.write_table(table, partial, compression="zstd")
+    short = f"; {wanted - len(drawn):,} more are missing for that share" if wanted > len(drawn) else ""
+    return f"{'mixed':<20} {len(mine):>9,}   of its own, {len(drawn):,} of {earlier.name}{short}"
+
+
 def _rows(work: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: dict(part) for name, part in work.items() if isinstance(part, Mapping) and "kind" in part}
 
 
 def _seen(work: Mapping[str, Any]) -> dict[str, Iterator[RenderedExample]]:
-    shown = {name: scenarios.seen(rows) for name, rows in _rows(work).items()}
-    return {name: rows for name, rows in shown.items() if rows}
+    texts: dict[str, Callable[..., Any]] = getattr(scenarios.part("pipeline", "work"), "FIRST", {})
+    shown = reading(texts["text"])(work) if "lengths" in work else {}
+    shown |= {name: rows for name, part in _rows(work).items() if (rows := scenarios.seen(part))}
+    return shown
 
 
 # What shows the rows that a function here prepares (see `runner.scenarios.first`).

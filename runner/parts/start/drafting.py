@@ -75,6 +75,7 @@ SHARED = "/shared/models"
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
 PAIR = ("prompt", BETTER := "chosen", WORSE := "rejected")
+LABELLED = ("completion", "label")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, files are not prepared only to find questions; this many of their rows are read instead.
 LARGE, AMONG = 100_000_000, 50
@@ -113,6 +114,9 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
     """The settings in a section of preferences for its columns. own: templates of the question and both answers; empty
     if a person has not named them yet. Raises Stop if the data has other columns, without `own`."""
     known = {column.lower(): column for column in columns_of(name)}
+    if home == "data" and set(LABELLED) <= set(known) and not any(own):
+        labelled = {f"{home}.{setting}": (f"[{known[setting]}]", "") for setting in LABELLED}
+        return {**labelled, "train.objective": ("kto", "each answer has a label whether it is good")}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
     if known and not all(columns):
@@ -132,7 +136,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
-        known: list[str] = (catalog.dataset(name) or {}).get("columns", [])
+        known: list[str] = catalog.dataset(name).get("columns", [])
         asked = data_sets.DataSource(hub=hub, revision="main", subset=subset or None, split="train", path=None)
         with suppress(data_sets.Unreachable):
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
@@ -247,7 +251,8 @@ class Answers:
     @property
     def names_answers(self) -> bool:
         """Whether the columns say which answer is better, or are unknown."""
-        return not self.columns or {BETTER, WORSE} <= {name.lower() for name in self.columns}
+        known = {name.lower() for name in self.columns}
+        return not known or {BETTER, WORSE} <= known or set(LABELLED) <= known
 
     @property
     def holding_text(self) -> str:
@@ -285,11 +290,17 @@ class Answers:
             said[setting] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
-            form = {"data.form": ("preferences", "a better and a worse answer")}
+            form = {"data.form": ("preferences", "what people think of answers")}
             return said | gone | form | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
+        if self.of.rows in ("questions", "conversations") and set(LABELLED) <= set(self.columns):
+            raise Stop(*worded("start.labels", data=self.data))
         if self.of.rows == "prompts":
-            named = {"prompt": self.question or self.guessed[0], "answer": self.answer or self.guessed[1]}
-            return said | {f"data.{setting}": (text, "") for setting, text in named.items() if text}
+            prompt, right = self.question or self.guessed[0], self.answer or self.guessed[1]
+            said["data.system_prompt"] = (self.starts("data.system_prompt"), "also says where the rewards look")
+            if prompt and right:
+                said["data.prompt"] = (prompt, "what the model is asked")
+                said["data.answer"] = (right, "what the rewards compare with")
+            return said
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
@@ -301,7 +312,7 @@ class Answers:
         if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
-        facts = catalog.dataset(self.data) or {}
+        facts = catalog.dataset(self.data)
         there = DRAWN if on_hub(self.data) else rows.sample(Path(self.data).expanduser()).count
         songs = {name: column.strip("[]") for name, column in (("instruction", question), ("lyrics", answer)) if column}
         songs |= {"instruction_form": self.instruction_form} if self.instruction_form else {}
@@ -642,6 +653,7 @@ def _batch(planned: Planned, least: int) -> list[Override]:
     work = stage.workload
     usual = work.micro_batch_size * work.accumulation
     steps = stage.steps or STEPS
+    least = max(least, 2) if getattr(work, "objective", "") == "kto" else least  # it compares the rows of a micro batch
     wanted = max(least, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
@@ -775,7 +787,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
     """The columns of the new data; none if unknown."""
     if change.path[-1] == "hub":
-        return list((catalog.dataset(change.after) or {}).get("columns", ()))
+        return list(catalog.dataset(change.after).get("columns", ()))
     try:
         return rows.columns(Path(document.file).parent / change.after, section.get("split"))
     except (row_files.Unreadable, OSError, ValueError):

@@ -12,6 +12,7 @@ from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
+from runner.tools.process import without_gpu_kernels
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -38,6 +39,7 @@ def hf_config(workload: Workload) -> Any:
         vocab_size=model.vocab_size,
         max_position_embeddings=max(model.max_position_embeddings, workload.sequence_len),
         tie_word_embeddings=model.tied,
+        **model.own,
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
@@ -75,6 +77,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     stand_ins.register()
+    without_gpu_kernels()
     config = hf_config(workload)
     dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
     attention = workload.attention if real else _attention(workload, config)
@@ -124,6 +127,7 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
         r=adapter.rank,
         lora_dropout=adapter.dropout,
         target_modules=targets,
+        target_parameters=list(adapter.parameters),
         use_dora=adapter.dora,
         task_type="CAUSAL_LM",
     )

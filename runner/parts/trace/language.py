@@ -40,7 +40,7 @@ def measured(
         counts = _counts(model)
         buckets = spread(run, model, mesh)
         in_buckets = sum(map(_size, buckets))
-        if isinstance(run, Workload) and run.objective == "dpo" and not run.adapter:
+        if isinstance(run, Workload) and run.passes_beside and not run.adapter:
             # The frozen model that preference training compares with is split like the trained one.
             reference = build().requires_grad_(False)
             spread(run, reference, mesh)
@@ -120,8 +120,9 @@ def forward(
     if workload.generated:
         logits = output(model, logits_to_keep=workload.generated + 1).logits
         return stand_ins.own_answers(logits, tokens[:, -workload.generated :])
-    if workload.objective == "dpo":
-        return stand_ins.loss(model, reference, output, tokens)
+    if workload.passes_beside:
+        compared = stand_ins.loss if workload.objective == "dpo" else stand_ins.unpaired
+        return compared(model, reference, output, tokens)
     if workload.objective != "sft":
         return stand_ins.alone(workload.objective, output(model).logits, tokens)
     return output(model, labels=tokens)["loss"]

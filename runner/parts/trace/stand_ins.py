@@ -389,18 +389,13 @@ def loss(
 
     reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows,
     length)."""
-    from trl.trainer.utils import entropy_from_logits, selective_log_softmax
-
-    def answers(logits: torch.Tensor) -> torch.Tensor:
-        words = selective_log_softmax(logits[..., :-1, :], tokens[..., 1:])
-        words[torch.zeros_like(words, dtype=torch.bool)] = 0.0  # the question's words do not count
-        return words.sum(dim=1)
+    from trl.trainer.utils import entropy_from_logits
 
     outputs = output(model)
-    own = answers(outputs.logits)
+    own = _answers(outputs.logits, tokens)
     with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
         theirs = output(model if reference is None else reference)
-        base = answers(theirs.logits)
+        base = _answers(theirs.logits, tokens)
     gain = (own - base).chunk(2, dim=0)
     preferred = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
     shifted = outputs.logits[..., :-1, :].detach()
@@ -410,3 +405,40 @@ def loss(
             side.reshape(-1, side.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
         shifted.chunk(2, dim=0)[0].argmax(dim=-1)
     return preferred
+
+
+def unpaired(
+    model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
+) -> torch.Tensor:
+    """KTO's loss over good answers (Ethayarajh et al. 2024, arXiv 2402.01306), in the order of TRL 1.9's `_compute_loss`;
+    bad ones take the same. What is only logged is computed too.
+
+    reference, output: as in `loss`."""
+    from trl.trainer.utils import entropy_from_logits
+
+    first = model if reference is None else reference
+    with torch.no_grad():
+        other = _answers(output(model).logits, tokens)
+    outputs = output(model)
+    own = _answers(outputs.logits, tokens)
+    with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
+        base_other = _answers(output(first).logits, tokens)
+        theirs = output(first)
+        base = _answers(theirs.logits, tokens)
+    kept = (other - base_other).mean().clamp(min=0)
+    losses = 1 - torch.sigmoid(BETA * (own - base - kept))
+    shifted = outputs.logits[:, :-1, :].detach()
+    with torch.no_grad():
+        entropy_from_logits(shifted)
+        good = shifted.index_select(0, torch.arange(len(tokens), device=tokens.device))
+        good.reshape(-1, good.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
+    return losses.mean()
+
+
+def _answers(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The log-probability of each row's answer."""
+    from trl.trainer.utils import selective_log_softmax
+
+    words = selective_log_softmax(logits[..., :-1, :], tokens[..., 1:])
+    words[torch.zeros_like(words, dtype=torch.bool)] = 0.0  # the question's words do not count
+    return words.sum(dim=1)

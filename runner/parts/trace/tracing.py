@@ -46,8 +46,7 @@ def _without_packages() -> Stop:
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model whose architecture the catalog does not contain, by its own `config.json`: in a folder, or
-    the hub's cache.
+    """The trace of a model without formulas: of the catalog, or by its own `config.json` in a folder or the hub's cache.
 
     Raises Stop if that file is not on this machine, transformers would not train the model, or fake tensors cannot
     follow its code.
@@ -58,9 +57,10 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
         from transformers import AutoConfig
 
         from runner.parts.trace import language
-        from runner.parts.trace.building import attentions
+        from runner.parts.trace.building import attentions, hf_config
 
-        config = AutoConfig.from_pretrained(name, local_files_only=True)
+        known = run.model.parameters is not None
+        config = hf_config(run) if known else AutoConfig.from_pretrained(name, local_files_only=True)
     except ImportError:
         raise _without_packages() from None
     except Exception as error:  # each class judges its own settings, in its own way

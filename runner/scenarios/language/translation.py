@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, ChatData, Lyrics, Preferences, Prompts, Songs
+from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Prompts, Songs
 from runner.data.data_sets import DataSets
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
+from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
 from runner.tools.names import listed
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
@@ -55,17 +55,21 @@ def training(recipe: Recipe, place: Place) -> Stage:
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
-    validates, is_text, how = text.validates(recipe), recipe.rows == TEXT, {}
-    if recipe.rows == PREFERENCES:
-        how = axolotl.OBJECTIVES[recipe.train.objective]
-    elif recipe.rows == PROMPTS:
-        how = axolotl.own_answers(recipe)
+    validates, is_text = text.validates(recipe), recipe.rows == TEXT
+    how: EngineConfig = {}
+    if recipe.rows == PROMPTS:
+        how = dict(axolotl.own_answers(recipe))
+    elif "objective" in recipe.train:
+        how = dict(axolotl.OBJECTIVES[recipe.train.objective])
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
+    fast = axolotl.faster(recipe)
+    own = {**how.pop("recipe_runner", {}), **fast.pop("recipe_runner", {})}
     config = {
         **axolotl.model(recipe, place),
         **trained(recipe, place),
         **axolotl.fused(recipe, place),
+        **fast,
         **({} if is_text else axolotl.template(recipe)),
         **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), validates),
         "dataset_prepared_path": place.tokenised_dir,
@@ -74,7 +78,9 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
     }
     if how.get("rl") == "simpo" and "warmup_ratio" in config:
         # Axolotl 0.19.0 refuses it here, although its trainer has it.
-        config["recipe_runner"] = {"warmup_ratio": config.pop("warmup_ratio")}
+        own["warmup_ratio"] = config.pop("warmup_ratio")
+    if own:
+        config["recipe_runner"] = own
     return config
 
 
@@ -87,7 +93,8 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
-    kind = {SONGS: Lyrics, PREFERENCES: Preferences, PROMPTS: Prompts}.get(recipe.rows, ChatData)
+    kinds = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}
+    kind = kinds.get(recipe.rows, ChatData)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
@@ -97,7 +104,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
     # Of a model's own answers, what each reward gives.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe))}
+    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe), recipe.pretrained)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
@@ -115,8 +122,12 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     train, facts = recipe.train, recipe.facts
     # A name that fits no layer of a known model belongs to another one.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
+    experts = list(facts.family.get("experts", ()))
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
+        **({"lora_target_parameters": experts} if train.get("lora_experts") else {}),
+        # Axolotl's code for it is CUDA's.
+        **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
         "lora_target_modules": list(dict.fromkeys(named)),
         **axolotl.lora_kernels(recipe, place),
     }
@@ -162,6 +173,8 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             if found and not some:
                 continue
             message = f"`{recipe.model.base}` has no linear layer `{name}`."
+            if why := facts.family.get("missed", {}).get(name):
+                message = f"`{name}` cannot have an adapter: {why}."
             hint = (
                 f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
@@ -185,10 +198,32 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-def margin(recipe: Recipe) -> Iterator[Problem]:
-    if recipe.train.get("simpo_margin") is not None and recipe.train.objective != "simpo":
-        message = f"With `objective: {recipe.train.objective}` this line has no effect; only SimPO has a margin."
+def preferring(recipe: Recipe) -> Iterator[Problem]:
+    train, objective = recipe.train, recipe.train.get("objective")
+    if train.get("simpo_margin") is not None and objective != "simpo":
+        message = f"With `objective: {objective}` this line has no effect; only SimPO has a margin."
         yield recipe.problem("train.simpo_margin", message, "Write `objective: simpo`, or delete the line.")
+    if objective == "kto" and train.micro_batch_size == 1:
+        message = "KTO compares an answer with the others of its micro batch, and here it is alone (TRL 1.9)."
+        yield recipe.problem("train.micro_batch_size", message, "Write 2 or more.")
+    if objective not in (None, "simpo", "grpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
+        message = f"Axolotl 0.19.0 refuses a base model in 4 bits that FSDP splits for `objective: {objective}`."
+        yield recipe.problem("train.adapter", message, "Write `distribution: zero2` or `ddp`, or `adapter: lora`.")
+
+
+def experts(recipe: Recipe) -> Iterator[Problem]:
+    """Lines about experts need a model with some, and what Axolotl and PEFT can do beside them."""
+    facts, train = recipe.model_facts, recipe.train
+    for line in ("lora_experts", "quantize_experts") if facts else ():
+        if train.get(line) and not (facts and facts.has_experts):
+            message = f"`{recipe.model.base}` has no experts that Axolotl can change, so this line has no effect."
+            yield recipe.problem(f"train.{line}", message, "Delete the line, or use a model with experts.")
+    if train.get("lora_experts") and train.get("lora_dropout"):
+        message = "PEFT's adapter of experts has no dropout, so with `lora_experts` training would not start."
+        yield recipe.problem("train.lora_dropout", message, "Write `lora_dropout: 0`.", mending=0)
+    if train.get("quantize_experts") and train.adapter != "qlora":
+        message = "Experts are in 4 bits only beside `adapter: qlora`."
+        yield recipe.problem("train.quantize_experts", message, "Write `adapter: qlora`, or delete the line.")
 
 
 def decay(recipe: Recipe) -> Iterator[Problem]:
@@ -197,27 +232,37 @@ def decay(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
 
 
+def products(recipe: Recipe) -> Iterator[Problem]:
+    """Products in 8 bits need a GPU that has them, and weights in bf16."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    if not (recipe.settings.get("speed") or {}).get("fp8"):
+        return
+    if recipe.model.precision != "bf16":
+        message = f"Products in 8 bits need `precision: bf16`, and `precision` is {recipe.model.precision}."
+        yield recipe.problem("speed.fp8", message, "Delete one of the two lines.")
+    elif gpu and not gpu.fp8:
+        message = f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
+        yield recipe.problem("speed.fp8", message, "Delete the line, or name an H100 or newer.")
+
+
 def answers(recipe: Recipe) -> Iterator[Problem]:
     """What a model that learns from its own answers needs: rewards, whole groups of answers in a step, and room."""
     if recipe.rows != PROMPTS:
         return
     train, rows = recipe.train, common.effective_batch_size(recipe)
     if "rewards" not in recipe.settings:
-        message = "`form: prompts` trains on the model's own answers, and nothing says what an answer is worth."
-        hint = "Add a section `rewards`, for example `rewards: {exact: {}}`."
-        yield recipe.problem("data.form", message, hint)
+        yield recipe.problem("data.form", *worded("scenarios.no-rewards"))
     if rows % train.generations:
-        message = (
-            f"A step has {rows:,} answers, which is no multiple of the {train.generations:,} answers to each prompt."
-        )
-        hint = "A step has `micro_batch_size` × `gradient_accumulation_steps` × GPUs answers. Change one of them, or `generations`."
-        yield recipe.problem("train.generations", message, hint)
-    if train.answer_tokens >= recipe.model.sequence_len:
-        message = f"Answers of {train.answer_tokens:,} tokens leave no room for a prompt in {recipe.model.sequence_len:,} tokens."
-        yield recipe.problem("train.answer_tokens", message, "Lower it, or raise `model.sequence_len`.")
+        said = worded("scenarios.odd-groups", rows=rows, generations=train.generations)
+        yield recipe.problem("train.generations", *said)
+    if train.answer_tokens >= (most := recipe.model.sequence_len):
+        yield recipe.problem("train.answer_tokens", *worded("scenarios.no-room", most=most))
 
 
-RULES = (answers, layers, trained_layers, decay, margin, text.one_validation, common.cadence_rule(text.validates))
+RULES = (
+    *(answers, layers, products, trained_layers, experts, decay, preferring, text.one_validation),
+    common.cadence_rule(text.validates),
+)
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

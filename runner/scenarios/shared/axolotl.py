@@ -12,7 +12,7 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Place, Stage
-from runner.recipe.recipe import PREFERENCES, PROMPTS, TEXT, Recipe, Settings
+from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
@@ -44,6 +44,13 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
         settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if chosen.trust_remote_code:
         settings["trust_remote_code"] = True
+    if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
+        # Their kernels only run a model; to train, its experts become plain numbers.
+        unpacked = {
+            "model_quantization_config": "Mxfp4Config",
+            "model_quantization_config_kwargs": {"dequantize": True},
+        }
+        settings |= unpacked
     return settings
 
 
@@ -75,19 +82,39 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     return config
 
 
-def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
+def compiles(recipe: Recipe) -> bool:
+    speed = recipe.settings.get("speed")
+    return speed is not None and speed.get("compile", "off") != "off"
+
+
+def faster(recipe: Recipe) -> EngineConfig:
+    """The section `speed` of a recipe of one stage."""
+    if not (speed := recipe.settings.get("speed")):
+        return {}
+    config: EngineConfig = dict(speed.for_axolotl)
+    if speed.get("fp8") and sharding.by_fsdp(recipe):
+        # Shards travel as 8-bit numbers, half the bytes of bf16.
+        config["fp8_enable_fsdp_float8_all_gather"] = True
+    if compiles(recipe):
+        config |= {"torch_compile": True, "torch_compile_mode": speed["compile"]}
+    if speed.get("persistent_workers") and speed.get("data_workers"):
+        config["recipe_runner"] = {"persistent_workers": True}
+    return config
+
+
+def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths;
-    on a processor a mask does. compiled: whether the stage is compiled for the shapes that it meets; every joined
-    batch has another."""
+    on a processor a mask does. Not if the stage is compiled for the shapes that it meets; every joined batch has
+    another."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     able = recipe.model.attention == FLASH or not accelerator
-    return able and not compiled and section["micro_batch_size"] > 1
+    return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 
-def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> EngineConfig:
-    """How short rows are handled. section, compiled: as in `joins_rows`."""
-    joined = joins_rows(recipe, section, place.accelerator, compiled)
+def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
+    """How short rows are handled. section: with `packing`."""
+    joined = joins_rows(recipe, section, place.accelerator)
     if section["packing"] == "pack":
         # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
         # would leave out the last rows of the other, which may be all of them.
@@ -141,6 +168,9 @@ def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates:
         reads = {"type": ""}
     elif rows == PREFERENCES:
         reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
+    elif rows == LABELS:
+        # Axolotl 0.19.0 knows no template for them; the runner's plugin reads them.
+        reads = {"type": "user_defined.default"}
     else:
         every = sorted(set(conversation_formats.ROLES.values()))
         reads["roles_to_train"] = every if train_on == "all" else ["assistant"]
@@ -161,6 +191,7 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
     "orpo": {"rl": "orpo"},
     # Without this, TRL 1.9 adds a loss of the chosen answer's words, which SimPO has not.
     "simpo": {"rl": "simpo", "cpo_alpha": 0.0},
+    "kto": {"rl": "kto", "remove_unused_columns": False},
 }
 
 
@@ -223,7 +254,7 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
     }
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
     raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
-    fp32 = raises and master_weights(recipe, recipe.model.precision, adapter=False) == "fp32"
+    fp32 = raises and master_weights(recipe, recipe.model.precision) == "fp32"
     return {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
@@ -249,10 +280,10 @@ def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Sta
     )
 
 
-def master_weights(recipe: Recipe, precision: str, adapter: bool) -> Literal["fp32", "bf16"]:
-    """The format of the stored weights: of a whole model, or of the frozen ones beside an adapter. precision: of the
-    computation; torch unscales fp16's gradients only in fp32."""
-    return "bf16" if precision in ("bf16", "fp8") and (adapter or recipe.model.master_weights == "bf16") else "fp32"
+def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
+    """The format of a whole model's stored weights. precision: of the computation; torch unscales fp16's gradients only in
+    fp32."""
+    return "bf16" if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16" else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:

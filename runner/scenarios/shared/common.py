@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from runner import catalog, parts
-from runner.catalog import Model, hardware
+from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.data import tokenizers
 from runner.data.conversation_formats import ChatSet, stated
@@ -33,7 +34,7 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
@@ -41,9 +42,7 @@ from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Dpo, Lora, Openshift, Pretrain, Sft, Train
-
-    Section = Train | Pretrain | Sft | Dpo | Lora
+    from runner.recipe.sections import Openshift
 
 Made = TypeVar("Made")
 
@@ -55,26 +54,25 @@ KEEPS_THE_HIGHEST = {"load_best_model_at_end": True, "metric_for_best_model": "e
 # How a stage is measured, by the rows that it learns from.
 MEASURED_AS: dict[str, Kind] = {
     **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},
-    **{PREFERENCES: "preferences", PROMPTS: "prompts"},
+    **{PREFERENCES: "preferences", LABELS: "labels", PROMPTS: "prompts"},
 }
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
 FETCHING = "model"
 
 
-def learning_rate(recipe: Recipe, section: Section | None = None) -> float:
+def learning_rate(recipe: Recipe) -> float:
     """The optimizer's learning rate; linear scaling multiplies it by the world size (Goyal et al. 2017, arXiv
-    1706.02677, section 2.1). section: of the training, here and below `train` by default."""
-    section = section or recipe.train
+    1706.02677, section 2.1)."""
+    section = recipe.training
     scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
     return float(f"{section.learning_rate * scale:.12g}")
 
 
-def effective_batch_size(recipe: Recipe, section: Section | None = None) -> int:
+def effective_batch_size(recipe: Recipe) -> int:
     """Rows behind one optimizer step: micro batch × accumulation × world size."""
-    section = section or recipe.train
-    rows: int = section.micro_batch_size * section.gradient_accumulation_steps
+    rows: int = recipe.training.micro_batch_size * recipe.training.gradient_accumulation_steps
     return rows * world_size(recipe)
 
 
@@ -114,23 +112,22 @@ def gib(stated: str | None) -> float | None:
     return units.size(stated) / GIB if stated else None
 
 
-def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
-    """`/dev/shm` of a machine, GiB: a quarter of its memory, at most `most`, for NCCL and data loaders."""
-    return min(most, max(1, int(runs_on.memory_gib // 4)))
+def shared_memory_gib(runs_on: Machines) -> int:
+    """`/dev/shm` of a machine, GiB: a quarter of its memory, at most 8 for each GPU, for NCCL and data loaders."""
+    return min(8 * max(1, runs_on.gpus_per_node), max(1, int(runs_on.memory_gib // 4)))
 
 
-def batch_facts(recipe: Recipe, section: Section | None = None) -> Mapping[str, float]:
+def batch_facts(recipe: Recipe) -> Mapping[str, float]:
     """World size, rows (or tokens, if packed) of a step, and the learning rate before and after scaling."""
-    sequence_len = recipe.model.get("sequence_len") if section is None else section.get("sequence_len")
-    own, rows = section or recipe.train, effective_batch_size(recipe, section)
+    own, rows = recipe.training, effective_batch_size(recipe)
     # How many rows make packed ones, the data decide.
-    packed = own.get("packing") == "pack" and sequence_len is not None
+    packed = own.get("packing") == "pack"
     return {
         "world_size": world_size(recipe),
         "effective_batch_size": rows,
-        **({"effective_batch_tokens": rows * sequence_len} if packed else {}),
+        **({"effective_batch_tokens": rows * recipe.model.sequence_len} if packed else {}),
         "base_learning_rate": own.learning_rate,
-        "learning_rate": learning_rate(recipe, section),
+        "learning_rate": learning_rate(recipe),
     }
 
 
@@ -139,7 +136,7 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
     return recipe.communication.ddp_bucket_mb or 25
 
 
-def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> Mapping[str, object]:
+def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
     """The run's facts for the training process, under `recipe_runner` in its config."""
     return {
         "name": recipe.name,
@@ -147,9 +144,9 @@ def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> M
         "run_dir": place.run_dir,
         "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
         "backend": "nccl" if place.accelerator else "gloo",
-        **batch_facts(recipe, section),
+        **batch_facts(recipe),
         **time_limit(recipe),
-        **_told(section or recipe.train),
+        **_told(recipe.training),
     }
 
 
@@ -328,8 +325,8 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
 # Beginnings of the names of an engine's settings that change neither rows nor batches, so that a proof still holds.
 _OF_STEPS = (
     *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
-    *("num_epochs", "eval_st", "save_st", "rl_beta", "simpo_", "dpo_loss_type", "lora", "bf16", "fp16", "tf32", "fp8"),
-    *("peft_use_", "deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
+    *("num_epochs", "eval_st", "save_st", "rl_beta", "simpo_", "kto_", "dpo_loss_type", "lora", "bf16", "fp16", "tf32"),
+    *("fp8", "peft_use_", "deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
     *(f"recipe_runner.{name}" for name in ("learning_rate", "base_learning_rate", "master_weights", "warmup_")),
     *(f"recipe_runner.{name}" for name in ("world_size", "effective_batch_", "save_steps", "early_stopping.")),
 )
@@ -340,11 +337,10 @@ def proving(
     place: Place,
     data: Stage,
     trained: Iterable[Stage],
-    model: Model | None = None,
-    tokenizer: str | None = None,
+    models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Stage:
-    """The data stage, which also proves what Axolotl trains before a GPU is held. model, tokenizer: those of the
-    stages, if their base model does not exist yet."""
+    """The data stage, which also proves what Axolotl trains before a GPU is held. models: by stage, the facts (`model`)
+    and the `tokenizer` of its base model, if that does not exist yet."""
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
@@ -353,14 +349,14 @@ def proving(
         file = f"{stage.name}.yaml" if stage.folder else stage.config_file
         texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
         out = "/".join(filter(None, (proof_dir(place), stage.folder)))
-        stages[stage.name] = {"config": f"{place.below(data.folder).config_dir}/{file}", "out": out}
+        config = f"{place.below(data.folder).config_dir}/{file}"
+        stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
         # If no setting has changed that may affect how rows are trained, the stage is done at once.
         known = {name: without_place(value, place) for name, value in learned_from(stage.config)}
         settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
-    proofs = {"model": asdict(model) if model else None, "tokenizer": tokenizer, "stages": stages}
     return replace(
         data,
-        config={**data.config, "proofs": proofs, "proven_for": settings},
+        config={**data.config, "proofs": stages, "proven_for": settings},
         # Axolotl would start a process for each core of the whole machine.
         env={**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)},
         files=tuple(texts),

@@ -12,7 +12,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
 from runner.tools.problem import Stop, worded
@@ -83,6 +83,11 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
+    return substituted(recipe, rows, folder / TWIN)
+
+
+def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Override]:
+    """The substitutions that depend on the rows. twin_dir: the folder of the twin."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
@@ -90,11 +95,13 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any CPU"),
-        ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
+        ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
+        *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
+        ("speed.data_workers", 0, "few rows"),
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
     )
-    base = substitute("model.base", str(folder / TWIN), _made(recipe))
+    base = substitute("model.base", str(twin_dir), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
     return [*substitutes(recipe, model), *training(recipe, rows), *adapter, base]
@@ -102,9 +109,12 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     """More of the data stage's config: a seeded draw of the rows, and the twin. folder: of the run."""
+    return {"twin": twin_of(recipe, folder / TWIN), "sample_rows": MAX_ROWS}
+
+
+def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
-    facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
-    return {"twin": facts, "sample_rows": MAX_ROWS}
+    return twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder)
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
@@ -138,11 +148,8 @@ def preferred(summary: Summary) -> None:
 def rewarded(summary: Summary, tiny: bool) -> None:
     """Raises Stop unless the rewards of answers to held-out prompts rose; a twin's must rise by MIN_RISE."""
     first, best = summary.first_reward or 0.0, summary.best_reward or 0.0
-    if best - first < (MIN_RISE if tiny else 0) or best <= first:
-        raise Stop(
-            f"The rehearsal of `{summary.name}` did not learn: the mean reward went from {first:.3f} to {best:.3f}.",
-            "Check the samples with their rewards, and the log.",
-        )
+    if best - first < (MIN_RISE if tiny else 1e-6):
+        raise Stop(*worded("scenarios.reward-not-risen", summary=summary, first=first, best=best))
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -207,11 +214,11 @@ def gates(recipe: Recipe) -> Iterator[Override]:
         yield from in_rehearsal(recipe)
 
 
-def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Joins rows only if a GPU would. home: of the section with `packing`; compiled: whether the stage is, on a GPU."""
+def packing(recipe: Recipe, home: str, section: Settings) -> Override:
+    """Joins rows only if a GPU would. home: of the section with `packing`."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
-    if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
+    if axolotl.joins_rows(recipe, section, accelerator=True):
         return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
@@ -241,6 +248,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("speed.fused_kernels", (), False, "compiled for a GPU"),
     ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
     ("speed.tf32", (), False, "numbers of a GPU"),
+    ("speed.fp8", (), None, "numbers of a GPU"),
     ("distribution", (), "ddp", "one process shares nothing"),
     ("sharding", (), None, "there is no GPU to save memory on"),
     ("*.precision", (), None, "CPUs compute in fp32"),
@@ -291,13 +299,14 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         micro //= 2
     while steps() < ENOUGH_STEPS and accumulation > 1:
         accumulation -= 1
-    while steps() < ENOUGH_STEPS and micro > answers:
+    # KTO compares the rows of a micro batch.
+    while steps() < ENOUGH_STEPS and micro > (2 if recipe.rows == LABELS else answers):
         micro //= 2
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
-    if recipe.rows == PREFERENCES:
+    if recipe.rows in (PREFERENCES, LABELS):
         rate /= 10
     of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
     limit = overrides.without_time_limit(BY)

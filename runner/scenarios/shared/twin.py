@@ -14,11 +14,13 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import TWIN_OF, ChatTemplate, Model
+from runner.catalog.models import of_facts
 from runner.data import tokenizers
 from runner.data.row_files import Bad
 from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.own_words import words
+from runner.tools.process import without_gpu_kernels
 from runner.trainer.generation import taught
 
 MADE_FROM = "twin.json"
@@ -38,6 +40,10 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     # Gemma 3 scales its scores by its own number, in the original a head's width; llama.cpp takes it for that.
     scale = {"query_pre_attn_scalar": HEAD} if model.model_type.startswith("gemma3") else {}
     groups = max(1, model.num_attention_heads // model.num_key_value_heads)
+    # What is 0 in the original, such as experts, is 0 here.
+    own = model.own | {name: size for name, size in model.family.get("twin", {}).items() if model.own.get(name, size)}
+    if kinds := list(dict.fromkeys(own.get("layer_types", ()))):
+        own["layer_types"] = [kinds[layer % len(kinds)] for layer in range(layers)]
     return {
         "hidden_size": WIDTH,
         "intermediate_size": 192,
@@ -49,6 +55,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
         "vocab_size": vocabulary,
         "max_position_embeddings": model.max_position_embeddings,
         "tie_word_embeddings": model.tied,
+        **own,
     }
 
 
@@ -74,17 +81,13 @@ def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Calla
         write_json(folder / MADE_FROM, dict(twin))
     template = ChatTemplate(**twin["special_tokens"] | {"tokens": tuple(twin["special_tokens"]["tokens"])})
     return lambda texts: tokenizers.train(
-        chain(texts, besides), folder, read_model(twin["model"]), template, twin["vocabulary"]
+        chain(texts, besides), folder, of_facts(twin["model"]), template, twin["vocabulary"]
     )
-
-
-def read_model(facts: Mapping[str, Any]) -> Model:
-    return Model(**{**facts, "linear": tuple(facts["linear"])})
 
 
 def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> None:
     """Writes the twin's weights beside its tokenizer, unless they exist. first: trains the random weights in place."""
-    folder, model = Path(twin["folder"]), read_model(twin["model"])
+    folder, model = Path(twin["folder"]), of_facts(twin["model"])
     if (folder / "config.json").is_file():
         return
     from transformers import AutoTokenizer
@@ -118,6 +121,7 @@ def _write(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    without_gpu_kernels()
     # Read back by the catalog: facts that a config.json lacks are then those of this very model.
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)

@@ -10,11 +10,12 @@ import pytest
 
 from runner.catalog import chat_template
 from runner.data import blocks, chat, data_sets, tokenizers
-from runner.data.conversation_formats import Preferences, PreferenceSet
+from runner.data.conversation_formats import Labels, LabelSet, Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
 from runner.parts.data_doctor.doctor import ExaminedRow, Examiner
+from runner.tools.problem import Stop
 from tests.data.test_chat_data import prepare, wanted
 
 WORDS = (
@@ -197,3 +198,31 @@ def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_me
     golden_message("\n".join(line for line in report.lines() if not line.startswith(("tokens", "bytes", "rows in"))))
     kept = list(chat.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer).lines())
     assert kept == list(report.lines())
+
+
+def test_labels_are_judged(tmp_path, golden_message):
+    """Rare ones, with the weight that makes up for them, and an answer with both; bad answers may be short and alike."""
+
+    def report(rows: list[dict]) -> str:
+        file = tmp_path / f"{len(rows)}.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        source = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
+        asked = Labels(
+            sets=(LabelSet(**source, completion="[completion]", label="[label]"),), system_prompt=None,
+            validation_share=0.1, max_lost_share=0.1, seed=1, sequence_len=128, special_tokens=chat_template("chatml"),
+        )  # fmt: skip
+        lines = chat.prepare(asked, tmp_path / f"out{len(rows)}").lines()
+        return "\n".join(line for line in lines if not line.startswith(("tokens", "bytes", "rows in")))
+
+    draw, words = random.Random(1), WORDS.split()
+    rows = [
+        {"prompt": f"Is it {number}?", "completion": " ".join(draw.choices(words, k=12)), "label": True}
+        for number in range(80)
+    ]
+    bad = [{"prompt": f"Why {number}?", "completion": "No idea.", "label": False} for number in range(20)]
+    golden_message(report([*rows, *bad, {**rows[3], "label": "false"}, {**rows[4], "completion": ""}]))
+    swapped = [{**row, "label": not row["label"]} for row in [*rows, *bad]]
+    golden_message(next(line for line in report(swapped).split("\n") if "kto_" in line), "swapped")
+    with pytest.raises(Stop) as stopped:
+        report(rows)
+    golden_message(str(stopped.value), "one label")

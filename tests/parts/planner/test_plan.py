@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 from runner.catalog import from_config
 from runner.check.validate import examine, load
 from runner.data import report
+from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.lengths import Lengths
 from runner.parts.planner import forecast, host_memory, limits, memory, planned, preparing, recipe_offers
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
-from runner.parts.pretrain.stages import Data
 from runner.plan import Place
 from runner.recipe import units
 from runner.recipe.overrides import from_options
@@ -614,6 +614,6 @@ def test_only_data_prepared_for_these_very_settings_is_counted(tmp_path, monkeyp
 def test_what_the_parts_of_a_pipeline_are_made_for_reads_the_same_in_its_plan_and_in_its_work():
     known = load(ROOT / "recipes" / "seven-b.yaml")[0]
     config = translate(known, Place(*["/there"] * 4)).stage("data").config
-    read_back = TypeAdapter(Data).validate_json(json.dumps(config))
-    for part in ("sft", "dpo", "lora"):
-        assert report.asked(asdict(getattr(read_back, part))) == report.asked(config[part])
+    for part, kind in (("sft", ChatData), ("dpo", Preferences), ("lora", ChatData)):
+        read_back = TypeAdapter(kind).validate_json(json.dumps(config[part]))
+        assert report.asked(asdict(read_back)) == report.asked(config[part])

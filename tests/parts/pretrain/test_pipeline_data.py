@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def prepared(tmp_path_factory):
     recipe, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
     place = Place(f"{folder}/config", f"{folder}/data", str(folder), f"{folder}/scratch", accelerator=False)
     stage = translate(recipe, place).stages[0]
-    work("pipeline.data")(stage.config, print)
+    work(stage.config["work"])(stage.config, print)
     return folder / "data", stage.config
 
 
@@ -59,7 +60,7 @@ def test_preparing_alone_proves_nothing_and_needs_no_files_of_a_run(monkeypatch,
     monkeypatch.setattr(prepare, "carry_out", lambda work, tell: asked.append(work))
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(command, [str(SEVEN_B)], catch_exceptions=False)
-    assert done.exit_code == 0 and asked[0]["proofs"] is None and asked[0]["work"] == "pipeline.data"
+    assert done.exit_code == 0 and asked[0]["proofs"] is None and asked[0]["work"] == "stages.data"
 
 
 def test_each_stage_is_proven_with_the_models_shape_and_the_tokenizer_that_was_made(monkeypatch, tmp_path):
@@ -83,7 +84,8 @@ def test_each_stage_is_proven_with_the_models_shape_and_the_tokenizer_that_was_m
     with pytest.raises(Stop, match=r"^`dpo` cannot be trained like this\. Padding is trained\."):
         carry_out(stage.config, print)
     assert [folder.name for _, folder, _, _ in asked] == ["sft", "dpo"]
-    assert {(model, tokenizer) for _, _, model, tokenizer in asked} == {(recipe.facts, f"{tmp_path}/data/tokenizer")}
+    facts = replace(recipe.facts, id="seven-b-pretrain")
+    assert {(model, tokenizer) for _, _, model, tokenizer in asked} == {(facts, f"{tmp_path}/data/tokenizer")}
 
 
 @pytest.mark.long
@@ -170,7 +172,7 @@ def test_lora_mixes_seventy_to_thirty(prepared):
 
     folder, _ = prepared
     mixed = len(Dataset.from_parquet(str(folder / "lora" / "train.parquet")))
-    domain = len(Dataset.from_parquet(str(folder / "lora" / "domain" / "train.parquet")))
+    domain = len(Dataset.from_parquet(str(folder / "lora" / "own" / "train.parquet")))
     assert domain / mixed == pytest.approx(0.7, abs=0.01)
 
 

@@ -145,11 +145,11 @@ def test_what_is_trained_after_pretraining_is_proven_by_the_stage_that_holds_no_
     plan = plan_of()
     data = plan.stage("data")
     proofs = data.config["proofs"]
-    assert list(proofs["stages"]) == ["sft", "dpo", "lora"] and data.machines.gpus_per_node == 0
-    assert proofs["tokenizer"] == plan.stage("init").config["tokenizer"], "the one that the model will have"
+    assert list(proofs) == ["sft", "dpo", "lora"] and data.machines.gpus_per_node == 0
     files = {f"{plan.place_of(data).config_dir}/{file.path}": file.text for file in data.files}
-    for name, proof in proofs["stages"].items():
+    for name, proof in proofs.items():
         stage = plan.stage(name)
+        assert proof["tokenizer"] == plan.stage("init").config["tokenizer"], "the one that the model will have"
         assert files[proof["config"]] == next(file.text for file in stage.files if file.path == stage.config_file)
         assert stage.config["recipe_runner"]["proof"]["prepared"] == proof["out"]
 

@@ -17,9 +17,10 @@ from runner.recipe.overrides import from_options
 from runner.recipe.stages import TECHNIQUES
 from runner.scenarios import translate
 from runner.scenarios.targets import place
-from tests.conftest import ROOT
+from tests.conftest import ROOT, STARTERS
 
 RECIPE = ROOT / "recipes/sft-dpo.yaml"
+CHATS = {"hub": "me/rows", "question": "[q]", "answer": "[a]"}
 ONE = "/shared/sft-dpo/sft-dpo/sft"
 PLACE = Place("/run/config", "/run/data", "/run", "/run/scratch")
 
@@ -56,6 +57,28 @@ WRONG = {
     "a name that a folder has": ("  - name: dpo ", "  - name: data "),
     "a list of another name": ("stages:   ", "stagez:   "),
     "rows in the image": ("  namespace: ", "  data_from: image\n  namespace: "),
+    "pretraining in the middle": (
+        "  - name: dpo ",
+        """  - name: fresh
+    technique: pretrain
+    model: {hidden_size: 64, intermediate_size: 128, layers: 2, attention_heads: 2, key_value_heads: 1, vocabulary: 50304, context: 4096}
+    data: {hub: me/texts}
+    gates: [perplexity < 40]
+  - name: dpo """,
+    ),
+    "rows of an earlier stage for preferences": ("  - name: dpo ", "  - earlier_rows: 0.3\n    name: dpo "),
+    "a gate that compares the first stage with nothing": (
+        "      - forgetting <= 0.3",
+        "      - regression.text_loss <= 0.3",
+    ),
+    "a base model of a stage that is unknown": (
+        "    technique: lora ",
+        "    model: {base: Qwen/Qwen2.5-7B-Instrukt}\n    technique: lora ",
+    ),
+    "products in 8 bits beside weights in 32": (
+        "    technique: lora ",
+        "    model: {precision: fp32, attention: sdpa}\n    speed: {fp8: true}\n    technique: full ",
+    ),
     "a gate that no stage measures": (
         "forgetting <= 0.3             # how much worse it became at general text\n\n  - name",
         "accuracy_of_nothing <= 0.3\n\n  - name",
@@ -78,7 +101,7 @@ def test_what_is_wrong_is_said_once_at_its_line(tmp_path, case, golden_message):
 
 
 def test_the_techniques_are_those_of_the_schema():
-    assert tuple(part("stages", "stages.0.technique")["enum"]) == TECHNIQUES
+    assert tuple(part("stages", "stages.0.technique")["enum"]) == tuple(TECHNIQUES)
 
 
 def test_the_form_of_the_editor_has_a_section_for_each_stage():
@@ -88,7 +111,10 @@ def test_the_form_of_the_editor_has_a_section_for_each_stage():
     document = reading.read(RECIPE)
     shown = {section.name: {field.path[2:] for field in section.fields} for section in form.sections(document)}
     assert {("train", "lora_rank"), ("model", "sequence_len"), ("data", "hub")} <= shown["stages[1]"]
-    assert not {("train", "last_layers"), ("model", "base")} & shown["stages[1]"]
+    assert (
+        not {("train", "last_layers"), ("train", "steps"), ("model", "layers"), ("tokenizer", "base")}
+        & shown["stages[1]"]
+    )
     text = form.changed(document, ("stages", 1, "train", "epochs"), 2)
     assert reading.parse("again", text).lookup(("stages", 1, "train", "epochs")) == 2
 
@@ -129,6 +155,97 @@ def test_a_stage_is_what_it_would_be_as_a_recipe_of_its_own(tmp_path, technique,
     }
     assert differing <= {("recipe_runner", "fingerprint")} and trained.config.keys() == train.config.keys()
     assert prepared.config["one"] == same.config["data"]
+
+
+def of(tmp_path, *stages, **shared):
+    """The plan of a recipe with these stages on a cluster."""
+    site = {"namespace": "mine", "claims": [{"name": "models", "mount": "/shared"}]}
+    whole = {"scenario": "stages", "name": "it", "machines": {"gpu": "NVIDIA-L40S"}, "openshift": site} | shared
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(whole | {"stages": list(stages)}))
+    return plan(file=file)
+
+
+def stage(name, technique="lora", data=CHATS, **own):
+    return {"name": name, "technique": technique, "data": data} | own
+
+
+def test_a_stage_may_start_from_a_model_of_its_own(tmp_path):
+    first, second, third = stage("one"), stage("two", model={"base": "Qwen/Qwen3-0.6B"}), stage("three")
+    data, one, two, three = of(tmp_path, first, second, third, model={"base": "HuggingFaceTB/SmolLM3-3B"}).stages
+    assert set(two.reads) == {"data"} and set(three.reads) == {"data", "two"}
+    assert two.config["base_model"] == "/shared/it/two-base" and two.model["base"] == "Qwen/Qwen3-0.6B"
+    assert three.config["base_model"] == "/shared/it/two/best_model" and three.model is None
+    fetched = {name: (model["base"], model["folder"]) for name, model in data.config["models"].items()}
+    assert fetched == {
+        "one": ("HuggingFaceTB/SmolLM3-3B", one.config["base_model"]),
+        "two": ("Qwen/Qwen3-0.6B", "/shared/it/two-base"),
+    }
+    assert {name: data.config[name]["tokenizer"]["base"] for name in ("one", "two", "three")} == {
+        "one": "HuggingFaceTB/SmolLM3-3B",
+        "two": "Qwen/Qwen3-0.6B",
+        "three": "Qwen/Qwen3-0.6B",
+    }
+    assert [data.config["proofs"][name]["model"]["id"] for name in ("two", "three")] == ["Qwen/Qwen3-0.6B"] * 2
+
+
+def test_the_first_stage_may_make_the_model(tmp_path):
+    shape = {"hidden_size": 64, "intermediate_size": 128, "layers": 2, "attention_heads": 2, "key_value_heads": 1}
+    fresh = stage(
+        "fresh",
+        "pretrain",
+        {"hub": "me/texts"},
+        model=shape | {"vocabulary": 600, "context": 256},
+        tokenizer={"vocabulary": 600},
+        train={"steps": 30, "curriculum": [{"sequence_len": 64, "until": 0.5}, {"sequence_len": 128, "until": 1}]},
+        gates=["perplexity < 90"],
+    )
+    chats = stage("chats", "full", model={"sequence_len": 128}, gates=["regression.text_loss <= 0.05"])
+    field = stage("field", earlier_rows=0.25, model={"sequence_len": 128})
+    made = of(tmp_path, fresh, chats, field)
+    assert [one.name for one in made.stages] == ["data", "init", "pretrain-64", "pretrain-128", "chats", "field"]
+    data, *_, last, chats, field = made.stages
+    assert [str(gate) for gate in last.gates] == ["perplexity < 90"]
+    assert chats.config["base_model"] == "/shared/it/pretrain-128/best_model" and chats.model is None
+    assert chats.config["chat_template"] == "chatml" and chats.evaluation.before == "pretrain-128"
+    assert chats.evaluation.text_blocks == last.evaluation.text_blocks == "/shared/it/data/blocks/validation-128.npy"
+    assert data.config["chats"]["tokenizer"]["base"] == "/shared/it/data/tokenizer"
+    assert data.config["earlier_rows"] == {"field": {"of": "chats", "share": 0.25, "seed": 42}}
+    assert data.parts["field"] == ("field", "chats", "earlier_rows", "text", "tokenizer")
+    assert made.facts["tokens"] == {"pretrain-64": 15 * 64 * 64, "pretrain-128": 15 * 64 * 128}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in STARTERS if "\nscenario: pipeline" in path.read_text("utf-8")], ids=lambda path: path.stem
+)
+def test_show_prints_a_pipeline_as_stages_that_do_the_same(tmp_path, path, recipe_command):
+    (tmp_path / "data").symlink_to(ROOT / "recipes/data")
+    printed = tmp_path / "in" / "stages.yaml" if path.parent.name == "minimal" else tmp_path / "stages.yaml"
+    printed.parent.mkdir(exist_ok=True)
+    printed.write_text(recipe_command("show", path).stdout)
+    before, after = (load(one)[0] for one in (path, printed))
+    assert (before.scenario, after.scenario) == ("pipeline", "stages")
+    assert [one.keys for one in translate(after, PLACE).stages] == [one.keys for one in translate(before, PLACE).stages]
+
+
+def test_speed_is_for_every_technique(tmp_path):
+    faster = {"compile": "default", "tf32": True, "data_workers": 2, "persistent_workers": True, "fp8": True}
+    made = of(
+        tmp_path,
+        stage("one", "full", speed=faster, train={"packing": "auto", "micro_batch_size": 4}),
+        model={"base": "HuggingFaceTB/SmolLM3-3B", "attention": "flash_attention_2"},
+        machines={"gpu": "NVIDIA-H100-80GB-HBM3", "gpus_per_node": 2},
+        distribution="fsdp",
+    )
+    config = made.stage("one").config
+    assert {name: config[name] for name in ("torch_compile_mode", "tf32", "dataloader_num_workers", "fp8")} == {
+        "torch_compile_mode": "default",
+        "tf32": True,
+        "dataloader_num_workers": 2,
+        "fp8": True,
+    }
+    assert config["fp8_enable_fsdp_float8_all_gather"] and config["recipe_runner"]["persistent_workers"]
+    assert not config["batch_flattening"], "joined rows vary in length, and each length would compile the code again"
 
 
 def test_other_rows_of_one_stage_do_not_train_the_other_again():

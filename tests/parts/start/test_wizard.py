@@ -68,6 +68,9 @@ def here(tmp_path, monkeypatch):
             tables[1].writerow([number, f"A song like Band {number % 9}, folk please", words])
     for name in ("preferences", "questions", "text"):
         (tmp_path / f"{name}.jsonl").write_text((SAMPLES / f"seven-b-{name}.jsonl").read_text("utf-8"))
+    pairs = [json.loads(line) for line in (tmp_path / "preferences.jsonl").read_text("utf-8").splitlines()]
+    labelled = ({"prompt": one["question"], "completion": one["rejected"], "label": False} for one in pairs)
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(one) + "\n" for one in labelled))
     for colour, name in (((250, 10, 10), "cat"), ((10, 10, 250), "dog")):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(30):
@@ -80,7 +83,15 @@ def here(tmp_path, monkeypatch):
 def left(here) -> set[str]:
     return {path.name for path in here.iterdir()} - {
         *("my.csv", "header.csv", "lonely.csv", "talks.jsonl", "text.txt", "songs.jsonl", "pictures"),
-        *("apart.csv", "asked.csv", "paare.jsonl", "preferences.jsonl", "questions.jsonl", "text.jsonl"),
+        *(
+            "apart.csv",
+            "asked.csv",
+            "paare.jsonl",
+            "preferences.jsonl",
+            "questions.jsonl",
+            "text.jsonl",
+            "labels.jsonl",
+        ),
     }
 
 
@@ -198,6 +209,7 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "header.csv"),
         ("--what", "conversations", "--data", "my.csv"),
         ("--data", "preferences.jsonl"),
+        ("--data", "labels.jsonl"),
         ("--data", "preferences.jsonl", "--question", "question", "--answer", "rejected"),
         ("--what", "songs", "--data", "preferences.jsonl"),
         ("--what", "pipeline", "--preferences", "my.csv"),
@@ -299,6 +311,10 @@ SYSTEMS = {
     "preferences": (
         "--what preferences --data preferences.jsonl --technique last-layers",
         {"scenario": "last-layers", "data.form": "preferences", "data.prompt": "[question]", "data.question": None},
+    ),
+    "labels": (
+        "--what preferences --data labels.jsonl --technique adapter",
+        {"scenario": "lora", "data.label": "[label]", "train.objective": "kto", "data.question": None},
     ),
     "preferences in columns of their own": (
         "--what preferences --data paare.jsonl --prompt frage --chosen besser --rejected [schlechter]",

@@ -285,6 +285,12 @@ PREFERENCES = {
     "an adapter, switched off": {"adapter": True},
     "ORPO": {"objective": "orpo", "micro_batch_size": 4, "evaluation_batch_size": 4},
     "SimPO": {"objective": "simpo"},
+    "KTO": {"objective": "kto", "micro_batch_size": 2, "evaluation_batch_size": 4},
+    "KTO, an adapter": {"objective": "kto", "micro_batch_size": 2, "adapter": True, "checkpointing": False},
+    "KTO over pretended GPUs": {
+        **{"objective": "kto", "micro_batch_size": 2, "sharding": "fsdp"},
+        "machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8),
+    },
     "own answers": {"objective": "grpo", "generated": 512, "longest": 1024, "micro_batch_size": 4},
     "long own answers, an adapter": {"objective": "grpo", "generated": 768, "longest": 1024, "adapter": True},
     "over pretended GPUs": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "fsdp"},

@@ -21,6 +21,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.recipe.stages import PRETRAIN
 from runner.run.launch import device_names, gpus_of, particular
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import without_gpu
@@ -265,6 +266,7 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     # Images have no such setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
+    recipe = recipe.of_stage(f"{PRETRAIN}-")
     if recipe.scenario != "pipeline":
         return
     stages = [section for name in ("pretrain", "sft", "dpo", "lora") if (section := recipe.settings.get(name))]
@@ -421,7 +423,9 @@ def ports_of(recipe: Recipe) -> tuple[int, ...]:
 
 def models_of(recipe: Recipe) -> tuple[str, ...]:
     """The models and tokenizers on the hub that the recipe needs."""
-    names = (recipe.model.get("base"), recipe.tokenizer.base if recipe.scenario == "pipeline" else None)
+    each, first = recipe.stage_recipes.values() or (recipe,), recipe.of_stage(f"{PRETRAIN}-")
+    names = [one.model.get("base") for one in each if not one.pretrained]
+    names += [first.tokenizer.base] if first.scenario == "pipeline" else []
     return tuple(name for name in names if name and not (recipe.folder / name).is_dir() and not Path(name).is_dir())
 
 

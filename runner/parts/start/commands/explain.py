@@ -23,7 +23,7 @@ from runner.recipe import units
 from runner.recipe.copying import written
 from runner.recipe.document import path_of, value_at
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Recipe, rows_of
 from runner.render import emit
 from runner.scenarios import names, targets, translate
 from runner.scenarios.targets import place
@@ -245,9 +245,18 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
 def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:
     for name in STARTERS:
         recipe = load(packaged.named()[name], changing.from_options(sets))[0]
-        if any(recipe.scenario in one.scenarios for one in told):
+        if any(recipe.scenario in one.scenarios and _of_its_rows(recipe, one.setting) for one in told):
             return recipe, f"the starter {name}"
     raise Stop("No starter has it.")
+
+
+def _of_its_rows(recipe: Recipe, setting: str) -> bool:
+    """Whether the rows of a recipe leave it this setting."""
+    whole = by_schema.schema(recipe.scenario)
+    part: Any = by_schema.schema(recipe.scenario, rows_of(recipe.document.data.get("data"), whole))
+    for name in path_of(setting):
+        part = (part or {}).get("items") if isinstance(name, int) else (part or {}).get("properties", {}).get(name)
+    return bool(part)
 
 
 def _name(setting: str) -> str:

@@ -66,8 +66,11 @@ def _need(model: catalog.Model, way: str, precision: str) -> Need:
 
 
 def counted(model: catalog.Model) -> int | None:
-    """A model's number of parameters; None if its architecture has no formulas."""
-    return (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
+    """A model's number of parameters; None if its architecture is unknown."""
+    try:
+        return model.parameters or parameters.total(model)
+    except UnknownArchitecture:
+        return None
 
 
 def size(model: catalog.Model) -> str:
@@ -186,8 +189,8 @@ def add(
         model = written(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
     say(f"{model.model_type}, {size(model)} parameters, licence {licence(model)}.")
-    if model.model_type not in parameters.FAMILIES:
-        say("There are no formulas for its architecture, so `recipe plan` has no figures for it.")
+    if model.model_type not in parameters.WITH_FORMULAS:
+        say("There are no formulas for its architecture; `recipe plan --exact` builds the model and counts.")
     say("Keep the file under version control.")
     end(f"Recipes beside {file} can now use `base: {model.id}` under `model`.", "check", recipe or "RECIPE")
 
