@@ -192,7 +192,7 @@ class Workload(Run):
     DeepSpeed has them. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at
     all) or chunked. objective: sft, or dpo, orpo, simpo or kto of preferences, or grpo of own answers. generations: these to
     each prompt; generated: the most tokens of one, of which each is assumed to have as many; by_vllm: the share of a GPU that
-    vLLM takes to write them, 0 for transformers. packing: rows fill the length; evaluation_packing: in
+    vLLM takes to write them, 0 for transformers; near: whether the first model holds them back (beta). packing: rows fill the length; evaluation_packing: in
     evaluation too. several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
     batch are one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of
     the longest one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward
@@ -216,6 +216,7 @@ class Workload(Run):
     generations: int = 1
     generated: int = 0
     by_vllm: float = 0.0
+    near: bool = False
     packing: bool = False
     evaluation_packing: bool = False
     several: bool = False
@@ -264,7 +265,7 @@ class Workload(Run):
     def passes_beside(self) -> int:
         """Forward passes over a row without gradients, of the first model or of other answers to the same prompt: KTO
         has both answers of the first model, and the other one of its own (TRL 1.9, trainer/kto_trainer.py)."""
-        return {"dpo": 1, "kto": 3}.get(self.objective, 0)
+        return {"dpo": 1, "kto": 3}.get(self.objective, int(self.near))
 
     @property
     def whole_logits(self) -> bool:
@@ -365,6 +366,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
         generations=generations,
+        near=rl == "grpo" and bool(config.get("rl_beta")),
         generated=generated,
         by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0) if own.get("use_vllm") else 0.0,
         packing=bool(config.get("sample_packing")) or _blocks(config),
