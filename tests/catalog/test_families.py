@@ -4,6 +4,7 @@ file; what an adapter reaches is counted as PEFT counts it and said; a twin of e
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -88,13 +89,13 @@ def test_an_adapter_has_as_many_numbers_as_peft_gives_it(name, tmp_path):
 
     facts, real = tiny(name, tmp_path / "tiny")
     experts = tuple(facts.family.get("experts", ())) if facts.has_experts else ()
+    # Counted first: PEFT gives the weights that it wraps other names.
+    held = sum(part.numel() for key, part in real.named_parameters() if experts and key.endswith(experts))
+    assert parameters.of_experts(facts) == held
     asked = LoraConfig(r=2, target_modules=list(facts.linear), target_parameters=list(experts), task_type="CAUSAL_LM")
     work = Workload(model=facts, machines=ONE, adapter=Adapter(2, facts.linear, parameters=experts))
     added = sum(part.numel() for part in get_peft_model(real, asked).parameters() if part.requires_grad)
     assert parameters.adapter(work) == added > 0
-    assert parameters.of_experts(facts) == sum(
-        part.numel() for key, part in real.named_parameters() if experts and key.endswith(experts)
-    )
 
 
 def test_glms_sizes_give_the_published_count_without_the_layer_that_predicts_a_token_further():
@@ -137,7 +138,9 @@ def test_models_that_read_images_are_refused_by_name_and_by_folder(tmp_path, gol
     for name in ("google/gemma-4-E2B-it", "mistralai/Ministral-3-8B-Instruct-2512"):
         golden_message("\n".join(map(str, problems(LORA.replace(OURS, name)))), name)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral4"}), encoding="utf-8")
-    golden_message("\n".join(map(str, problems(LORA.replace(OURS, str(tmp_path))))), "mistral4")
+    said = "\n".join(map(str, problems(LORA.replace(OURS, str(tmp_path)))))
+    # The line below the folder's name is as long as that name, which differs from run to run.
+    golden_message(re.sub(r"\^+", "^", said), "mistral4")
 
 
 @pytest.mark.long
