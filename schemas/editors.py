@@ -4,7 +4,7 @@ hover (`markdownDescription`), patterns in plain words (`patternErrorMessage`), 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runner import catalog
@@ -31,8 +31,6 @@ def with_words(part: Any) -> Any:
         else values
         for key, values in part.items()
     }
-    if by_rows := part.get("x-by-rows"):
-        inner = _for_any_rows(inner, by_rows.values())
     if "description" in part:
         inner["markdownDescription"] = "\n\n".join(filter(None, (part["description"], _values(part))))
     if "pattern" in part:
@@ -42,16 +40,6 @@ def with_words(part: Any) -> Any:
             {"label": name, "description": said, "body": name} for name, said in OFFERS[offers]()
         ]
     return inner
-
-
-def _for_any_rows(part: dict[str, Any], by_rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
-    """A setting with the values that it may have for any rows, because an editor cannot tell which rows a recipe has."""
-    bounds = {name: value for other in by_rows for name, value in other.items() if name in BOUNDS}
-    part = {name: value for name, value in (part | bounds).items() if value is not None}
-    if "enum" in part:
-        enums = (part["enum"], *(other.get("enum", ()) for other in by_rows))
-        part["enum"] = list(dict.fromkeys(value for enum in enums for value in enum))
-    return part
 
 
 def _values(part: Mapping[str, Any]) -> str:

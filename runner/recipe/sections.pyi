@@ -59,7 +59,7 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto", "grpo"]
     generations: int
     answer_tokens: int
     temperature: float

@@ -67,6 +67,7 @@ SLURM = {"executor": "slurm", "tasks": 4, "partition": "cpu", "time": "24:00:00"
 CODE = {"code_from_git": {"url": "https://example.org/me/code", "commit": "0" * 40}}
 # The sample that a context learns from.
 OWN_ROWS = "rows"
+EXPERTS = {"model.base": "LiquidAI/LFM2-8B-A1B", "train.lora_rank": 4, "train.lora_alpha": 8, "train.lora_dropout": 0}
 RDMA = {"openshift.network": {"kind": "rdma", "rdma_resource": "rdma/rdma_shared_device_a"}}
 OWN_CODE = "def reward(question, answer, reference):\n    return 1.0\n\n\ndef other(*texts):\n    return 0.0\n"
 # What a setting needs beside it so that it can matter, by how its name begins.
@@ -113,6 +114,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "speed.persistent_workers": {"speed.data_workers": 2},
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},
+    "train.lora_experts": EXPERTS,
+    "train.quantize_experts": {**EXPERTS, "train.adapter": "qlora"},
     "train.vllm_memory": {"train.generator": "vllm"},
     "rewards.pattern": {"rewards.pattern": {"matches": "[0-9]"}},
     "rewards.length": {"rewards.length": {"words": 10}},

@@ -253,7 +253,7 @@ def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]
 def _of_its_rows(recipe: Recipe, setting: str) -> bool:
     """Whether the rows of a recipe leave it this setting."""
     whole = by_schema.schema(recipe.scenario)
-    part: Any = by_schema.schema(recipe.scenario, rows_of(recipe.document.data.get("data"), whole))
+    part: Any = by_schema.schema(recipe.scenario, rows_of(recipe.document.data, whole))
     for name in path_of(setting):
         part = (part or {}).get("items") if isinstance(name, int) else (part or {}).get("properties", {}).get(name)
     return bool(part)
