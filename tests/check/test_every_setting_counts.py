@@ -152,6 +152,8 @@ BY_CHECK = {
     "lora.precision": [("auto", "bf16")],
     # Columns ask for templates, which the others refuse, and which `auto` takes for columns; and prompts for rewards.
     "form": [("columns", other) for other in FORMS] + [(other, "prompts") for other in FORMS[:-1]],
+    # It is for prompts, and the others are for preferences.
+    "train.objective": [(other, "grpo") for other in ("dpo", "ipo", "hinge", "orpo", "simpo", "kto")],
     # Each asks for lines of its own, which the others refuse.
     "executor": [pair for pair in combinations(("local", "pods", "slurm", "ray"), 2) if pair != ("local", "ray")],
 }
