@@ -135,7 +135,7 @@ def _models() -> str:
         "Recipes can name these models. A model of one of these types in a folder works too, and so does one from the hub after",
         "[`recipe models add NAME`](own-data.md#your-own-model). `recipe models` lists the smallest GPU for each.",
         "",
-        "Where the plan is by trace, `recipe plan --exact` builds the real model on a machine without a GPU and counts memory; time is unknown. "
+        "Where the plan is by trace, `recipe plan RECIPE --exact` builds the real model on a machine without a GPU and counts memory; time is unknown. "
         "With many experts this takes more than ten minutes.",
         "",
         "| model | type | parameters | in experts | longest row | licence | plan |",

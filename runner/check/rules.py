@@ -84,7 +84,8 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
     elif "model" in recipe.settings and not gpu.bf16:
         values = {f"{home}.precision": precision for home, precision in base_model.precisions(recipe).items()}
         values["model.attention"] = str(recipe.model.get("attention"))
-        instead = {"bf16": base_model.advised_precision(recipe), FLASH: "sdpa"}
+        attention = recipe.model_facts.family.get("attention", "sdpa") if recipe.model_facts else "sdpa"
+        instead = {"bf16": base_model.advised_precision(recipe), FLASH: attention}
         for setting, value in values.items():
             if value in instead:
                 message = f"{gpu.title} does not support `{value}`. It needs compute capability 8.0, and this GPU has {gpu.compute_capability}."

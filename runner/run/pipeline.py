@@ -362,7 +362,7 @@ def _told(folder: StageFolder) -> Iterable[str]:
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
     """Raises Stop if a stage must not start. where: the option that names the place of the run."""
     if any(folder.plan.guards(folder.stage)):
-        parts.hook("before_stage")  # a gate that no installed part can read is closed
+        parts.hook("after_stage")  # gates are closed where the part that judges them is missing
     for guards in parts.hooks("before_stage"):
         guards(folder, tell, where)
 

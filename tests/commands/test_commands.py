@@ -203,7 +203,11 @@ def test_the_minimal_form_of_a_starter_has_its_scenario_model_and_data(path):
     short = reading.read(minimal_starter(path.stem))
     whole = reading.read(path)
     assert Path(short.file).parent.name == "minimal"
-    same = (("model", "base"), ("data", "hub"), ("sft", "data", "hub")) if "stages" not in whole.data else ()
+    same = (
+        (("model", "base"), ("data", "hub"), ("sft", "data", "hub"))
+        if not {"stages", "rewards"} & whole.data.keys()
+        else ()
+    )
     for setting in (("scenario",), *same):
         assert short.lookup(setting) == whole.lookup(setting), setting
 

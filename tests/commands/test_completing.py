@@ -40,7 +40,10 @@ def completed(line: str) -> list[str]:
         (f"recipe run {SURVIVAL} --set model.gradient_checkpointing=f", ["model.gradient_checkpointing=false"]),
         ("recipe models --gpu h200", ["NVIDIA-H200"]),
         ("recipe run --set machines.gpu=b200", ["machines.gpu=NVIDIA-B200"]),
-        ("recipe new mine --model allenai/", ["allenai/OLMo-2-0425-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"]),
+        (
+            "recipe new mine --model allenai/OLMo-2",
+            ["allenai/OLMo-2-0425-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"],
+        ),
     ],
 )
 def test_what_is_begun_is_finished(line, found):

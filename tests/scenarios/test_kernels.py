@@ -63,6 +63,13 @@ def test_a_feed_forward_part_unlike_its_familys_keeps_its_own_code(tmp_path):
     assert of(model_type="starcoder2") == (False, False, False), "nobody has looked"
 
 
+# Types whose kernels nobody has compared with PyTorch's own; for them the catalog names none.
+NOT_LOOKED_AT = {
+    *("apertus", "gpt_oss", "granitemoehybrid", "lfm2", "lfm2_moe"),
+    *("olmo3", "qwen3_moe", "qwen3_next", "seed_oss"),
+}
+
+
 def test_liger_has_every_kernel_that_the_catalog_names():
     from importlib.metadata import version
 
@@ -74,7 +81,7 @@ def test_liger_has_every_kernel_that_the_catalog_names():
         assert {"rope", "rms_norm"} <= set(takes) and {"swiglu", "geglu"} & set(takes), kind
         assert set(named) == {"rope", "rms_norm", "glu"}
     types = {catalog.model(name).model_type for name in catalog.model_ids()}
-    assert types == set(table("fused-kernels")), "every model of the catalog has been looked at"
+    assert types - NOT_LOOKED_AT == set(table("fused-kernels"))
 
 
 @pytest.mark.long

@@ -85,7 +85,7 @@ def test_a_model_that_is_the_base_model_is_refused(whole, tmp_path):
     stage = copy(whole, tmp_path / "run")
     shutil.copy(stage.run.path / "base_model/model.safetensors", stage.model / "model.safetensors")
     on_record(stage)
-    assert "each of its tensors is the base model's: the training" in refused(
+    assert "all its tensors equal the base model's, so the training" in refused(
         tmp_path / "run", "safetensors", tmp_path / "out"
     )
 
@@ -254,8 +254,8 @@ def test_a_folder_that_holds_another_model_stays(whole, adapted, tmp_path, told)
     (other / "model.safetensors").write_bytes(b"somebody's own")
     for folder, said in (
         (out, "of another model"),
-        (other, "other things"),
-        (other / "model.safetensors", "other things"),
+        (other, "something other than"),
+        (other / "model.safetensors", "something other than"),
     ):
         with pytest.raises(Stop, match=said):
             exporting.export(trained_model.of(whole), "safetensors", None, folder, told.append)

@@ -84,14 +84,14 @@ def test_a_model_is_pushed_private_with_its_card_and_the_token_is_written_nowher
 def test_public_is_what_somebody_says(run, hub, pushing):
     _, told = pushing(run, public=True)
     assert not hub.repositories["somebody/survival"]["private"] and "by everybody" in told[-1]
-    with pytest.raises(Stop, match="everybody can read it"):
+    with pytest.raises(Stop, match="is public"):
         pushing(run)
 
 
 def test_another_model_on_the_hub_stays(run, hub, pushing):
     files = {"model.safetensors": b"theirs"}
     hub.repositories["somebody/survival"] = {"private": True, "files": dict(files), "commit": "1" * 40}
-    with pytest.raises(Stop, match="holds another model"):
+    with pytest.raises(Stop, match="contains another model"):
         pushing(run)
     assert hub.repositories["somebody/survival"]["files"] == files and not hub.stored
 
@@ -190,7 +190,7 @@ def test_where_a_model_lies_is_known_after_a_push_and_on_a_claim(run, models, hu
 def test_a_registry_that_refuses_forgets_or_is_not_there_is_said(run, models, monkeypatch):
     known, at = trained_model.of(run), "s3://bucket/one"
     models.forgetful = True
-    with pytest.raises(Stop, match="does not say what was entered"):
+    with pytest.raises(Stop, match="does not report what was registered"):
         sending.register(known, models.address, "survival", "1", at)
     monkeypatch.setenv(sending.TOKEN, "wrong")
     with pytest.raises(Stop, match=r"refuses: .*Invalid credentials"):

@@ -149,7 +149,8 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
-        say("\nEach way to train shows the smallest GPU that fits (bf16, one row at a time). A row counts in tokens.")
+        say("\nEach way to train shows the smallest GPU that fits (bf16, one row at a time).")
+        say("A row counts in tokens.")
         say("`recipe gpus` lists the GPUs.")
     fit = f" fit {gpu.name}" if gpu else " can be named in a recipe"
     end(f"{len(rows)} models{fit}.", "new", "my-demo")
