@@ -26,7 +26,7 @@ from runner.recipe import reading
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools.names import shortened
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, errors_of
 from tests.catalog.axolotls_own import validated
 
 TABLE = Path(__file__).with_name("axolotl-examples.json")
@@ -56,6 +56,8 @@ SAME: dict[str, list[list[Any]]] = {
     "logging_steps": [[10, None]],
     "dpo_loss_type": [[["sigmoid"], None]],
     "rl_beta": [[0.1, None]],
+    "kto_desirable_weight": [[1.0, None]],
+    "kto_undesirable_weight": [[1.0, None]],
 }
 
 
@@ -103,11 +105,10 @@ def row(file: Path) -> dict[str, Any]:
     """The table's entry of an example."""
     text = file.read_text("utf-8")
     document = reading.read(file)
-    refused = checking.refused(document)
-    dropped = [problem for problem in checking.dropped(document) if problem.severity == "error"]
+    refused, dropped = checking.faults(document)
     faults = [
         {"line": one.line, "key": one.source.split(":")[0].strip(), "message": one.message}
-        for one in (*refused, *dropped)
+        for one in (*refused, *errors_of(list(dropped.values())))
     ]
     found: dict[str, Any] = {"faults": faults} if faults else {}
     if refused:

@@ -36,22 +36,20 @@ def problems(document: Document) -> list[Problem] | None:
     """Every Problem with an Axolotl file; None for any other file."""
     if not is_axolotls(document):
         return None
-    found = [*refused(document), *dropped(document)]
-    return sorted(found, key=lambda problem: (problem.line, problem.column))
+    refused, dropped = faults(document)
+    return sorted([*refused, *dropped.values()], key=lambda problem: (problem.line, problem.column))
 
 
-def refused(document: Document) -> list[Problem]:
-    """What Axolotl's schema and validation refuse."""
-    return [*(problem for known, problem in _settings(document) if known), *contradictions(document)]
+def faults(document: Document) -> tuple[list[Problem], dict[Path_, Problem]]:
+    """What Axolotl's schema and validation refuse; and, by their paths, the lines that Axolotl does not know, and drops
+    without a message, which are only notes if they are empty."""
+    found = list(_settings(document))
+    refused = [problem for path, problem in found if path is None]
+    return [*refused, *contradictions(document)], {path: problem for path, problem in found if path is not None}
 
 
-def dropped(document: Document) -> list[Problem]:
-    """The lines that Axolotl does not know, and drops without a message; only notes if they are empty."""
-    return [problem for known, problem in _settings(document) if not known]
-
-
-# A problem, and whether Axolotl knows the setting.
-Found = tuple[bool, Problem]
+# A problem, and the path of the line if Axolotl drops it; None if it refuses the line.
+Found = tuple[Path_ | None, Problem]
 
 
 def _settings(document: Document) -> Iterator[Found]:
@@ -68,7 +66,7 @@ def _settings(document: Document) -> Iterator[Found]:
                 f"This file does not load the plug-in that has `{key}`, so Axolotl drops the line without a message."
             )
             hint = f"Add `{every[key]}` to `plugins`, or delete the line."
-            yield False, document.problem((key,), message, hint, key=True)
+            yield (key,), document.problem((key,), message, hint, key=True)
         elif not foreign and key not in every:
             yield _dropped(document, (key,), known)
 
@@ -78,7 +76,7 @@ def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterat
     definitions, name = catalog.axolotl_settings()["$defs"], ".".join(map(str, path))
     value = as_axolotl_reads(document, path, value)
     if isinstance(value, int | float) and value < 0 and path[0] not in BELOW_ZERO:
-        yield True, document.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
+        yield None, document.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
     elif path == ("fsdp_config",) and isinstance(value, dict):
         # Axolotl takes their old names, with `fsdp_` before them, too.
         inner = definitions["FSDPConfig"]["properties"]
@@ -96,7 +94,7 @@ def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterat
         found = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
         # Axolotl makes numbers of texts and of switches where it needs numbers.
         if found and list(schema_errors.values(document, path, part, _as_numbers(value), AXOLOTL, name)):
-            yield from ((True, problem) for problem in found)
+            yield from ((None, problem) for problem in found)
 
 
 # The kinds of data sets, whose settings may be mixed.
@@ -118,7 +116,7 @@ def _data_set(document: Document, path: Path_, value: Any) -> Iterator[Found]:
             known.setdefault(key, []).append(part)
     if not isinstance(value, dict):
         hint = "Write `- path: …`, and `type: …` below it."
-        yield True, document.problem(path, "A data set of Axolotl is a section.", hint)
+        yield None, document.problem(path, "A data set of Axolotl is a section.", hint)
         return
     for key, one in value.items():
         if key not in known:
@@ -133,7 +131,7 @@ def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
     hint = table()["called"].get(key) or (f"Did you mean `{near}`?" if near else DELETE)
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
     empty = value_at(document.data, path) is None
-    return False, document.problem(path, message, hint, key=True, severity="note" if empty else "error")
+    return path, document.problem(path, message, hint, key=True, severity="note" if empty else "error")
 
 
 def _as_numbers(value: Any) -> Any:

@@ -26,7 +26,7 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
 
     If a recipe cannot set a line, the reason is printed, and nothing is written.
     """
-    document = reading.read(path, "file")
+    document = reading.read(path, "file of Axolotl", "Name a YAML file of Axolotl.")
     if missing := [key for key in left_out if key not in document.data]:
         raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
     for key in left_out:

@@ -31,6 +31,8 @@ OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit"}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
 # The columns of turns, with their names for a role and its words, by the form of a recipe.
 TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
+# What the columns of rows that people judged are, in the order of mapping.toml.
+PARTS = {"preferences": ("prompt", "chosen", "rejected"), "labels": ("prompt", "completion", "label")}
 # Settings of a data set that are Axolotl's default, or that the runner reads by itself.
 IDLE: Mapping[str, tuple[Any, ...]] = {"ds_type": (), "trust_remote_code": (False,), "train_on_eos": ("turn",)}
 
@@ -43,7 +45,7 @@ def table() -> Mapping[str, Any]:
 @dataclass
 class Import:
     """A recipe in the making. values: by the recipe's paths; sources: the paths of their lines in the Axolotl file; notes:
-    what changes meaning; refused: what no recipe can say."""
+    what changes meaning; refused: what no recipe can say; used: the settings that are dealt with."""
 
     file: Document
     values: dict[Path_, Any] = field(default_factory=dict)
@@ -122,10 +124,11 @@ def read(document: Document) -> Import:
     if not checking.is_axolotls(document):
         hint = "Name a YAML file of Axolotl."
         raise Stop(Problem(document.file, 1, 1, "This is not an Axolotl file: it has no line `base_model`.", hint))
-    if wrong := errors_of(checking.refused(document)):
+    refused, dropped = checking.faults(document)
+    if wrong := errors_of(refused):
         raise Stop(wrong)
-    made = Import(document)
-    for problem in errors_of(checking.dropped(document)):
+    made = Import(document, used={str(path[0]) for path in dropped if len(path) == 1})
+    for problem in errors_of(list(dropped.values())):
         made.notes.append(replace(problem, hint="The recipe leaves it out.", severity="note"))
     adapter, objective = document.data.get("adapter"), _objective(made)
     rows = _rows(made, objective)
@@ -307,15 +310,16 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     kind, rows, named = str(written or ""), "conversations", isinstance(written, dict)
     style, _, ending = kind.replace(":", ".").partition(".")
     if objective:
-        rows, columns = "preferences", table()["preferences"].get(ending)
-        if style == "chat_template" and ending in ("", "default"):
+        rows, judged = "preferences", "labels" if objective == "kto" else "preferences"
+        columns = table()[judged].get(ending)
+        if judged == rows and style == "chat_template" and ending in ("", "default"):
             turns, chosen = left.pop("field_messages", "messages"), left.pop("field_chosen", "chosen")
             columns = [f"[{turns}]", f"[{chosen}]", f"[{left.pop('field_rejected', 'rejected')}]"]
             _shape(made, path, left, {"role": "role", "content": "content"})
         if not columns:
             made.refuse((*path, "type"), f"Recipes have no form for preferences of the type `{kind}`.")
         else:
-            data |= dict(zip(("prompt", "chosen", "rejected"), columns, strict=True))
+            data |= dict(zip(PARTS[judged], columns, strict=True))
     elif named or written is None:
         fields = written or {}
         if not {"field_instruction", "field_output"} <= {*fields} or "format" in fields or "field_input" in fields:
@@ -397,9 +401,8 @@ def _rest(made: Import) -> None:
         made.used.update(group["settings"])
         if there:
             made.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
-    unknown = {problem.source.split(":")[0].strip() for problem in checking.dropped(made.file)}
     for key, value in data.items():
-        if key not in made.used and key not in unknown and value is not None:
+        if key not in made.used and value is not None:
             made.say(("advanced", "axolotl", key), checking.as_axolotl_reads(made.file, (key,), value), key)
     if data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
         made.values.pop(("advanced", "axolotl", "plugins"), None)

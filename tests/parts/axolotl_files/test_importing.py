@@ -83,12 +83,19 @@ def test_a_recipe_keeps_settings_and_comments_and_says_what_changed(golden_messa
         ("text of several sets", without(FILE, "datasets", "  -", "    ", "      ", "val_set") + "datasets:\n  - {path: a.txt, type: completion}\n  - {path: b/c, type: completion}\n"),
         ("Liger and other plug-ins", FILE + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_layer_norm: true\nliger_fused_linear_cross_entropy: true\n"),
         ("shared by ZeRO", FILE + "deepspeed: deepspeed_configs/zero2.json\nspecial_tokens: {pad_token: x, eos_token: y}\nearly_stopping_patience: 2\neval_steps: 20\nsave_steps: 20\n"),
+        ("labels", without(FILE.replace("chat_template", "chatml.intel"), "sample_packing", "    f", "    m", "      ") + "rl: kto\nremove_unused_columns: false\nkto_desirable_weight: 0.5\n"),
     ],
 )  # fmt: skip
 def test_each_kind_of_file_becomes_its_recipe(case, text, golden_message):
     made = made_of(text.replace("evals_per_epoch: 4\n", "") if "eval_steps" in text else text)
     assert not made.refused, made.refused
     golden_message(f"{made.text}\n{notes(made)}", case)
+
+
+def test_a_line_that_axolotl_drops_is_left_out_however_it_is_written():
+    made = made_of(FILE + '"colur": green\n')
+    assert ("advanced", "axolotl", "colur") not in made.values and not importing.judged(made)
+    assert [note.line for note in made.notes if "drops it" in note.message] == [7, 33]
 
 
 REFUSED = """\
