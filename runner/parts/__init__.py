@@ -114,7 +114,7 @@ def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
 def hook(moment: str) -> Callable[..., Any]:
     """The function of the one part that has it. Raises Stop if no part does."""
     if not (known := hooks(moment)):
-        raise Stop(f"This needs the part `{missing('hooks', moment)}`, which is not installed here.", INSTALL)
+        raise _not_installed(missing("hooks", moment))
     return known[0]
 
 
@@ -141,6 +141,16 @@ def missing(kind: str, name: str) -> str:
     here. kind: one of OWNED."""
     owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")
+
+
+def require(kind: str, name: str) -> None:
+    """Raises Stop if the part of ours that owns something (see `missing`) is not here."""
+    if owner := missing(kind, name):
+        raise _not_installed(owner)
+
+
+def _not_installed(part: str) -> Stop:
+    return Stop(f"This needs the part `{part}`, which is not installed here.", INSTALL)
 
 
 def not_here(name: str, part: str) -> str:

@@ -361,8 +361,9 @@ def _told(folder: StageFolder) -> Iterable[str]:
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
     """Raises Stop if a stage must not start. where: the option that names the place of the run."""
+    # Where the part that judges gates is missing, every gate is closed, whatever other parts do at these moments.
     if any(folder.plan.guards(folder.stage)):
-        parts.hook("after_stage")  # gates are closed where the part that judges them is missing
+        parts.require("sections", "gates")
     for guards in parts.hooks("before_stage"):
         guards(folder, tell, where)
 
@@ -370,7 +371,7 @@ def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
 def judge(folder: StageFolder, tell: Tell) -> None:
     """Raises Stop if nothing may build on a finished stage's results."""
     if folder.stage.gates:
-        parts.hook("after_stage")
+        parts.require("sections", "gates")
     for after_stage in parts.hooks("after_stage"):
         after_stage(folder, tell)
 

@@ -288,6 +288,7 @@ def test_without_the_part_that_reads_gates_every_gate_is_closed(tmp_path, monkey
     finish(plan)
     there = {name: part for name, part in parts.found().items() if name != "evaluate"}
     parts.hooks.cache_clear()
+    parts.missing.cache_clear()
     monkeypatch.setattr(parts, "found", lambda: there)
     try:
         for act in (pipeline.guard, pipeline.judge):
