@@ -60,9 +60,8 @@ def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
     gpu = catalog.gpu(recipe.machines.gpu)
     for home in ("model", *FP8_STAGES):
         if (recipe.settings.get(home) or {}).get("precision") == "fp8" and gpu and not gpu.fp8:
-            message = f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
             hint = f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`."
-            yield recipe.problem((home, "precision"), message, hint)
+            yield recipe.problem((home, "precision"), common.no_fp8(gpu), hint)
 
 
 def order(recipe: Recipe) -> Iterator[Problem]:

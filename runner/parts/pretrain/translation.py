@@ -158,13 +158,7 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
     }
     if recipe.model.gradient_checkpointing:
         config["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    if precision == "fp8":
-        config["fp8"] = True
-        if sharding.by_fsdp(recipe):
-            # Shards travel as 8-bit numbers, half the bytes of bf16.
-            config["fp8_enable_fsdp_float8_all_gather"] = True
-    if mode := compile_mode(recipe, PRETRAIN):
-        config |= {"torch_compile": True, "torch_compile_mode": mode}
+    config |= axolotl.products(recipe, precision == "fp8", compile_mode(recipe, PRETRAIN))
     if speed.fused_kernels or speed.fused_cross_entropy:
         config |= {
             "plugins": [axolotl.LIGER, axolotl.PLUGIN],

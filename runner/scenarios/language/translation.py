@@ -241,8 +241,7 @@ def products(recipe: Recipe) -> Iterator[Problem]:
         message = f"Products in 8 bits need `precision: bf16`, and `precision` is {recipe.model.precision}."
         yield recipe.problem("speed.fp8", message, "Delete one of the two lines.")
     elif gpu and not gpu.fp8:
-        message = f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
-        yield recipe.problem("speed.fp8", message, "Delete the line, or name an H100 or newer.")
+        yield recipe.problem("speed.fp8", common.no_fp8(gpu), "Delete the line, or name an H100 or newer.")
 
 
 def answers(recipe: Recipe) -> Iterator[Problem]:

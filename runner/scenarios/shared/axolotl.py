@@ -91,15 +91,20 @@ def faster(recipe: Recipe) -> EngineConfig:
     """The section `speed` of a recipe of one stage."""
     if not (speed := recipe.settings.get("speed")):
         return {}
-    config: EngineConfig = dict(speed.for_axolotl)
-    if speed.get("fp8") and sharding.by_fsdp(recipe):
-        # Shards travel as 8-bit numbers, half the bytes of bf16.
-        config["fp8_enable_fsdp_float8_all_gather"] = True
-    if compiles(recipe):
-        config |= {"torch_compile": True, "torch_compile_mode": speed["compile"]}
+    mode = speed["compile"] if compiles(recipe) else None
+    config: EngineConfig = {**speed.for_axolotl, **products(recipe, bool(speed.get("fp8")), mode)}
     if speed.get("persistent_workers") and speed.get("data_workers"):
         config["recipe_runner"] = {"persistent_workers": True}
     return config
+
+
+def products(recipe: Recipe, fp8: bool, compile_mode: str | None) -> EngineConfig:
+    """How matrices are multiplied: in 8 bits, and compiled; None for not compiled."""
+    config: EngineConfig = {"fp8": True} if fp8 else {}
+    if fp8 and sharding.by_fsdp(recipe):
+        # Shards travel as 8-bit numbers, half the bytes of bf16.
+        config["fp8_enable_fsdp_float8_all_gather"] = True
+    return config | ({"torch_compile": True, "torch_compile_mode": compile_mode} if compile_mode else {})
 
 
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:

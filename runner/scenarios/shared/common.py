@@ -131,6 +131,10 @@ def batch_facts(recipe: Recipe) -> Mapping[str, float]:
     }
 
 
+def no_fp8(gpu: hardware.Gpu) -> str:
+    return f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
+
+
 def ddp_bucket_mb(recipe: Recipe) -> int:
     """MB of gradients that travel together under DDP: PyTorch's own 25 if the recipe says nothing."""
     return recipe.communication.ddp_bucket_mb or 25

@@ -347,7 +347,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
 
 def toy_task(recipe: Recipe) -> Iterator[Override]:
     """What a tiny model learns from its own answers: it solves no task, but can learn to use the prompt's words."""
-    few = "a processor writes slowly"
+    few = "a CPU writes slowly"
     yield substitute("train.generations", ANSWERS, few)
     yield substitute("train.answer_tokens", min(16, recipe.train.answer_tokens), few)
     yield substitute("train.generator", "transformers", "vLLM needs a GPU")
