@@ -38,9 +38,9 @@ class RecipePlugin(BasePlugin):
         self.resumed_from = ""
 
     def register(self, cfg: dict[str, Any]) -> None:
+        process.without_gpu_kernels()
         # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA build of torch, which
         # pip installs on Linux, raises if there is no driver.
-        process.without_gpu_kernels()
         if not torch.cuda.is_available():
             trainer.check_cuda_p2p_ib_support = lambda: True
 

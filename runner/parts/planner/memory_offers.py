@@ -69,7 +69,7 @@ def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Adv
     kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
     if lines.find("micro_batch_size"):
         names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")
-        several = (split for split in splits(work, True) if split[0] > 1 or work.objective != "kto")
+        several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
         batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in several]
         kinds.append((whole, [Advice(dict(zip(names, split, strict=True)), each) for split, each in batches]))
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:

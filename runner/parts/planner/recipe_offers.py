@@ -328,8 +328,7 @@ def _longer(planned: Planned) -> Iterator[Changes]:
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.machines.world_size, 1)):
-            fewest = 2 if getattr(work, "objective", "") == "kto" else 1
-            micro = max(fewest, min(work.micro_batch_size, int(rows * work.epochs / limits.ENOUGH / gpus)))
+            micro = max(work.fewest_rows, min(work.micro_batch_size, int(rows * work.epochs / limits.ENOUGH / gpus)))
             epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(limits.ENOUGH * micro * gpus / rows)))
             alone = {"machines.nodes": 1, "machines.gpus_per_node": 1} if gpus == 1 < work.machines.world_size else {}
             yield {**alone, **_batch(home, micro, 1), **({f"{home}.epochs": epochs} if epochs > work.epochs else {})}

@@ -152,6 +152,11 @@ class Run:
     shared_disk: bool = False
 
     @property
+    def fewest_rows(self) -> int:
+        """The smallest micro batch that this training can learn from."""
+        return 1
+
+    @property
     def readers(self) -> int:
         """How many machines read a model from one disk."""
         return self.machines.nodes if self.shared_disk else 1
@@ -260,6 +265,11 @@ class Workload(Run):
         """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL
         1.9)."""
         return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
+
+    @property
+    def fewest_rows(self) -> int:
+        """KTO compares an answer with the others of its micro batch (TRL 1.9)."""
+        return 2 if self.objective == "kto" else 1
 
     @property
     def passes_beside(self) -> int:

@@ -653,8 +653,7 @@ def _batch(planned: Planned, least: int) -> list[Override]:
     work = stage.workload
     usual = work.micro_batch_size * work.accumulation
     steps = stage.steps or STEPS
-    least = max(least, 2) if getattr(work, "objective", "") == "kto" else least  # it compares the rows of a micro batch
-    wanted = max(least, _power(usual * min(1, steps / STEPS)))
+    wanted = max(least, work.fewest_rows, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
         "train.gradient_accumulation_steps": (wanted // micro, "micro batches added up before each step"),
