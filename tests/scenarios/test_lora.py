@@ -135,8 +135,11 @@ def test_four_bits_are_one_line():
 def test_layers_marks_and_padding_follow_the_model(name):
     facts = catalog.model(name)
     marks = catalog.chat_template(facts.chat_template)
-    config = config_of(f"model.base={name}")
-    assert config["liger_fused_linear_cross_entropy"] is True
+    attention = facts.family.get("attention", "flash_attention_2")
+    config = config_of(f"model.base={name}", f"model.attention={attention}")
+    fused = facts.model_type in catalog.fused_loss_models()
+    assert config.get("liger_fused_linear_cross_entropy", False) is fused
+    assert config.get("chunked_cross_entropy", False) is not fused
     assert config["lora_target_modules"] == list(facts.linear)
     assert config["chat_template"] == marks.axolotl
     assert config.get("eot_tokens", [facts.eos_token]) == [marks.end]

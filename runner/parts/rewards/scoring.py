@@ -1,10 +1,10 @@
 """What an answer is worth: the score of each reward for a question, its answer and the reference answer."""
 
 import hashlib
+import importlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from runner.tools.names import same
@@ -12,7 +12,8 @@ from runner.tools.names import same
 Score = Callable[[str, str, str], float]
 Rule = Mapping[str, Any]
 
-_KNOWN = (_constants.LITERAL, _constants.SUBPATTERN)
+# Python's own parser of patterns; it has no public name and no types.
+_parser: Any = importlib.import_module("re._parser")
 NUMBER = re.compile(r"-?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|-?\.\d+")
 
 
@@ -32,8 +33,9 @@ def placed(answer: str, within: str | None) -> str:
     """An answer where `within` looks for it, with the literal characters around it."""
     if within is None:
         return answer
-    parts: Any = _parser.parse(within)
-    return "".join(chr(node) if kind is _constants.LITERAL else answer for kind, node in parts if kind in _KNOWN)
+    parts = ((str(kind), node) for kind, node in _parser.parse(within))
+    texts = (chr(node) if kind == "LITERAL" else answer for kind, node in parts if kind in ("LITERAL", "SUBPATTERN"))
+    return "".join(texts)
 
 
 def number(text: str | None) -> float | None:
