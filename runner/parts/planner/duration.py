@@ -319,12 +319,16 @@ def updating(workload: Workload, gpu: Gpu) -> float:
 def _orthogonal(workload: Workload, gpu: Gpu) -> float:
     """Seconds in which Muon makes each trained matrix orthogonal; its products of a matrix m × n, m the smaller, are
     4m²n + 2m³ operations a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the matrices."""
+    if not workload.rule.products:
+        return 0.0
     shapes = (
         sorted(shape[-2:]) for name, shape in parameters.trained(workload).items() if not parameters.outside(name)
     )
     operations = sum(4 * one[0] ** 2 * one[1] + 2 * one[0] ** 3 for one in shapes if len(one) == 2)
     split = workload.machines.world_size if workload.sharding == "fsdp" else 1
-    return workload.rule.products * operations / split / (shares(gpu).linear * gpu.bf16_tflops * 1e12)
+    return (
+        workload.rule.products * operations / split / (shares(gpu).linear * (gpu.bf16_tflops or gpu.fp32_tflops) * 1e12)
+    )
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:
