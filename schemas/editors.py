@@ -38,7 +38,7 @@ def with_words(part: Any) -> Any:
         if own := part.get("x-by-rows"):
             inner["x-by-rows"] = {
                 rows: {**other, "markdownDescription": _described({**part, **other, "x-rows": [rows], "x-by-rows": {}})}
-                for rows, other in own.items()
+                for rows, other in ((rows, own.get(rows, {})) for rows in part.get("x-rows", ROWS))
             }
     if "pattern" in part:
         inner["patternErrorMessage"] = f"It must be {part['x-pattern-means']}."
