@@ -165,7 +165,7 @@ def _show(found: Search, rehearse: bool) -> None:
         rows.append((str(each.trial.number), *values, memory, time))
     table(rows)
     hours, budget = sum(each.gpu_hours for each in found.tried), found.recipe.settings["search"].get("gpu_hours")
-    if hours:
+    if hours >= 0.05:
         say(f"\nAll trials together take about {hours:.1f} GPU hours if none ends early.")
     if rehearse:
         return

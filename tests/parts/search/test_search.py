@@ -198,8 +198,9 @@ def test_a_search_that_was_killed_repeats_no_finished_trial_and_writes_the_best(
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Trial 1 of 2" not in done.stdout and "Trial 2 of 2" in done.stdout
     assert (home / "trial-01/training_summary.json").stat().st_mtime_ns == finished
-    first, second = [line.split() for line in done.stdout.splitlines() if line.endswith(("best", "ended early"))][-2:]
-    assert first[:2] == ["1", "0.01"] and float(first[2]) < float(second[2])
+    table = done.stdout.partition("VALIDATION LOSS")[2].splitlines()[1:3]
+    (*best, loss, _, note), (*other, worse, _) = map(str.split, table)
+    assert (best, other, note) == (["1", "0.01"], ["2", "1.0e-7"], "best") and float(loss) < float(worse)
     page = (home / "report.html").read_text()
     assert "trial-01" in page and "trial-02" in page
     best = load(tmp_path / "searched-best.yaml")[0]
