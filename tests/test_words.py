@@ -132,7 +132,7 @@ WRITTEN = [page for page in PAGES if page.name not in MADE]
 # What `recipe --help` and the help of a command begin with.
 VERBS = re.compile(
     "Add|Ask|Chat|Check|Compare|Copy|Create|Download|Edit|Enter|Estimate|Evaluate|Explain|Export|Find|Generate|List|Measure|Merge|"
-    "Open|Overrule|Prepare|Print|Prove|Rehearse|Render|Run|Send|Serve|Show|Stop|Talk|Train|Turn|Upload|Write"
+    "Open|Overrule|Prepare|Print|Prove|Rehearse|Render|Run|Send|Serve|Show|Stop|Talk|Train|Try|Turn|Upload|Write"
 )
 
 

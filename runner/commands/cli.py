@@ -33,7 +33,7 @@ CORE = {
 GROUPS = {
     "Start": ("new", "import", "list", "edit", "models", "doctor"),
     "Check and plan": ("check", "plan", "show", "explain", "diff", "gpus", "render"),
-    "Train": ("rehearse", "run", "prepare", "why", "gate", "promote"),
+    "Train": ("rehearse", "run", "search", "prepare", "why", "gate", "promote"),
     "Look at the result": (
         *("ask", "chat", "compare", "evaluate", "report"),
         *("serve", "merge", "export", "push", "register"),

@@ -9,7 +9,7 @@ PART = Part(
     hooks={
         "at_the_end": "page.at_the_end",
         "after_fetch": "page.leave",
-        "page_of_run": "page.of_run",
+        "page_of_runs": "page.of_runs",
         "provenance": "page.provenance",
     },
     command_module="commands",
