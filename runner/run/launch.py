@@ -1,5 +1,4 @@
-"""Launch: starts a stage's engine on this machine, writes its log, passes on its progress, and reports why it
-failed."""
+"""Launch: starts a stage's engine on this machine, logs it, passes on its progress, and reports why it failed."""
 
 import os
 import signal
@@ -31,8 +30,7 @@ WITHOUT_GPU = {
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
-    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is half as
-    # fast again.
+    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is 1.5 times # as fast.
     "OMP_WAIT_POLICY": "passive",
 }
 
@@ -167,8 +165,7 @@ def end_of(log: Path, start: int) -> str:
 
 
 def fault(log: str, code: int, doing: str) -> str:
-    """Why a process failed, by the end of its log and its exit status. doing: its work, as the beginning of a
-    sentence."""
+    """Why a process failed, by its log's end and exit status. doing: its work, as the beginning of a sentence."""
     found = troubles.find(log, troubles.LOG)
     line = found.line if found else troubles.last_error(log)
     said = f"\nThe log says: {line}" if line else ""

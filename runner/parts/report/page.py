@@ -1,5 +1,4 @@
-"""Page: facts of one run, or of several beside each other, as one HTML file that needs nothing else; and where a run's
-recipe comes from."""
+"""Page: facts of one run, or of several beside each other, as one HTML file; and where a run's recipe comes from."""
 
 import base64
 import hashlib
@@ -115,8 +114,7 @@ def missing() -> str:
 
 
 def leave(run: RunFolder, tell: Tell) -> None:
-    """Writes the page of a run that has begun into its folder, and reports its path or why there is none. A page never
-    makes a run fail."""
+    """Writes the page of a run into its folder, and reports its path or why there is none. It never makes a run fail."""
     if install := missing():
         tell(f"The run has no result page: {install}")
         return
