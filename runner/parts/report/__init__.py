@@ -14,6 +14,7 @@ PART = Part(
     },
     command_module="commands",
     commands={
+        "runs": "Compare the runs of this folder in a table.",
         "report": "Create a page about one run or several.",
         "why": "Explain why a job, a run or a log failed, with a remedy.",
     },

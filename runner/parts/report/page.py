@@ -143,7 +143,7 @@ def at_the_end(run: RunFolder, tell: Tell) -> Iterator[None]:
 
 
 # Different in every copy, without effect on training.
-_OWN = ("name", "description")
+OWN = ("name", "description")
 
 
 def provenance(recipe: Recipe) -> Mapping[str, Any]:
@@ -184,7 +184,7 @@ def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
             other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
             continue  # an edited starter
-        rows = [(name, values) for name, values in differing([other, own], "") if name not in _OWN]
+        rows = [(name, values) for name, values in differing([other, own], "") if name not in OWN]
         if best is None or len(rows) < len(best[1]):
             best = name, rows
     if best is None:
