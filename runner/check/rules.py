@@ -76,11 +76,9 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         meant = listed(catalog.alike(name), "or")
         hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
         if "openshift" in recipe.settings and not LABEL.match(name):
-            message = f"No machine can have `{name}` as its GPU label, so pods would wait forever."
-            yield recipe.problem("machines.gpu", message, hint)
+            yield recipe.problem("machines.gpu", *worded("check.impossible-label", name=name, hint=hint))
         else:
-            message = f"The GPU `{name}` is not in the catalog, so nothing can be checked against it."
-            yield recipe.note("machines.gpu", message, hint)
+            yield recipe.note("machines.gpu", *worded("check.unknown-gpu", name=name, hint=hint))
     elif "model" in recipe.settings and not gpu.bf16:
         values = {f"{home}.precision": precision for home, precision in base_model.precisions(recipe).items()}
         values["model.attention"] = str(recipe.model.get("attention"))
@@ -134,11 +132,8 @@ def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
         stated |= {"openshift.requests": site.requests, "openshift.limits": site.limits}
     for section, part in stated.items():
         if (memory := part.memory) and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
-            message = (
-                f"A {'machine' if section == 'machines' else 'pod'} with {memory} of main memory is not plausible."
-            )
-            hint = "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`."
-            yield recipe.problem(f"{section}.memory", message, hint)
+            owner = "machine" if section == "machines" else "pod"
+            yield recipe.problem(f"{section}.memory", *worded("check.odd-main-memory", owner=owner, memory=memory))
 
 
 def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
@@ -147,8 +142,7 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
     if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
         yield recipe.problem("limits.time", *worded("check.impossible-time-limit", time=time[:40]))
     if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
-        hint = "Write the memory of one GPU, or less, with its unit: `gpu_memory: 45 GB`."
-        yield recipe.problem("limits.gpu_memory", f"A limit of {memory[:40]} of GPU memory is not plausible.", hint)
+        yield recipe.problem("limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40]))
 
 
 def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings, str]]:

@@ -205,8 +205,7 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
             message = f"`{hub}` names no owner, and data sets on the hub have one."
             yield recipe.note((*home, "hub"), message, f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}.")
         elif hub and near:
-            message = f"`{hub}` is not in the catalog, but `{near}` is."
-            yield recipe.note((*home, "hub"), message, f"Write `{near}`, if you mean that one; {ASK_HUB}.")
+            yield recipe.note((*home, "hub"), *worded("check.similar-data-set", hub=hub, near=near, ask=ASK_HUB))
 
 
 def unasked(recipe: Recipe) -> Iterator[Problem]:
@@ -278,8 +277,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         return
     if why := why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
         names = listed(dict.fromkeys(data["hub"] for _, data in named))
-        message = f"The hub could not be asked about the columns of {names}: {why}."
-        yield recipe.note((*named[0][0], "hub"), message, LATER)
+        yield recipe.note((*named[0][0], "hub"), *worded("check.columns-unknown", names=names, why=why, later=LATER))
         return
     for home, data in named:
         yield from said_of(home, _dataset(recipe, home, data))

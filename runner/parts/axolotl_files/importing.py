@@ -20,7 +20,7 @@ from runner.recipe.reading import parse
 from runner.scenarios.shared.axolotl import LIGER, OBJECTIVES
 from runner.tools import packaged
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The machine of a recipe whose Axolotl file names none; two GPUs where it shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
@@ -122,8 +122,7 @@ ORDER = ("scenario", "name", "model", "train", "data", "distribution", "machines
 def read(document: Document) -> Import:
     """What a recipe can say of an Axolotl file. Raises Stop with every Problem if Axolotl refuses the file."""
     if not checking.is_axolotls(document):
-        hint = "Name a YAML file of Axolotl."
-        raise Stop(Problem(document.file, 1, 1, "This is not an Axolotl file: it has no line `base_model`.", hint))
+        raise Stop(Problem(document.file, 1, 1, *worded("axolotl_files.not-axolotl")))
     refused, dropped = checking.faults(document)
     if wrong := errors_of(refused):
         raise Stop(wrong)
@@ -233,14 +232,11 @@ def _layers(made: Import) -> None:
     if isinstance(named, list) and named:
         made.say("train.lora_layers", named, "lora_target_modules")
     elif named:
-        message = "Recipes name layers one by one; this pattern also says where in the model they are."
-        made.refuse(("lora_target_modules",), message, "Write a list of names, or `lora_target_linear: true`.")
+        made.refuse(("lora_target_modules",), *worded("axolotl_files.layers-by-pattern"))
     elif made.file.data.get("lora_target_parameters"):
-        message = "Recipes always adapt linear layers, and this file adapts parameters alone."
-        made.refuse(("lora_target_parameters",), message)
+        made.refuse(("lora_target_parameters",), *worded("axolotl_files.parameters-alone"))
     else:
-        message = "The file names no layers, so PEFT chooses them; the recipe adapts every linear layer."
-        made.note(("adapter",), message, "Write `train.lora_layers` to name them.")
+        made.note(("adapter",), *worded("axolotl_files.layers-by-peft"))
 
 
 def _rows(made: Import, objective: str | None) -> str:
@@ -323,8 +319,7 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     elif named or written is None:
         fields = written or {}
         if not {"field_instruction", "field_output"} <= {*fields} or "format" in fields or "field_input" in fields:
-            hint = "Write `question` and `answer` into the recipe, with columns in brackets."
-            made.refuse((*path, "type"), "Recipes have no form for this data set's own type.", hint)
+            made.refuse((*path, "type"), *worded("axolotl_files.own-form"))
         else:
             data |= {"question": f"[{fields['field_instruction']}]", "answer": f"[{fields['field_output']}]"}
             made.note((*path, "type"), OTHER_WORDS)
@@ -381,9 +376,7 @@ def _machines(made: Import) -> None:
     elif deepspeed and way:
         made.say("distribution", f"zero{way[1]}", "deepspeed")
     elif deepspeed:
-        made.refuse(
-            ("deepspeed",), f"`{deepspeed}` does not name its ZeRO stage.", "Write `zero1`, `zero2` or `zero3` in it."
-        )
+        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
     made.say("machines.gpu", GPU)
     if ("distribution",) in made.values:
         made.say("machines.gpus_per_node", 2)

@@ -170,9 +170,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             )
         elif is_senseless(gate):
             yield recipe.document.problem(
-                place,
-                f"`{metric}` is {in_words(metric)}, so `{text}` holds for every model or for none.",
-                "Write a value that some models reach and others miss. A share of 60 % is 0.6.",
+                place, *worded("evaluate.gate-without-effect", metric=metric, meaning=in_words(metric), text=text)
             )
 
 

@@ -180,8 +180,7 @@ class _Helper:
                         self.tell(f"  {reason}")
                 told.update(why)
                 if time.monotonic() > deadline:
-                    hint = "Try again later. A claim for one machine is free when the job has ended."
-                    raise Stop(f"Pod `{self.name}` does not start. {' '.join(why)}", hint)
+                    raise Stop(*worded("openshift.does-not-start", name=self.name, why=" ".join(why)))
             pause()
 
     def wait_until_ready(self, container: str) -> None:

@@ -94,8 +94,7 @@ def _pod_fits(
         message = f"The limit is {shown(limit)}, but the machine has {shown(has)}."
         yield recipe.problem(place, message, f"Write less, or delete the line. {larger}")
     if limit and asked and limit < asked:
-        message = f"The limit is {shown(limit)}, less than the {shown(asked)} that the pod requests."
-        yield recipe.problem(place, message, f"Write at least {shown(asked)}, or delete the line.")
+        yield recipe.problem(place, *worded("openshift.limit-below-request", limit=shown(limit), asked=shown(asked)))
 
 
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -196,8 +195,7 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             message = f"The machines of a job meet at port {site[setting]}, so nothing else can use it."
             yield recipe.problem(("openshift", setting), message, hint)
     if site.progress_port == site.metrics_port:
-        message = f"Prometheus and the console cannot share port {site.metrics_port}; they need different formats."
-        yield recipe.problem("openshift.progress_port", message, hint)
+        yield recipe.problem("openshift.progress_port", *worded("openshift.shared-port", site=site, hint=hint))
 
 
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:

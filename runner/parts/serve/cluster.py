@@ -169,9 +169,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                 if going(there):
                     raise Stop(*worded("serve.being-deleted", service=SERVICE, meta=meta))
                 if not _same(there, service):
-                    raise Stop(
-                        f"{SERVICE} `{meta['name']}` was changed meanwhile, and now serves another version of the recipe. {Owner.of(there)}"
-                    )
+                    raise Stop(*worded("serve.changed-meanwhile", service=SERVICE, meta=meta, owner=Owner.of(there)))
                 state = look(cluster, there)
                 if state.ready:
                     return state.ready

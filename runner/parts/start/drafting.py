@@ -238,11 +238,7 @@ class Answers:
             has = f"only the column {listed(self.columns)}" if known else "no column"
             raise Stop(*worded("start.one-column", data=self.data, has=has))
         if {BETTER, WORSE} <= set(known):
-            raise Stop(
-                f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
-                f"avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
-                "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
-            )
+            raise Stop(*worded("start.are-preferences", data=self.data, better=known[BETTER], worse=known[WORSE]))
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
         question, answer = guess(self.columns)
@@ -673,8 +669,7 @@ def write(made: Draft, origin: Path) -> list[Path]:
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
         if made.errors:
-            hint = "Give the settings above other values with `--set`, for example `--set 'data.question=[Question]'`."
-            raise Stop([*made.errors, Problem(str(made.target), 0, 0, "This file was not written.", hint)])
+            raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
     Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
@@ -729,8 +724,9 @@ def minimal_starter(source: str) -> Path:
     if source not in packaged.named():
         starter(source)
         raise Stop(
-            f"`--minimal` needs a starter recipe, but `{source}` is a file.",
-            f"Name one: {listed(path.stem for path in packaged.starters())}.",
+            *worded(
+                "start.minimal-of-file", source=source, starters=listed(path.stem for path in packaged.starters())
+            ),
         )
     wanted = read(packaged.named()[source])
     scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))

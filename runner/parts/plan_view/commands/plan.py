@@ -23,7 +23,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop, errors_of, worded
 
 # The same limit as a recipe's.
 MOST_MACHINES = 1024
@@ -86,15 +86,13 @@ def plan(
             other, hint = "--set", "Write the changes into the recipe first, or leave out `--set`."
         raise Stop(f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2)
     if picture and picture.suffix.lower() != ".svg":
-        message = f"`--chart` draws SVG, but `{picture}` does not end in .svg."
-        raise Stop(message, "For example: --chart plan.svg", code=2)
+        raise Stop(*worded("plan_view.not-svg", picture=picture), code=2)
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
     if serves:
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
-            message = f"`--serve` is about a server, but `{unfit[0]}` is about training."
-            raise Stop(message, "Leave out one of the two.", code=2)
+            raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
         served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
         return served
     if runs:
@@ -158,8 +156,7 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
         known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(
             len(found), f"They go from 1 to {len(found)}."
         )
-        message = f"There is no suggestion {taken} for `{planned.recipe.document.file}`."
-        raise Stop(message, f"{known} `recipe plan` shows them, with the same options.")
+        raise Stop(*worded("plan_view.no-suggestion", taken=taken, planned=planned, known=known))
     edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
     say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
@@ -170,8 +167,7 @@ def _draw(planned: Planned, file: Path) -> None:
     try:
         write_text(file, report.svg(planned))
     except OSError as error:
-        hint = "Name a file after `--chart`, in a folder where you may write."
-        raise Stop(f"`{file}` cannot be written: {error.strerror}.", hint) from None
+        raise Stop(*worded("plan_view.chart-not-written", file=file, error=error)) from None
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
@@ -192,8 +188,7 @@ def _counts(given: str | None) -> list[int]:
             if part in ("…", "..."):
                 (before, last), end = counts[-2:], int(parts[at + 1])
                 if (times := last // before) < 2 or last % before or end <= last:
-                    hint = "They multiply as the two counts before them do, up to a larger one: --machines 1,2,…,8"
-                    raise Stop(f"The dots in `--machines {given}` have nothing to continue.", hint, code=2)
+                    raise Stop(*worded("plan_view.idle-dots", given=given), code=2)
                 while counts[-1] * times < end:
                     counts.append(counts[-1] * times)
             else:
