@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog, parts
 from runner.catalog import Gpu
-from runner.parts.planner import constants, published_runs
+from runner.parts.planner import constants
 from runner.parts.planner import row_counts as counted
+from runner.parts.planner.constants import Spread
 from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
-from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network, times_in
 from runner.plan import RUNS, Plan, Stage
@@ -28,7 +28,7 @@ from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
-    from runner.parts.planner.preparing import Preparation
+    from runner.parts.planner.storage import Preparation
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
 MISSED = 1.25
@@ -72,7 +72,7 @@ class Forecast:
     @cached_property
     def memory_spread(self) -> Spread:
         """How far planned memory was off on published runs."""
-        return published_runs.allocated(self.workload)
+        return constants.memory_spread(self.workload)
 
     @property
     def memory_range(self) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class Forecast:
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own, source = constants.constants(self.stage.machines.gpu), str(published_runs.time(self.workload))
+        own, source = constants.constants(self.stage.machines.gpu), str(constants.time_spread(self.workload))
         if own.source:
             source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
         network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)

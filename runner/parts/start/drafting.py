@@ -724,9 +724,7 @@ def minimal_starter(source: str) -> Path:
     if source not in packaged.named():
         starter(source)
         raise Stop(
-            *worded(
-                "start.minimal-of-file", source=source, starters=listed(path.stem for path in packaged.starters())
-            ),
+            *worded("start.minimal-of-file", source=source, starters=listed(path.stem for path in packaged.starters())),
         )
     wanted = read(packaged.named()[source])
     scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))

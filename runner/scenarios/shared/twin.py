@@ -19,8 +19,8 @@ from runner.data import tokenizers
 from runner.data.row_files import Bad
 from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
-from runner.tools.own_words import words
 from runner.tools.process import without_gpu_kernels
+from runner.tools.text import words
 from runner.trainer.generation import taught
 
 MADE_FROM = "twin.json"
