@@ -60,9 +60,9 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         return
     both = ((name, getattr(locked, name), getattr(here, name)) for name in SHAPE)
     if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
-        message = f"The folder `{base}` contains another model than the one in `{lock.LOCK}`: {', '.join(changed)}."
-        hint = f"`recipe models add {base} --recipe {recipe.file}` records the new one. Or restore the old one."
-        yield recipe.problem("model.base", message, hint)
+        yield recipe.problem(
+            "model.base", *worded("check.other-model", recipe=recipe, lock=lock, changed=", ".join(changed))
+        )
 
 
 def unknown(recipe: Recipe) -> Problem:

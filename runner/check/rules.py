@@ -65,10 +65,9 @@ def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.model_facts or "sequence_len" not in recipe.model:
         return
-    limit, length = recipe.model_facts.max_position_embeddings, recipe.model.sequence_len
-    if length > limit:
-        message = f"`{recipe.model.base}` reads at most {limit:,} tokens, but `sequence_len` is {length:,}."
-        yield recipe.problem("model.sequence_len", message, f"Write at most {limit}.")
+    limit = recipe.model_facts.max_position_embeddings
+    if recipe.model.sequence_len > limit:
+        yield recipe.problem("model.sequence_len", *worded("check.reads-less", model=recipe.model, limit=limit))
 
 
 def known_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -184,9 +183,7 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
         stated = section.get("effective_batch_size")
         if stated is not None:
             tokens = stated * recipe.model.sequence_len
-            message = f"With `packing: pack` a step reads {stated} packed rows ({tokens:,} tokens), not {stated} rows."
-            hint = "`recipe plan` shows how many rows that is. To train on as many rows as before, lower `micro_batch_size` or `gradient_accumulation_steps`."
-            yield recipe.note((name, "effective_batch_size"), message, hint)
+            yield recipe.note((name, "effective_batch_size"), *worded("check.batch-rows", stated=stated, tokens=tokens))
 
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
@@ -459,13 +456,15 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         return
 
 
+# Notes on values that are valid and hardly intended.
+UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters)
 RULES: tuple[Rule, ...] = (
     *base_model.RULES,
     *(joined_rows, packed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
     *(needs_gpus, *of_section("sharding", offload_places, offload_disk), offloaded_optimizer),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
-    *(demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters),
+    *UNUSUAL,
 )
 # Rules that read files of this machine.
 FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, own_engine_file)

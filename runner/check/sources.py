@@ -47,9 +47,8 @@ def once(recipe: Recipe) -> Iterator[Problem]:
             file = os.path.realpath(recipe.folder / one["path"]) if one.get("path") else None
             same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
             if (first := seen.setdefault(same, path)) != path:
-                message = f"`{name_of(path)}` is the same data as `{name_of(first)}`. Each row is trained on once."
-                hint = "Delete one of them. A larger `share` of the other uses more of its rows."
-                yield recipe.problem((*path, "path" if file else "hub"), message, hint)
+                place = (*path, "path" if file else "hub")
+                yield recipe.problem(place, *worded("check.same-data", path=name_of(path), first=name_of(first)))
 
 
 def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:

@@ -101,8 +101,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
-        message = f"This is not a {kind}: it has no `setting: value` lines."
-        builder.problems.append(document.problem_at(Span(1, 1, 1), message, start))
+        builder.problems.append(document.problem_at(Span(1, 1, 1), *worded("recipe.no-lines", kind=kind, start=start)))
     if builder.problems:
         raise Stop(builder.problems)
     return document

@@ -159,9 +159,7 @@ def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
         yield "it changes no layer"
     elif strange := sorted(set(adapter.layers) - known):
         others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
-        yield (
-            f"it changes `{strange[0]}`{others}, but the base model has no such layer; a server would answer like the base model, without a message"
-        )
+        yield worded("export.strange-layer", strange=strange, others=others)[0]
 
 
 def modules_of(base: Base, trust_remote_code: bool) -> set[str]:

@@ -72,13 +72,9 @@ def differences(main: Hello, other: Hello) -> list[str]:
     """Why a machine cannot train with the main one, a sentence for each difference."""
     machine, sentences = f"machine {other.rank} has", list[str]()
     if main.fingerprint != other.fingerprint:
-        sentences.append(
-            f"{machine} another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts to both again"
-        )
+        sentences.append(worded("nodes.other-recipe", machine=machine, other=other, main=main)[0])
     if main.total != other.total:
-        sentences.append(
-            f"{machine} TOTAL_GPUS {other.total}, but machine 0 has {main.total}; set the same on every machine"
-        )
+        sentences.append(worded("nodes.unequal-total", machine=machine, other=other, main=main)[0])
     for package in sorted({*main.versions, *other.versions}):
         here, there = (hello.versions.get(package, "none") for hello in (main, other))
         if here != there:
@@ -260,9 +256,8 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
         except OSError as error:
             now = time.monotonic()
             if now >= deadline:
-                problem = f"The main machine does not answer at {address}:{port}: {error.strerror or error}."
-                hint = "Start run_node0.sh there. Check MAIN_NODE_IP, and that no firewall blocks the port."
-                raise Stop(problem, hint) from None
+                why = error.strerror or error
+                raise Stop(*worded("nodes.main-silent", address=address, port=port, why=why)) from None
             if now - told >= TELL_EVERY_S:
                 tell(f"Waiting for the main machine at {address}:{port}")
                 told = now

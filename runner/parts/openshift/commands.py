@@ -420,9 +420,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     if not stopped:
         end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status")
         return
-    say(
-        f"Stopped {', '.join(stopped)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
-    )
+    say(worded("openshift.stopped", stopped=", ".join(stopped), plan=plan.only(chosen))[0])
     end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", path)
 
 

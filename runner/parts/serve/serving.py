@@ -317,12 +317,12 @@ def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     facts = recipe.model_facts
     if not facts or not section.gpus:
         return
-    heads, groups, count = facts.num_attention_heads, facts.num_key_value_heads, section.gpus
     able = splits(facts, range(1, 17))
-    if count not in able:
-        message = f"The model has {heads} attention heads and {groups} of keys and values, which cannot be divided among {count} GPUs."
-        hint = f"Write {listed(map(str, able), 'or')}."
-        yield recipe.problem("serve.gpus", message, hint)
+    if section.gpus not in able:
+        counts = listed(map(str, able), "or")
+        yield recipe.problem(
+            "serve.gpus", *worded("serve.indivisible-heads", facts=facts, section=section, counts=counts)
+        )
 
 
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:

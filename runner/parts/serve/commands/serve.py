@@ -129,9 +129,7 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     room = f", of the {units.gib(needs.budget)} that vLLM takes" if needs.budget is not None else ""
     say(f"Serving {server.name} {verdict}: it needs {units.gib(needs.total)} {every} ({card}){room}.")
     if needs.requests is not None:
-        say(
-            f"Room for {needs.requests:,} requests of {needs.context:,} tokens at a time; the recipe asks for {needs.concurrency}."
-        )
+        say(worded("serve.room", needs=needs)[0])
     split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
     each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
     rows = (
