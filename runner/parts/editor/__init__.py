@@ -4,9 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    needs=(
-        "plan_view",
-        "planner",
-    ),
+    needs=("plan_view", "planner"),
+    command_module="server",
     commands={"edit": "Edit a recipe in the browser, with its plan as you type."},
 )

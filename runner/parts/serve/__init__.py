@@ -10,8 +10,9 @@ PART = Part(
     targets={"kserve": "kserve"},
     hooks={
         "models_at": "openai_api.at",
-        "plan_server": "commands.serve.plan_server",
+        "plan_server": "commands.plan_server",
     },
+    command_module="commands",
     commands={
         "chat": "Chat with the original and the trained model, side by side.",
         "serve": "Serve both models with OpenAI's API.",
