@@ -320,11 +320,9 @@ def hidden_header(document: Document, line: int) -> Header | None:
 def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
     """The Problem with such a line. instead: what happens to the lines below it."""
     source = document.text.splitlines()[header.line - 1]
-    return document.problem_at(
-        Span(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
-        f"`{header.name}:` is commented out, and the lines below it are not" + (f": {instead}." if instead else "."),
-        "Delete the `#`, or add one to each of the lines below.",
-    )
+    start, end = source.index("#"), len(source.partition(":")[0])
+    message = worded("recipe.commented-out", name=header.name, instead=f": {instead}" if instead else "")
+    return document.problem_at(Span(header.line, start + 1, end - start + 1), *message)
 
 
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
@@ -399,12 +397,8 @@ def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] |
     else:
         inner = whole[1:-1] if whole.endswith("'") else whole
         meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    end = found.end("inner") + 1
-    return (
-        Span(line, end, 1),
-        "The quotes end here, and more text follows.",
-        "Put other quotes around the whole text" + (f": {meant}" if len(meant) < SHOWN else "."),
-    )
+    hint = f"Put other quotes around the whole text{f': {meant}' if len(meant) < SHOWN else '.'}"
+    return Span(line, found.end("inner") + 1, 1), "The quotes end here, and more text follows.", hint
 
 
 def _blank(line: str) -> bool:

@@ -43,15 +43,8 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
     for note in sorted(made.notes, key=lambda note: note.line):
         say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
     changes = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
-    base = made.values["model", "base"]
+    base, done = made.values["model", "base"], f"The recipe is in `{target}`. {changes}"
     if base not in catalog.model_ids() and not catalog.model(base, target.parent):
-        end(
-            f"The recipe is in `{target}`. {changes} Its model must be recorded once.",
-            "models",
-            "add",
-            base,
-            "--recipe",
-            target,
-        )
+        end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
     else:
-        end(f"The recipe is in `{target}`. {changes}", "check", target)
+        end(done, "check", target)

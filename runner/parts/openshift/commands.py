@@ -107,11 +107,8 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in sites.steps(plans, str(folder)):
         say(step)
-    end(
-        f"What the namespace needs is in {folder}. Apply it with the commands above, or send the folder to an admin.",
-        "submit",
-        paths[0],
-    )
+    done = f"What the namespace needs is in {folder}. Apply it with the commands above, or send the folder to an admin."
+    end(done, "submit", paths[0])
 
 
 @click.command()

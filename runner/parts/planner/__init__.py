@@ -5,7 +5,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    rules="reach",
+    rules="rules",
     forecast="judging",
     formulas={"axolotl": "formulas"},
     hooks={"after_run": "calibration.after", "after_plan": "calibration.after_plan"},

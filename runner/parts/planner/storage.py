@@ -20,7 +20,7 @@ from runner.recipe import units
 from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import DATA
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 GIB = 2**30
 # While text is cleaned there are copies of it: filtered, without exact duplicates, without near ones, and the result.
@@ -134,12 +134,8 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     source = row_counts.source_of(plan, stage)[0]
     drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
     folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
-    why = (
-        f"Stage `{stage.name}` takes {forecast.workload.micro_batch_size} rows at once: rows of full length need "
-        f"{units.both(forecast.with_longest(0).memory.total)} on each GPU, and {gpu.title} has {units.both(usable(gpu))} to use."
-    )
-    hint = f"Lower `micro_batch_size`, or write `sequence_len: {most}`, which leaves out longer rows."
-    return [folders, most, why, hint]
+    need, there = units.both(forecast.with_longest(0).memory.total), units.both(usable(gpu))
+    return [folders, most, *worded("planner.room", forecast=forecast, need=need, there=there, most=most)]
 
 
 def rounded(need: float) -> int:
@@ -172,13 +168,9 @@ def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterat
         if stated and need > stated * GIB:
             largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
             parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
-            yield document.problem(
-                ("openshift", "claims", index, "size_gib"),
-                f"The claim `{claim['name']}` has {stated} GiB, but the run writes {need / GIB:.1f} GiB to it ({parts}).",
-                f"Write `size_gib: {rounded(need)}`, leave the line out, or keep fewer checkpoints.",
-                severity="note",
-                mending=rounded(need),
-            )
+            where, enough = ("openshift", "claims", index, "size_gib"), rounded(need)
+            message = worded("planner.small-claim", claim=claim, need=need / GIB, parts=parts, enough=enough)
+            yield document.problem(where, *message, severity="note", mending=enough)
 
 
 def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:

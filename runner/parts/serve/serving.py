@@ -288,12 +288,8 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
     if needs and needs.fits is False and needs.budget is not None:
         have, need = units.gib(needs.budget), units.gib(needs.total)
         each = f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU"
-        message = f"The server needs {need} on {each}, but may use {have}: {server.concurrency} requests of {server.context:,} tokens do not fit at a time."
-        remedy = (
-            f"Write `concurrency: {needs.requests}`, which fits, a shorter `context`, or more `gpus`."
-            if needs.requests
-            else "Not even one request fits: write a shorter `context`, more `gpus`, or use a GPU with more memory."
-        )
+        message, fewer = worded("serve.too-many-requests", server=server, needs=needs, each=each, have=have, need=need)
+        remedy = fewer if needs.requests else worded("serve.not-one-request")[0]
         found.append(recipe.problem("serve.concurrency", message, remedy))
     if needs and server.gpus > (most := max(recipe.gpu_counts)):
         found.append(recipe.note("serve.gpus", *worded("serve.too-few-gpus", server=server, most=most)))
