@@ -5,6 +5,6 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     hooks={"other_file": "checking.problems", "as_recipe": "importing.as_recipe"},
-    command_module="commands",
+    command_module="importing",
     commands={"import": "Turn an Axolotl file into a recipe."},
 )

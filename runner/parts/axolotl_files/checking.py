@@ -1,7 +1,5 @@
 """The faults of an Axolotl file, by Axolotl's own schema and validation, without importing Axolotl."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
