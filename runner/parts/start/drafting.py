@@ -121,9 +121,8 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
     if known and not all(columns):
         if not own or len(known) < 3:
-            raise Stop(
-                *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
-            )
+            there = listed(known.values())
+            raise Stop(*worded("start.no-preferences", name=name, values=there, better=BETTER, worse=WORSE))
         columns = [column for column in known.values() if f"[{column}]" not in own]
     rest = (f"[{column}]" for column in columns if column)
     named = [template or next(rest, "") for template in own or ("", "", "")]
@@ -315,16 +314,8 @@ class Answers:
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}
         if self.starts("data.songs"):
             return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
-        return (
-            said
-            | gone
-            | {
-                "data.songs": (
-                    drawn,
-                    "some are drawn" if on_hub(self.data) else "the number of songs; here all of them",
-                )
-            }
-        )
+        why = "some are drawn" if on_hub(self.data) else "the number of songs; here all of them"
+        return said | gone | {"data.songs": (drawn, why)}
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
         """The files of a pipeline's later stages. Raises Stop if their columns are others."""
@@ -377,6 +368,8 @@ def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
 STEPS = 100
 # The number of questions for the model before and after training.
 QUESTIONS = 3
+# What a person has chosen, and no change to fit a GPU may replace.
+CHOSEN = ("machines.", "model.base.")
 
 
 @dataclass(frozen=True)
@@ -605,17 +598,11 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
     planned = again(*_memory(planned))
     if not _fits(planned):
         # An offer must leave the model and its machines unchanged.
-        found = next(
-            (
-                offer
-                for offer in recipe_offers.of(planned)
-                if not any(change.path[0] == "machines" or change.setting == "model.base" for change in offer.changes)
-            ),
-            None,
-        )
-        if found is None:
+        offered = (offer.changes for offer in recipe_offers.of(planned))
+        kept = (one for one in offered if not any(f"{each.setting}.".startswith(CHOSEN) for each in one))
+        if (found := next(kept, None)) is None:
             raise Stop(*worded("start.nothing-fits", answers=answers))
-        planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
+        planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found))
     if answers.of.keeps:
         return changes
     planned = again(*_batch(planned, answers.way.least))
@@ -723,9 +710,8 @@ def minimal_starter(source: str) -> Path:
     """The minimal starter of a starter's scenario: one with the same data, else the one with the scenario's name."""
     if source not in packaged.named():
         starter(source)
-        raise Stop(
-            *worded("start.minimal-of-file", source=source, starters=listed(path.stem for path in packaged.starters())),
-        )
+        starters = listed(path.stem for path in packaged.starters())
+        raise Stop(*worded("start.minimal-of-file", source=source, starters=starters))
     wanted = read(packaged.named()[source])
     scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))
     fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
