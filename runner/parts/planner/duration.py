@@ -262,11 +262,11 @@ def sent(workload: Workload) -> float:
     return 2 * (count - 1) / count * state
 
 
-def waiting(workload: Workload, gpu: Gpu, computing: float) -> float:
+def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
     """Seconds of a step that GPUs wait for each other: messages beyond the computing that hides them. computing:
-    seconds of a step."""
+    seconds of a step. gbit_s: rate between machines, None for the workload's own network."""
     machines = workload.machines
-    messages = sent(workload) / slowest_link(machines, gpu, workload.network.gbit_s) + latency(workload, gpu)
+    messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
