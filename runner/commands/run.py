@@ -296,11 +296,8 @@ def ask(
         say(f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}")
     else:
         before, after = asking.models(recipe, folder)
-        chat = before if base else after
-        who = (
-            f"The model that `{folder.stage.name}` {('started from' if base else 'trained')} in this {folder.run.kind}"
-        )
-        say(f"{who}: {chat.model}")
+        chat, did = (before, "started from") if base else (after, "trained")
+        say(f"The model that `{folder.stage.name}` {did} in this {folder.run.kind}: {chat.model}")
         if folder.run.kind == "rehearsal" and not folder.plan.stages[0].config.get("real_model"):
             formatted = "It is a rehearsal's tiny twin, so it writes fragments."
         said = asking.answers_of(chat, [question])[0]

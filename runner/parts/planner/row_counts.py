@@ -213,9 +213,8 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
         there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
     except row_files.Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
-    return _sampled(
-        there, one, data, f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
-    )
+    part = ", of which a part was read" if there.about else ""
+    return _sampled(there, one, data, f"the {there.unit} of {path}{part}")
 
 
 def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:

@@ -315,10 +315,8 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     base, trained = names.served(recipe.name)
     # A server with one model may give it any name.
     known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
-    how = {
-        name: demo.get(name) for name in ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
-    }
-    after = Chat(known, None, "", **how)
+    how = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    after = Chat(known, None, "", **{name: demo.get(name) for name in how})
     return Served(recipe.name, url, listed, replace(after, model=base if base in listed else ""), after)
 
 
