@@ -58,8 +58,8 @@ def render(runs: Sequence[RunFacts]) -> str:
     return shelf.get_template("page.html.jinja").render(facts)
 
 
-def of_run(run: RunFolder) -> str:
-    return render([of(run)])
+def of_runs(*runs: RunFolder) -> str:
+    return render([of(run) for run in runs])
 
 
 def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
