@@ -10,14 +10,13 @@ from runner.recipe.overrides import Override, of_each
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import BASE, PRETRAIN, starts
 from runner.scenarios.shared import rehearsal
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     if data:
-        hint = "Write `--set stages.0.data.path=FILE`, with the number of the stage."
-        raise Stop("`--data` replaces the rows of one training, and this recipe has several stages.", hint)
+        raise Stop(*worded("stages.rows-of-several"))
     return of_each(recipe, lambda name, one: scenarios.rehearsal(one.scenario).before_data(one, None))
 
 

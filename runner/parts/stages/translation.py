@@ -13,7 +13,7 @@ from runner.recipe.recipe import CONVERSATIONS, Recipe
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES, names_base, starts
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 # What the config of the data stage has beside the rows of each stage, and the names of the other stages' folders.
 TAKEN = ("data", "model", "models", "work", "out", "twins", "proofs", "config", "logs", "scratch", "evaluation")
@@ -120,19 +120,15 @@ def names(recipe: Recipe) -> Iterator[Problem]:
     taken = (*TAKEN, *OF_TEXT) if recipe.stages[0]["technique"] == PRETRAIN else TAKEN
     for index, name in enumerate(written):
         if name in taken:
-            message = f"A stage cannot be called `{name}`, because that is the name of a folder of every run."
-            yield recipe.problem(("stages", index, "name"), message, "Choose another name, such as `sft`.")
+            yield recipe.problem(("stages", index, "name"), *worded("stages.name-taken", name=name))
         elif name in written[:index]:
-            message = f"Two stages are called `{name}`, and each needs a folder of its own."
-            yield recipe.problem(("stages", index, "name"), message, "Rename one of them.")
+            yield recipe.problem(("stages", index, "name"), *worded("stages.name-twice", name=name))
 
 
 def pretraining_first(recipe: Recipe) -> Iterator[Problem]:
     for index, stage in enumerate(recipe.stages):
         if index and stage["technique"] == PRETRAIN:
-            message = "Pretraining makes a new model, so it can only be the first stage."
-            hint = "Move this stage to the beginning, or delete the ones before it."
-            yield recipe.problem(("stages", index, "technique"), message, hint)
+            yield recipe.problem(("stages", index, "technique"), *worded("stages.pretraining-first"))
 
 
 def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -140,8 +136,7 @@ def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
     for index, (stage, one) in enumerate(zip(recipe.stages, recipe.stage_recipes.values(), strict=False)):
         talks = PRETRAIN not in one.settings and one.rows == CONVERSATIONS
         if stage.get(EARLIER_ROWS) and not (talks and there):
-            message = "Rows can be drawn only from conversations of a stage before, and only beside conversations."
-            yield recipe.problem((STAGES, index, EARLIER_ROWS), message, "Delete the line.", key=True)
+            yield recipe.problem((STAGES, index, EARLIER_ROWS), *worded("stages.no-earlier-rows"), key=True)
         there = there or talks
 
 

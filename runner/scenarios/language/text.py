@@ -10,7 +10,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import TEXT, Recipe
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.names import listed, setting
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 # Lines of `data` that give validation data, and the line that each of the first two belongs to.
 VALIDATION = {"validation_split": "hub", "validation_path": "path"}
@@ -52,23 +52,20 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         return
     given = [name for name in GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
-        message = f"`data` has {listed(given)}, but validation data comes from one place."
-        yield recipe.problem(("data", given[1]), message, "Keep one of these lines.")
+        yield recipe.problem(("data", given[1]), *worded("scenarios.several-validations", given=listed(given)))
     for name, source in VALIDATION.items():
         # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
-            message = f"`{name}` needs `{source}`, but `{setting(lacking[0])}` has no `{source}`."
-            hint = "Use `validation_share` to take a share of the documents instead."
-            yield recipe.problem(("data", name), message, hint)
+            said = worded("scenarios.validation-needs", name=name, source=source, lacking=setting(lacking[0]))
+            yield recipe.problem(("data", name), *said)
 
     file, split = data.get("validation_path"), data.get("validation_split")
     trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
     same_file = file and (recipe.folder / file).resolve() in trained
     if same_file or (split and split == data.get("split")):
-        message = f"Validation uses the training text, `{(file if same_file else split)}`, so the model that memorises it best would win."
-        hint = "Name another, or use `validation_share` to hold out a share of the documents."
-        yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), message, hint)
+        said = worded("scenarios.validation-is-training", text=file if same_file else split)
+        yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -189,26 +189,20 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         return
     layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
     if asked > layers:
-        message = f"`last_layers` is {asked}, but `{recipe.model.base}` has {layers} layers."
-        hint = f"Write at most {layers}; with `lm_head: true` that trains every weight of the model."
-        yield recipe.problem("train.last_layers", message, hint)
+        said = worded("scenarios.too-many-layers", asked=asked, recipe=recipe, layers=layers)
+        yield recipe.problem("train.last_layers", *said)
     if asked == 0 and not recipe.train.lm_head:
-        message = "Nothing is trained: `last_layers` is 0 and `lm_head` is false."
-        hint = "Raise `last_layers`, or set `lm_head: true`."
-        yield recipe.problem("train.last_layers", message, hint)
+        yield recipe.problem("train.last_layers", *worded("scenarios.nothing-trained"))
 
 
 def preferring(recipe: Recipe) -> Iterator[Problem]:
     train, objective = recipe.train, recipe.train.get("objective")
     if train.get("simpo_margin") is not None and objective != "simpo":
-        message = f"With `objective: {objective}` this line has no effect; only SimPO has a margin."
-        yield recipe.problem("train.simpo_margin", message, "Write `objective: simpo`, or delete the line.")
+        yield recipe.problem("train.simpo_margin", *worded("scenarios.margin-without-simpo", objective=objective))
     if objective == "kto" and train.micro_batch_size == 1:
-        message = "KTO compares an answer with the others of its micro batch, and here it is alone (TRL 1.9)."
-        yield recipe.problem("train.micro_batch_size", message, "Write 2 or more.")
+        yield recipe.problem("train.micro_batch_size", *worded("scenarios.kto-alone"))
     if objective not in (None, "simpo", "grpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
-        message = f"Axolotl 0.19.0 refuses a base model in 4 bits that FSDP splits for `objective: {objective}`."
-        yield recipe.problem("train.adapter", message, "Write `distribution: zero2` or `ddp`, or `adapter: lora`.")
+        yield recipe.problem("train.adapter", *worded("scenarios.four-bits-by-fsdp", objective=objective))
 
 
 def experts(recipe: Recipe) -> Iterator[Problem]:
@@ -216,20 +210,16 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
     facts, train = recipe.model_facts, recipe.train
     for line in ("lora_experts", "quantize_experts") if facts else ():
         if train.get(line) and not (facts and facts.has_experts):
-            message = f"`{recipe.model.base}` has no experts that Axolotl can change, so this line has no effect."
-            yield recipe.problem(f"train.{line}", message, "Delete the line, or use a model with experts.")
+            yield recipe.problem(f"train.{line}", *worded("scenarios.no-experts", recipe=recipe))
     if train.get("lora_experts") and train.get("lora_dropout"):
-        message = "PEFT's adapter of experts has no dropout, so with `lora_experts` training would not start."
-        yield recipe.problem("train.lora_dropout", message, "Write `lora_dropout: 0`.", mending=0)
+        yield recipe.problem("train.lora_dropout", *worded("scenarios.dropout-of-experts"), mending=0)
     if train.get("quantize_experts") and train.adapter != "qlora":
-        message = "Experts are in 4 bits only beside `adapter: qlora`."
-        yield recipe.problem("train.quantize_experts", message, "Write `adapter: qlora`, or delete the line.")
+        yield recipe.problem("train.quantize_experts", *worded("scenarios.experts-in-four-bits"))
 
 
 def decay(recipe: Recipe) -> Iterator[Problem]:
     if recipe.train.get("loraplus_lr_ratio") and recipe.train.get("weight_decay"):
-        message = "With `loraplus_lr_ratio` this line has no effect: LoRA+ trains without weight decay (PEFT 0.20, optimizers/loraplus.py)."
-        yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
+        yield recipe.problem("train.weight_decay", *worded("scenarios.decay-without-effect"))
 
 
 def products(recipe: Recipe) -> Iterator[Problem]:
@@ -238,8 +228,7 @@ def products(recipe: Recipe) -> Iterator[Problem]:
     if not (recipe.settings.get("speed") or {}).get("fp8"):
         return
     if recipe.model.precision != "bf16":
-        message = f"Products in 8 bits need `precision: bf16`, and `precision` is {recipe.model.precision}."
-        yield recipe.problem("speed.fp8", message, "Delete one of the two lines.")
+        yield recipe.problem("speed.fp8", *worded("scenarios.products-need-half", recipe=recipe))
     elif gpu and not gpu.fp8:
         yield recipe.problem("speed.fp8", common.no_fp8(gpu), "Delete the line, or name an H100 or newer.")
 
