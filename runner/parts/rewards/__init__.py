@@ -9,7 +9,7 @@ PART = Part(
     hooks={
         "rewarded": "rules.rewarded",
         "before_stage": "showing.before_stage",
-        "tried": "trying.tried",
+        "tried": "functions.tried",
         "callbacks": "functions.callbacks",
         "on_record": "showing.samples",
     },

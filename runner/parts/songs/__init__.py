@@ -5,6 +5,6 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     sections=("songs",),
-    rules="rules",
+    rules="tasks",
     preparers={"lyrics": "rows"},
 )
