@@ -203,11 +203,15 @@ def rehearse(
     **stages: str | None,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
+    from runner.run import launch
     from runner.run import run as rehearsing
     from runner.run.pipeline import Selection
+    from runner.scenarios.shared.axolotl import UNTRACKED
     from runner.trainer.fork_server import forking
 
-    with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
+    # Axolotl reads some of it when it is imported.
+    env = launch.engine_environment() | launch.WITHOUT_GPU | UNTRACKED
+    with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking(env):
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
     done = f"Rehearsal passed: {'these stages work' if any(stages.values()) else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, training_verb(recipe), path)
