@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.parts.pretrain.architecture import AFTER, FP8_STAGES, curriculum, trained_names, warmup_steps
+from runner.parts.pretrain.stages import packed_blocks
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import listed, longest_job_name
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -129,26 +128,12 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
         said = worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
         yield recipe.problem("data.packed", *said)
     for file, length in expected.items():
-        if file.is_file() and (wrong := _no_blocks(file, length)):
-            yield recipe.problem("data.packed", f"`{file}` {wrong}", "Write it with numpy.save, a block a row.")
-
-
-def _no_blocks(file: Path, length: int) -> str:
-    """What is wrong with a file of blocks, by its header alone; empty if nothing is. Importing NumPy would take longer
-    than the rest of a check."""
-    try:
-        with file.open("rb") as content:
-            start = content.read(8)
-            size = int.from_bytes(content.read(2 if start[6] == 1 else 4), "little")
-            header = ast.literal_eval(content.read(size).decode("latin1"))
-        kind, shape = header["descr"], tuple(header["shape"])
-    except (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError):
-        return "is not a NumPy array."
-    if not isinstance(kind, str) or kind[1:2] not in ("i", "u"):
-        return f"contains numbers of the type `{kind}`, but tokens are whole numbers."
-    if len(shape) != 2 or shape[1] != length or not shape[0]:
-        return f"has the shape {shape}, but must have (blocks, {length})."
-    return ""
+        if file.is_file():
+            try:
+                packed_blocks(file, length)
+            except Stop as stop:
+                message, _, remedy = stop.text.partition("\n")
+                yield recipe.problem("data.packed", message, remedy)
 
 
 def cleaning(recipe: Recipe) -> Iterator[Problem]:

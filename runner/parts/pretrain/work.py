@@ -14,7 +14,7 @@ from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import RenderedExample, blocks, rows, tokenizers
 from runner.data.data_sets import hash_64
-from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Tokenizer
+from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod
@@ -162,12 +162,7 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
     for length in lengths:
         for split in ("train", "validation"):
             file = source / f"{split}-{length}.npy"
-            try:
-                array = np.load(file, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError):
-                raise Stop(f"`{file}` is not a NumPy array.", "Write it with numpy.save, a block a row.") from None
-            if array.ndim != 2 or array.shape[1] != length or not len(array) or array.dtype.kind not in "iu":
-                raise Stop(*worded("pretrain.no-blocks", file=file, array=array, length=length))
+            array = packed_blocks(file, length)
             highest = max(int(array[start : start + 65536].max()) for start in range(0, len(array), 65536))
             if highest >= len(tokenizer):
                 raise Stop(*worded("pretrain.unknown-token", file=file, highest=highest, entries=len(tokenizer)))
