@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from runner.parts.rewards import scoring
 from runner.tools.files import read_json, write_json
+from runner.tools.problem import worded
 from runner.tools.run_files import SAMPLES
 from runner.trainer.plugin import run_settings
 from runner.trainer.records import evenly
@@ -82,9 +83,8 @@ class Samples(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         steps = self.history.steps
         if len(steps) == MOST_ALIKE and all(entry.get("alike") == 1 for entry in steps):
-            Watchdog(self.settings).stop(
-                f"In the first {state.global_step:,} steps all answers to a prompt had equal rewards ({steps[-1]['reward']:g} on average at the end), so nothing was learned. See `{SAMPLES}`. Rewards must be within reach: take easier prompts, a better model, or a reward for a part of the way. `generations` and `temperature` make answers differ more."
-            )
+            said = worded("rewards.all-alike", state=state, last=steps[-1]["reward"], file=SAMPLES)
+            Watchdog(self.settings).stop(*said)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and (now := samples(state.global_step, self.rules)):

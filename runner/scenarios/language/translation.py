@@ -165,22 +165,19 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         try:
             found = fitting(facts, name)
         except re.error as error:
-            message = f"`{name}` is not a regular expression: {error.msg}."
-            hint = "Write names of layers, or fix the pattern."
+            said = worded("scenarios.no-pattern", name=name, error=error)
         else:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:
                 continue
-            message = f"`{recipe.model.base}` has no linear layer `{name}`."
-            if why := facts.family.get("missed", {}).get(name):
-                message = f"`{name}` cannot have an adapter: {why}."
-            hint = (
-                f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
-            )
+            linear = listed(facts.linear)
             if some:
-                message = f"`{name}` matches {some} of the model's {facts.num_hidden_layers} layers, but LoRA adapts all of them."
-                hint = f"Write {listed(found)}, and the layers' numbers as `advanced.axolotl.peft_layers_to_transform`."
-        yield recipe.problem(("train", "lora_layers", index), message, hint)
+                said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
+            elif why := facts.family.get("missed", {}).get(name):
+                said = worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
+            else:
+                said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=linear)
+        yield recipe.problem(("train", "lora_layers", index), *said)
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
