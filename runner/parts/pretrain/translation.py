@@ -1,5 +1,5 @@
 """Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them. Pretraining is here, in
-Axolotl's settings (0.19.0); the other stages are those of the scenario `stages`."""
+Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, whose form `in_stages` gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Scenario stages: trainings one after the other, each translated as a recipe of its own in folders of its own."""
+"""Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its own, in folders of its
+own; a rehearsal starts each from the twin that the stage before has trained."""
 
 from __future__ import annotations
 
