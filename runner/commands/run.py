@@ -65,14 +65,20 @@ def data_folder_from(below: str = "") -> str | None:
 
 
 @contextmanager
-def _at_work(
-    kind: str, path: str, sets: tuple[str, ...], out: str | None, fresh: bool, data_below: str = ""
+def at_work(
+    kind: str,
+    path: str,
+    sets: tuple[str, ...],
+    out: str | None,
+    fresh: bool,
+    data_below: str = "",
+    more: list[Override] | None = None,
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
     """The recipe, the person's changes of it, and its locked run folder. The parts work at the end, successful or not:
-    they write the run's page. data_below: the folder of prepared data below DATA_DIR."""
+    they write the run's page. data_below: the folder of prepared data below DATA_DIR; more: further changes."""
     from runner.run.run_folder import folder, session
 
-    recipe, made = open_recipe(path, sets, environment=True)
+    recipe, made = open_recipe(path, sets, environment=True, more=more)
     home = folder(recipe.name, kind, run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from(data_below)), ExitStack() as all_of_them:
         for around in parts.hooks("at_the_end"):
@@ -176,7 +182,7 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
     from runner.run import run as running
     from runner.run.pipeline import Selection
 
-    with _at_work("run", path, sets, out, fresh) as (recipe, made, home):
+    with at_work("run", path, sets, out, fresh) as (recipe, made, home):
         running.run(recipe, home, Selection(**stages), say, watch, made, partial(confirm, yes))
     part = any(stages.values())
     done = f"{'The chosen stages are finished' if part else 'Training finished'}. The results are in {home.shown}."
@@ -203,15 +209,11 @@ def rehearse(
     **stages: str | None,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
-    from runner.run import launch
     from runner.run import run as rehearsing
+    from runner.run.launch import forking
     from runner.run.pipeline import Selection
-    from runner.scenarios.shared.axolotl import UNTRACKED
-    from runner.trainer.fork_server import forking
 
-    # Axolotl reads some of it when it is imported.
-    env = launch.engine_environment() | launch.WITHOUT_GPU | UNTRACKED
-    with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking(env):
+    with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
     done = f"Rehearsal passed: {'these stages work' if any(stages.values()) else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, training_verb(recipe), path)

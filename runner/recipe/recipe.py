@@ -24,7 +24,7 @@ else:
 # Settings that cannot change a result: names, words, the site, and questions and evaluations afterwards.
 OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
-    *("demo", "limits", "report_to", "gates", "evaluation"),
+    *("demo", "limits", "report_to", "gates", "evaluation", "search"),
 )
 # The same within sections. A run that ran out of memory continues from its checkpoints when it gets more.
 _OUTSIDE_IN = {

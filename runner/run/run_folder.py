@@ -181,8 +181,9 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 
 
 def all_here() -> list[RunFolder]:
-    """Every run below `runs/`, the latest first."""
-    found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in ROOT.glob(f"*/{RUN}")]
+    """Every run below `runs/`, and every trial of a search there, the latest first."""
+    files = [*ROOT.glob(f"*/{RUN}"), *ROOT.glob(f"*/*/{RUN}")]
+    found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in files]
     return sorted(found, key=lambda run: (run.path / RUN).stat().st_mtime, reverse=True)
 
 

@@ -56,7 +56,7 @@ of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` nam
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make, namespace)              the key that a namespace's pods seal with; make: write this person's where there is none
-    page_of_run(run)                       a run as an HTML page
+    page_of_runs(*runs)                    a run, or several beside each other, as an HTML page
     trace(run, operations)                 the exact memory of a training step
     plan_by_trace(recipe, plan, forecasts, as_json)
                                            shows a plan by traces alone; exit code

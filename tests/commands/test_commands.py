@@ -499,7 +499,7 @@ def test_interrupting_is_130():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
     )
-    assert (done.returncode, done.stderr.strip()) == (130, "Interrupted.")
+    assert (done.returncode, done.stderr.strip()) == (130, "Stopped by ^C. The same command starts again.")
 
 
 def test_a_reader_that_stops_early_is_no_error():

@@ -62,7 +62,7 @@ def _report(name: str) -> str:
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
-        page: str = parts.hook("page_of_run")(find(name, None))
+        page: str = parts.hook("page_of_runs")(find(name, None))
         return page
     except Stop as stop:
         return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"

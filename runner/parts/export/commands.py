@@ -75,7 +75,8 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     if source.folder.run.kind == "run":
         end(f"{said}.", "push", run, "OWNER/NAME", *more)
     else:
-        end(f"{said} of a rehearsal. Train the real one before you share it.", "run", "RECIPE")
+        recipe = run if Path(run).is_file() else "RECIPE"
+        end(f"{said} of a rehearsal. Train the real one before you share it.", "run", recipe)
 
 
 @click.command()

@@ -248,7 +248,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     network = forecasts[0].workload.network
     if not network.assumed:
         return f"{sources} Each machine has {network.title}, according to the recipe."
-    return f"{sources} Assumed between machines: {network.title}. `gbit_s` and `links` under `network` describe yours."
+    return f"{sources} The speed between machines is assumed: {network.title}. Set `gbit_s` and `links` under `network` for yours."
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:

@@ -217,7 +217,7 @@ class LanguageFormulas:
         reference = " and the reference model" if state.reference(work) else ""
         held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
         if work.masters:
-            held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained ones fp32"
+            held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained weights in fp32"
         read = "without padding" if work.joined else "padding counted"
         length = read if work.lengths and not work.packing else "full length"
         answers = "2 answers × " if work.answers > 1 else ""

@@ -119,7 +119,7 @@ class Hardware:
     tflops: float
 
     def __str__(self) -> str:
-        have = f"In all, {self.machines} machine{'' if self.machines == 1 else 's'} and {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
+        have = f"In total, {self.machines} machine{'' if self.machines == 1 else 's'} and {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
         parts = [f"{units.gib(self.main_memory)} of main memory"]
         if self.gpu:
             parts.insert(0, f"{units.gib(self.gpu_memory)} of GPU memory at {self.gpu_memory_gb_s:,.0f} GB/s")

@@ -9,11 +9,12 @@ PART = Part(
     hooks={
         "at_the_end": "page.at_the_end",
         "after_fetch": "page.leave",
-        "page_of_run": "page.of_run",
+        "page_of_runs": "page.of_runs",
         "provenance": "page.provenance",
     },
     command_module="commands",
     commands={
+        "runs": "Compare the runs of this folder in a table.",
         "report": "Create a page about one run or several.",
         "why": "Explain why a job, a run or a log failed, with a remedy.",
     },

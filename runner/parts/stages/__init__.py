@@ -1,4 +1,4 @@
-"""Scenario stages: a list of trainings, each of the model of the one before."""
+"""Scenario stages: a list of trainings. Each starts from the model of the one before."""
 
 from runner.parts import Part
 

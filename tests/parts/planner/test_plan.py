@@ -286,7 +286,7 @@ def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_
         recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details", "--format", style).stdout
         for style in ("text", "json")
     )
-    assert "In all, 4 machines and 4 × NVIDIA L40S" in shown
+    assert "In total, 4 machines and 4 × NVIDIA L40S" in shown
     sums = json.loads(told)["all_machines"]
     assert (sums["gpus"], sums["gpu_memory"], sums["tflops"]) == (4, 4 * 48 * 2**30, pytest.approx(4 * 362.05))
 

@@ -69,6 +69,9 @@ def _talk(sides: Sides, questions: list[str]) -> None:
             turns.clear()
             continue
         question = questions[int(line[1:]) - 1] if line[1:].isdigit() and 0 < int(line[1:]) <= len(questions) else line
+        if line.startswith("/") and question is line:
+            say(f"`{line}` is not in the list. {HELP}")
+            continue
         said: tuple[str, ...] = ("",) * len(sides.names)
         try:
             with Live(shown(said), console=console, refresh_per_second=12) as live:
