@@ -139,7 +139,7 @@ def run(command: list[str], env: Mapping[str, str]) -> None:
 
 
 def _serve(listener: socket.socket) -> tuple[str, list[str]]:
-    """Answers requests for ever; in a fork, gives the module and the arguments to continue with."""
+    """Answers requests without end; in a fork, gives the module and the arguments to continue with."""
     begun_with, to_import = dict(os.environ), deque[str]()
     while True:
         # Requests come before imports.
