@@ -156,8 +156,8 @@ def examined(
     if recipe is None or errors_of(problems):
         return None, problems
     # Only a recipe without errors needs what follows.
+    from runner.render import place
     from runner.scenarios import translate
-    from runner.scenarios.targets import place
 
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))

@@ -35,7 +35,7 @@ GROUPS = {
     "Check and plan": ("check", "plan", "show", "explain", "diff", "gpus", "render"),
     "Train": ("rehearse", "run", "search", "prepare", "why", "gate", "promote"),
     "Look at the result": (
-        *("ask", "chat", "compare", "evaluate", "report"),
+        *("ask", "chat", "compare", "evaluate", "runs", "report"),
         *("serve", "merge", "export", "push", "register"),
     ),
     "Cluster": ("site", "submit", "status", "logs", "fetch", "stop", "open"),

@@ -220,8 +220,8 @@ def rehearse(
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.run import run as rehearsing
+    from runner.run.launch import forking
     from runner.run.pipeline import Selection
-    from runner.trainer.fork_server import forking
 
     with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))

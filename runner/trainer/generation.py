@@ -161,13 +161,10 @@ def with_system(template: str, system_prompt: str) -> str:
     return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
 
 
-def messages(
-    system_prompt: str | None, question: str, answer: str | None = None, earlier: Earlier = ()
-) -> list[dict[str, str]]:
+def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) -> list[dict[str, str]]:
     """A conversation in the form that training and answering share."""
     system = [{"role": "system", "content": system_prompt.strip()}] if system_prompt else []
-    turns = chain.from_iterable(earlier)
-    said = [*turns, question, *([answer] if answer is not None else [])]
+    said = [*chain.from_iterable(earlier), question]
     return [*system, *({"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), said))]
 
 

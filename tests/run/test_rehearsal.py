@@ -413,11 +413,11 @@ def test_a_server_is_asked_compared_and_measured_by_its_address(rehearsed, serve
 def test_a_chat_puts_each_question_to_both_models_and_streams_what_they_say(rehearsed, monkeypatch, capsys):
     run, _, _ = rehearsed
     known = load(run, "demo_outputs/answers.json")
-    monkeypatch.setattr("sys.stdin", io.StringIO("/2\n\n/new\nHello?\n/quit\nnever asked\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("/2\n\n/new\n/help\nHello?\n/quit\nnever asked\n"))
     assert command(["chat", str(SURVIVAL), "--run", str(run)]) == 0
     said = capsys.readouterr().out
     assert f"/2  {known[1]['question']}" in said and said.count("original ") == said.count("trained ") == 2
-    assert known[1]["after"][:9] in said
+    assert known[1]["after"][:9] in said and "`/help` is not in the list. /1, /2, … asks" in said
     recipe = check(SURVIVAL)[0]
     sides = chat.sides(recipe, inference.folder_of(recipe, str(run)))
     question = known[0]["question"]

@@ -35,8 +35,8 @@ from runner.recipe import copying, units
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
 

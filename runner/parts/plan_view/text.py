@@ -130,7 +130,9 @@ def offered(offers: list[Offer]) -> None:
     if offers:
         say()
     for number, offer in enumerate(offers, 1):
-        _say(f"{number}. {', '.join(offer.lines)}", rest="   ")
+        # No line ends between a setting and its value.
+        changes = f"{number}. {', '.join(offer.lines)}".replace(": ", ":\0")
+        say(textwrap.fill(changes, WIDTH, subsequent_indent="   ").replace("\0", " "))
         seconds, hours = offer.after.seconds, offer.after.together.gpu_hours
         time = "time unknown" if seconds is None else f"{units.duration(seconds)}, {rounded(hours)} GPU hours"
         cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""

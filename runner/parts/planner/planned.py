@@ -13,8 +13,8 @@ from runner.parts.planner.storage import Preparation
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools.problem import Problem
 
 

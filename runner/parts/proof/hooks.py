@@ -125,7 +125,7 @@ def _held(proof: Proof) -> Iterator[str]:
         yield "no validation row is a training row"
         return
     else:
-        yield f"in {of} every answer starts where the model will start to answer, and is trained to its end"
+        yield f"in {of} every answer starts where the model will answer, and is trained to its end"
     yield (
         f"in {proof.batches} batches no padding is trained"
         if proof.padding

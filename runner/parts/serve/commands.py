@@ -218,7 +218,7 @@ def _talk(sides: Sides, questions: list[str]) -> None:
             turns.clear()
             continue
         question = questions[int(line[1:]) - 1] if line[1:].isdigit() and 0 < int(line[1:]) <= len(questions) else line
-        if line.startswith("/") and question is line:
+        if question is line and line.startswith("/") and line[1:].isalnum():
             say(f"`{line}` is not in the list. {HELP}")
             continue
         said: tuple[str, ...] = ("",) * len(sides.names)

@@ -19,8 +19,8 @@ from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.copying import written
 from runner.recipe.document import Document, differing, leaves, path_of
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import setting as name_of
 from runner.tools.names import shortened
