@@ -27,7 +27,7 @@ CORE = {
     "prepare": ("run", "Prepare a recipe's data."),
     "rehearse": ("run", "Run the whole recipe on this machine with a tiny model."),
     "run": ("run", "Train on this machine."),
-    "ask": ("ask", "Ask the trained model."),
+    "ask": ("run", "Ask the trained model."),
 }
 # How `recipe --help` lists them, the everyday ones first under each heading. Other people's commands come last.
 GROUPS = {

@@ -31,7 +31,7 @@ from runner.data.conversation_formats import (
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 
 def prepare(
@@ -213,8 +213,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
         seen = {label for batch in self.spool.batches(kept) for label in batch.to_pydict().get("label", ())}
         if len(seen) == 1:
             (only,) = seen
-            message = f"Every row has the label {str(only).lower()}, so there is nothing to tell apart."
-            raise Stop(message, f"Add rows with the label {str(not only).lower()}.")
+            raise Stop(*worded("data.one-label", only=str(only).lower(), other=str(not only).lower()))
         return kept
 
     def told(self, prompt: Sequence[Turn], answer: str) -> str:

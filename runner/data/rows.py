@@ -261,10 +261,7 @@ def read(
     reader = _reader(file, source.split, column)
     if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):
         endings = [*READERS, *([".txt"] if column else [])]
-        raise Stop(
-            f"`{file}` is not a readable data file.",
-            f"Its name must end in {', '.join(endings[:-1])} or {endings[-1]}.",
-        )
+        raise Stop(*worded("data.not-readable", file=file, endings=", ".join(endings[:-1]), last=endings[-1]))
     try:
         yield from reader.rows(file, part)
     except FileNotFoundError:

@@ -161,9 +161,7 @@ def fetch_model(
             model["base"], revision=facts.sha, local_dir=folder, allow_patterns=list(MODEL_FILES), max_workers=4
         )
     except (HTTPError, OSError) as error:
-        raise Stop(
-            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {first_line(error)}", hint
-        ) from None
+        raise Stop(*worded("entrypoints.no-download", model=model, error=first_line(error), hint=hint)) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
 
 

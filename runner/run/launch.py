@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from runner import parts
 from runner.catalog import troubles
 from runner.plan import Place, Stage
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared.axolotl import UNTRACKED
 from runner.tools import child_process
 from runner.tools.files import read_record, write_text
 from runner.tools.problem import Stop
@@ -104,6 +106,12 @@ def engine_environment() -> dict[str, str]:
     bin_dir = str(Path(sys.executable).parent)
     path = f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())}
+
+
+def forking() -> AbstractContextManager[None]:
+    """A server for forks of stages without a GPU, for as long as this lasts; Axolotl reads some of its environment when it
+    is imported."""
+    return fork_server.forking(engine_environment() | WITHOUT_GPU | UNTRACKED)
 
 
 def environment(stage: Stage, place: Place) -> dict[str, str]:

@@ -162,10 +162,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     # `recipe prepare` leaves the first, and with `--show` the second.
     prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
     if not run.state and any(entry.name not in prepared for entry in entries):
-        raise Stop(
-            f"`{run.path}` contains files that do not belong to a run.",
-            remedy or "Name an empty or a new folder with `--out`.",
-        )
+        raise Stop(*worded("run.other-files", run=run, remedy=remedy or "Name an empty or a new folder with `--out`."))
     if not fresh:
         require_of(run, recipe_name, remedy or FRESH)
     else:

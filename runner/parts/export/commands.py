@@ -201,7 +201,4 @@ def merge_adapter(
     except merging.NotAnAdapter as error:
         raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
     except (OSError, ValueError) as error:
-        raise Stop(
-            f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
-            "Check the base model that its adapter_config.json names, that all of the adapter's files are complete, and your network.",
-        ) from None
+        raise Stop(*worded("export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40]))) from None

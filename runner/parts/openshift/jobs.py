@@ -14,7 +14,7 @@ from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
-from runner.scenarios.targets import target as target_of
+from runner.render import target as target_of
 from runner.tools.problem import Stop, worded
 
 # The kind of training job of each target.

@@ -8,14 +8,14 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.planner import constants, published_runs, storage
+from runner.parts.planner import constants, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
 from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
 from runner.parts.planner.memory import EVALUATION
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.preparing import Preparation
 from runner.parts.planner.recipe_offers import Offer
+from runner.parts.planner.storage import Preparation
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units
@@ -224,7 +224,7 @@ def _how_sure(planned: Planned) -> str:
         own = constants.constants(longest.stage.machines.gpu)
         if own.source:
             return f"The speed {'was measured' if own.spread else 'is that of your own runs'} on this card."
-        return f"The time range comes from {published_runs.time(longest.workload).runs}."
+        return f"The time range comes from {constants.time_spread(longest.workload).runs}."
     most = max(planned.forecasts, key=lambda each: each.memory.total)
     return f"The range comes from {most.memory_spread.runs}."
 

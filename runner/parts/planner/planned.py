@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.parts.planner import forecast, limits, preparing, storage
+from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.preparing import Preparation
+from runner.parts.planner.storage import Preparation
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools.problem import Problem
 
 
@@ -76,7 +76,7 @@ class Planned:
 
     @cached_property
     def preparations(self) -> list[Preparation]:
-        return preparing.of(self.recipe, self.plan)
+        return storage.preparations(self.recipe, self.plan)
 
     @cached_property
     def together(self) -> ClusterTotals:

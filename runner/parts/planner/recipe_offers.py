@@ -260,10 +260,8 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
     if before.time and after.time and _every(before) != _every(after):
         had, have = before.time.evaluations - 1, after.time.evaluations - 1
         if have < had:
-            yield (
-                Loss.LEARNING,
-                f"{have} evaluation{('s' if have > 1 else '')} instead of {had} to choose the best model from",
-            )
+            fewer = f"{have} evaluation{'s' if have > 1 else ''} instead of {had}"
+            yield Loss.LEARNING, f"{fewer} to choose the best model from"
     if new.precision != old.precision:
         yield Loss.EXACTNESS, f"in {new.precision}"
     if "8bit" in new.optimizer and "8bit" not in old.optimizer:

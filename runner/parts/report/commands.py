@@ -20,7 +20,7 @@ from runner.recipe.document import differing
 from runner.recipe.reading import read
 from runner.run.run_folder import RunFolder, find
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import PAGE, RUN
 
 # Bytes at the end of a log that are searched for a reason: more than the traces of eight processes.
@@ -185,10 +185,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
     folder has no log."""
     logs = sorted(folder.rglob("*.log"))
     if not logs:
-        raise Stop(
-            f"`{folder}` is not a run folder, and contains no log.",
-            "Name a recipe, a run folder, or a file with a log.",
-        )
+        raise Stop(*worded("report.no-log", folder=folder))
     yield from _of_text("\n".join(facts.end_of(log, MOST) for log in logs))
 
 

@@ -23,11 +23,11 @@ from runner.recipe import copying, units
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import PROMPTS, Recipe
+from runner.render import place
 from runner.run import inference, pipeline
 from runner.run import run as running
 from runner.run.run_folder import RunFolder, folder
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools.files import write_text
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded
@@ -195,7 +195,7 @@ def _show(found: Search, rehearse: bool) -> None:
 def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
     """Runs a trial, or continues it, and enters its result."""
     from runner.parts.search import pruning
-    from runner.trainer.fork_server import forking
+    from runner.run.launch import forking
 
     known = found.known(each) or found.study.ask()
     stop_poor = found.recipe.settings["search"]["stop_poor"]

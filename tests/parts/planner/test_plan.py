@@ -18,14 +18,14 @@ from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.lengths import Lengths
-from runner.parts.planner import forecast, host_memory, limits, memory, planned, preparing, recipe_offers
+from runner.parts.planner import forecast, host_memory, limits, memory, planned, recipe_offers, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Place
 from runner.recipe import units
 from runner.recipe.overrides import from_options
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools import packaged
 from tests.conftest import ROOT, STARTERS
 
@@ -313,7 +313,7 @@ def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
     if not all(each.time for each in found):
         found = forecast.of(recipe, plan, given_rows=10_000, look=False)
     assert found and all(each.time for each in found)
-    assert not list(forecast.late(recipe, found, preparing.of(recipe, plan)))
+    assert not list(forecast.late(recipe, found, storage.preparations(recipe, plan)))
     assert not limits.broken(recipe, found)
 
 

@@ -24,9 +24,9 @@ from runner.recipe.copying import written
 from runner.recipe.document import path_of, value_at
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.render import emit
-from runner.scenarios import names, targets, translate
-from runner.scenarios.targets import place
+from runner.render import emit, place
+from runner.render import named as targets_of
+from runner.scenarios import names, translate
 from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
@@ -200,7 +200,7 @@ def _changed(before: str, after: str) -> Iterator[str]:
 
 def _emitted(recipe: Recipe) -> dict[str, str]:
     """The generated files of a recipe; for this machine, the files that its engine reads."""
-    if targets.named(recipe):
+    if targets_of(recipe):
         return {file.path: file.text for file in emit(recipe)}
     plan = translate(recipe, place(recipe))
     return {f"{stage.name}/{file.path}": file.text for stage in plan.stages for file in stage.files}

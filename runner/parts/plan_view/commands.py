@@ -1,29 +1,44 @@
-"""`recipe plan`: what a recipe will need, before it costs anything."""
+"""`recipe plan`: what a recipe will need, before it costs anything; and `recipe gpus`: the GPUs of the catalog, and how
+a recipe does on each."""
 
+import json
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from runner import parts
+from runner import catalog, parts
 from runner.check import by_schema
-from runner.check.validate import load
-from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
+from runner.check.validate import changed, load
+from runner.commands.options import (
+    complete_recipe,
+    end,
+    listing_option,
+    open_recipe,
+    print_notes,
+    recipe_path,
+    say,
+    set_option,
+    table,
+    with_section,
+)
 from runner.parts.plan_view import report, text
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.recipe import copying
+from runner.recipe import copying, units
 from runner.recipe import overrides as changing
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop, errors_of, worded
 
 # The same limit as a recipe's.
 MOST_MACHINES = 1024
@@ -86,15 +101,13 @@ def plan(
             other, hint = "--set", "Write the changes into the recipe first, or leave out `--set`."
         raise Stop(f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2)
     if picture and picture.suffix.lower() != ".svg":
-        message = f"`--chart` draws SVG, but `{picture}` does not end in .svg."
-        raise Stop(message, "For example: --chart plan.svg", code=2)
+        raise Stop(*worded("plan_view.not-svg", picture=picture), code=2)
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
     if serves:
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
-            message = f"`--serve` is about a server, but `{unfit[0]}` is about training."
-            raise Stop(message, "Leave out one of the two.", code=2)
+            raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
         served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
         return served
     if runs:
@@ -158,8 +171,7 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
         known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(
             len(found), f"They go from 1 to {len(found)}."
         )
-        message = f"There is no suggestion {taken} for `{planned.recipe.document.file}`."
-        raise Stop(message, f"{known} `recipe plan` shows them, with the same options.")
+        raise Stop(*worded("plan_view.no-suggestion", taken=taken, planned=planned, known=known))
     edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
     say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
@@ -170,8 +182,7 @@ def _draw(planned: Planned, file: Path) -> None:
     try:
         write_text(file, report.svg(planned))
     except OSError as error:
-        hint = "Name a file after `--chart`, in a folder where you may write."
-        raise Stop(f"`{file}` cannot be written: {error.strerror}.", hint) from None
+        raise Stop(*worded("plan_view.chart-not-written", file=file, error=error)) from None
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
@@ -192,8 +203,7 @@ def _counts(given: str | None) -> list[int]:
             if part in ("…", "..."):
                 (before, last), end = counts[-2:], int(parts[at + 1])
                 if (times := last // before) < 2 or last % before or end <= last:
-                    hint = "They multiply as the two counts before them do, up to a larger one: --machines 1,2,…,8"
-                    raise Stop(f"The dots in `--machines {given}` have nothing to continue.", hint, code=2)
+                    raise Stop(*worded("plan_view.idle-dots", given=given), code=2)
                 while counts[-1] * times < end:
                     counts.append(counts[-1] * times)
             else:
@@ -203,3 +213,93 @@ def _counts(given: str | None) -> list[int]:
     if any(not 1 <= count <= MOST_MACHINES for count in counts):
         raise Stop(f"`--machines {given}` is not a list of counts.", "For example: --machines 1,2,4", code=2)
     return counts
+
+
+@dataclass(frozen=True)
+class _OnCard:
+    """A recipe on another card. planned: None if it cannot run there; why: the reason."""
+
+    card: catalog.Gpu
+    planned: Planned | None
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether all stages fit the card; the recipe's limits are another question."""
+        return self.planned is not None and all(stage.fits for stage in self.planned.forecasts)
+
+
+def _on_cards(recipe: Recipe) -> Iterator[_OnCard]:
+    """The recipe on every card of the catalog, as its `machines.gpu`."""
+    for card in filter(None, map(catalog.gpu, catalog.gpu_names())):
+        try:
+            other, _ = changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])
+            yield _OnCard(card, Planned.of(other))
+        except Stop as stop:
+            yield _OnCard(card, None, stop.problems[0].message)
+        except UnknownArchitecture as error:
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
+
+
+@click.command()
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
+@set_option
+@listing_option
+def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
+    """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs on each of
+    them."""
+    if path:
+        recipe, _ = open_recipe(path, sets, aside=style == "json")
+        found = list(_on_cards(recipe))
+        if style == "json":
+            say(json.dumps([_entry(each) for each in found], indent=2, ensure_ascii=False))
+            return
+        table([("GPU", "HAS", "NEEDS", "TIME", ""), *map(_row, found)])
+        count = sum(each.fits for each in found)
+        end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
+        return
+    every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    if style == "json":
+        say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
+        return
+    titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
+    table([titles, *map(_facts, every)], below=titles[-2:])
+    say("\nMEMORY is the part that PyTorch can use.")
+    say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
+    end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
+
+
+def _facts(card: catalog.Gpu) -> tuple[str, ...]:
+    return (
+        card.name,
+        units.gib(card.usable_gib * 2**30),
+        "yes" if card.bf16 else "no",
+        f"{card.bf16_tflops or card.fp16_tflops:g}",
+        f"{card.memory_gb_s:,.0f} GB/s",
+        f"{card.link}, {card.link_gb_s:g} GB/s",
+        card.title,
+    )
+
+
+def _row(one: _OnCard) -> tuple[str, ...]:
+    has = units.gib(one.card.usable_gib * 2**30)
+    if one.planned is None:
+        return one.card.name, has, "-", "-", one.why
+    need = max((stage.memory.total for stage in one.planned.forecasts), default=0)
+    if not one.fits:
+        return one.card.name, has, units.gib(need), "-", "too small"
+    seconds, full = one.planned.seconds, all(stage.full.fits for stage in one.planned.forecasts)
+    verdict = "fits" if full else "fits your rows, but not rows of full length"
+    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", verdict
+
+
+def _entry(one: _OnCard) -> dict[str, object]:
+    stages = one.planned.forecasts if one.planned else []
+    return {
+        "gpu": one.card.name,
+        "usable_bytes": round(one.card.usable_gib * 2**30),
+        "memory_bytes": max((stage.memory.total for stage in stages), default=None),
+        "seconds": one.planned.seconds if one.planned and one.fits else None,
+        "fits": one.fits,
+        "why_not": one.why,
+    }
