@@ -59,7 +59,12 @@ NONE = "-"
 
 
 @click.command()
-@click.option("--recipe", "name", metavar="NAME", help="Show only runs of this recipe, with the settings that differ.")
+@click.option(
+    "--recipe",
+    "name",
+    metavar="NAME",
+    help="Show only runs of this recipe, and of NAME-1 and so on, with the settings that differ.",
+)
 @click.option(
     "--sort",
     type=click.Choice(["changed", "loss", "gpu hours"]),
@@ -74,13 +79,14 @@ def runs(name: str | None, sort: str, paged: bool, style: str) -> None:
 
     Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among them.
     """
-    rows = [row for row in map(_result, show.runs()) if name in (None, row["recipe"])]
+    rows = [row for row in map(_result, show.runs()) if not name or f"{row['recipe']}-".startswith(f"{name}-")]
     if not rows:
         of = f" of a recipe `{name}`" if name else ""
         raise Stop(f"There are no runs{of} below this folder.", "`recipe run` and `recipe rehearse` make them.")
     if sort != "changed":
         rows.sort(key=lambda row: math.inf if row[sort] is None else row[sort])
-    tried = differing((row["settings"] for row in rows), "") if len({row["recipe"] for row in rows}) == 1 else []
+    alike = name or len({row["recipe"] for row in rows}) == 1
+    tried = differing((row["settings"] for row in rows), "") if alike else []
     if style == "json":
         say(json.dumps(rows, indent=2, ensure_ascii=False))
     else:

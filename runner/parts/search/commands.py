@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from runner import parts, scenarios
 from runner.check import by_schema
-from runner.check.validate import changed
+from runner.check.validate import changed, valid
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option, table
 from runner.commands.run import at_work, confirm, watch
 from runner.parts.search import trials
@@ -21,7 +21,7 @@ from runner.parts.search.trials import Trial
 from runner.plan import Prediction
 from runner.recipe import copying, units
 from runner.recipe.overrides import Override
-from runner.recipe.reading import read
+from runner.recipe.reading import parse, read
 from runner.recipe.recipe import PROMPTS, Recipe
 from runner.render import place
 from runner.run import inference, pipeline
@@ -73,11 +73,12 @@ class Tried:
 
 @dataclass(frozen=True)
 class Search:
-    """A recipe's trials, and the folder with their runs."""
+    """A recipe's trials, and the folder with their runs. changes: the person's changes of the recipe."""
 
     recipe: Recipe
     tried: list[Tried]
     home: Path
+    changes: list[Override]
 
     @cached_property
     def study(self) -> Study:
@@ -118,19 +119,33 @@ class Search:
 @click.option("--out", metavar="DIR", help="The folder for the trials. Default: runs/NAME-search.")
 @click.option("--rehearse", is_flag=True, help="Train a tiny twin in each trial, to see that all of them work.")
 @click.option("--dry-run", is_flag=True, help="Show the trials and what they need, and start nothing.")
+@click.option("--write", is_flag=True, help="Only write each trial as a recipe of its own, beside this one.")
+@click.option("--submit", is_flag=True, help="Write each trial as a recipe, and send all of them to the cluster.")
 @click.option("--yes", is_flag=True, help="Do not ask before trials that take over an hour.")
-def search(path: str, sets: tuple[str, ...], out: str | None, rehearse: bool, dry_run: bool, yes: bool) -> None:
+def search(
+    path: str,
+    sets: tuple[str, ...],
+    out: str | None,
+    rehearse: bool,
+    dry_run: bool,
+    write: bool,
+    submit: bool,
+    yes: bool,
+) -> None:
     """Train with each of the settings in the section `search`, one after the other. Poor trials end early, and the best
     one becomes a recipe. After a stop, the same command continues."""
-    recipe, _ = open_recipe(path, sets, environment=True)
+    recipe, made = open_recipe(path, sets, environment=True)
     if not recipe.settings.get("search"):
         raise Stop(*worded("search.no-section", path=path))
     kind = "rehearsal" if rehearse else "run"
     home = Path(out).absolute() if out else folder(f"{recipe.name}-search", kind).path
-    found = Search(recipe, list(_tried(recipe, home, kind)), home)
+    found = Search(recipe, list(_tried(recipe, home, kind)), home, made)
     _show(found, rehearse)
     if dry_run:
         end("Nothing was started. These trials are ready.", "search", path)
+        return
+    if write or submit:
+        _send(found, submit)
         return
     seconds = sum(each.planned.seconds or 0 for each in found.tried if each.planned)
     if not rehearse and seconds > UNASKED and not confirm(yes, f"The trials take about {units.duration(seconds)}."):
@@ -144,7 +159,7 @@ def search(path: str, sets: tuple[str, ...], out: str | None, rehearse: bool, dr
         except Stop as stop:
             # Settings that break the model are a result, and the next trial may do well.
             say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
-    _conclude(found, path, rehearse)
+    _conclude(found, rehearse)
 
 
 def _tried(recipe: Recipe, home: Path, kind: str) -> Iterator[Tried]:
@@ -196,7 +211,7 @@ def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
     found.study.tell(known.number, found.reached(each))
 
 
-def _conclude(found: Search, path: str, rehearse: bool) -> None:
+def _conclude(found: Search, rehearse: bool) -> None:
     """Prints all results, the best first, and writes the page about them and the best recipe."""
     from runner.parts.search.pruning import ENDED
 
@@ -221,20 +236,45 @@ def _conclude(found: Search, path: str, rehearse: bool) -> None:
         say(f"\nAll curves are on the page {RunFolder(found.home).shown / PAGE}.")
     if rehearse:
         work = f"{len(finished)} of {len(found.tried)} trials work here, with a tiny model"
-        end(f"{work}, whose losses do not tell which is best.", "search", path)
+        end(f"{work}, whose losses do not tell which is best.", "search", found.recipe.file)
         return
-    file = _write(found, best, path)
+    file = found.recipe.file.with_name(f"{found.recipe.file.stem}-best.yaml")
+    _write(found, best, file, found.recipe.name)
     end(f"Trial {best.trial.number} is the best of {len(found.tried)}, and {file} has its settings.", "run", file)
 
 
-def _write(found: Search, best: Tried, path: str) -> Path:
-    """Writes the recipe of the best trial beside the recipe. Raises Stop if another file is there."""
-    document, file = read(path), Path(path).with_name(f"{Path(path).stem}-best.yaml")
+def _send(found: Search, submit: bool) -> None:
+    """Writes each trial as a recipe with a name of its own, and sends them to the cluster if that is wanted."""
+    recipe, files = found.recipe, []
+    for each in found.tried:
+        name = f"{recipe.name}-{each.trial.number}"
+        files.append(recipe.file.with_name(f"{recipe.file.stem}-{each.trial.number}.yaml"))
+        _write(found, each, files[-1], name)
+    if submit:
+        parts.require("commands", "submit")
+        context = click.get_current_context()
+        group = cast(click.Group, context.find_root().command)
+        for file in files:
+            say(f"\n{file}")
+            context.invoke(cast(click.Command, group.get_command(context, "submit")), path=str(file))
+        end(
+            f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them.",
+            "runs",
+            "--sort",
+            "loss",
+        )
+        return
+    end(f"{len(files)} recipes were written, {files[0]} and so on.", "check", *files[:1])
+
+
+def _write(found: Search, each: Tried, file: Path, name: str) -> None:
+    """Writes a trial's recipe under a name. Raises Stop if another file is there, or if the name makes no recipe."""
     if file.exists() and not file.read_text(encoding="utf-8").startswith(WRITTEN):
-        raise Stop(*worded("search.other-file", file=file, trial=best.trial))
-    why = f"best of {len(found.tried)} trials"
-    tried = [Override(name, None, value, copying.NEW, why) for name, value in best.trial.settings.items()]
+        raise Stop(*worded("search.other-file", file=file, trial=each.trial))
+    document, why = read(found.recipe.file), f"trial {each.trial.number} of {len(found.tried)}"
+    tried = [Override(setting, None, value, copying.NEW, why) for setting, value in each.trial.settings.items()]
+    text = document.text if name == found.recipe.name else copying.rename(document, name)
     says = partial(by_schema.sentence, found.recipe.scenario)
-    text = copying.edited(document.text, [Override("search"), *tried], says)
+    text = copying.edited(text, [*found.changes, Override("search"), *tried], says)
+    valid(parse(str(file), text))
     write_text(file, f"{WRITTEN}\n{text}")
-    return file
