@@ -23,8 +23,8 @@ from runner.check import batch
 from runner.check.validate import valid
 from runner.parts.axolotl_files import checking, importing
 from runner.recipe import reading
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools.names import shortened
 from runner.tools.problem import Stop, errors_of
 from tests.catalog.axolotls_own import validated

@@ -29,9 +29,9 @@ from typing import Any
 from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.data.lengths import Lengths
-from runner.parts.planner import duration, memory, published_runs
+from runner.parts.planner import constants, duration, memory
+from runner.parts.planner.constants import Kind
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.parts.planner.published_runs import Kind
 from runner.parts.planner.workload import Adapter, Workload
 from runner.parts.planner.workload import network as network_of
 from runner.plan import Machines
@@ -166,7 +166,7 @@ class Replayed:
 
     @property
     def kind(self) -> Kind:
-        return published_runs.kind(self.work)
+        return constants.kind(self.work)
 
     @property
     def alike(self) -> bool:
@@ -255,10 +255,10 @@ def _same(one: Replayed, other: Replayed) -> bool:
 
 def _inside(replayed: Replayed, what: str, others: Sequence[Replayed] | None = None) -> bool:
     """Whether the range holds a row: that of a plan, or one made from others alone."""
-    spread = published_runs.time(replayed.work) if what == "time" else published_runs.allocated(replayed.work)
+    spread = constants.time_spread(replayed.work) if what == "time" else constants.memory_spread(replayed.work)
     if others is not None:
         known = [(other.kind, error) for other in others if (error := other.error(what)) is not None]
-        spread = published_runs.spread(replayed.kind, known, what)
+        spread = constants.spread_of(replayed.kind, known, what)
     error = replayed.error(what)
     return error is not None and spread.low - 1e-9 <= error <= spread.high + 1e-9
 
@@ -377,10 +377,10 @@ def main() -> int:
         return 2
     replayed, unread = replay_all(read(asked.rows), (asked.rows.parent / "models", MODELS))
     if asked.write:
-        published_runs.FILE.write_text(kept(replayed), encoding="utf-8")
+        constants.FILE.write_text(kept(replayed), encoding="utf-8")
         # Ranges come from what has just been written.
-        published_runs._known.cache_clear()
-        published_runs._found.cache_clear()
+        constants._known.cache_clear()
+        constants._found.cache_clear()
         TABLE.write_text(table(replayed, unread), encoding="utf-8")
     if asked.format == "json":
         print(json.dumps(as_json(replayed, unread), indent=2))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ def reference(whole: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Every setting",
         "",
-        "Generated from the `schema.yaml` of each scenario by `make schemas`. `recipe check` judges by the same source.",
+        "<!-- Generated from the `schema.yaml` of each scenario by `make schemas`. -->",
+        "",
+        "For people who look up a setting of a recipe. The line `scenario` selects the table that is for your recipe. `recipe check` uses the",
+        "same source, and `recipe explain SETTING` prints one entry.",
+        "",
+        "A name such as `train.epochs` is the line `epochs` in the section `train`; `[]` is an entry of a list. Some settings, values and defaults",
+        "are only for some kinds of rows: conversations, songs, text, preferences (a better and a worse answer), labels (one answer, labelled good",
+        "or bad) and prompts ([learning from the model's own answers](rewards.md)).",
         "",
     ]
     for name, schema in whole.items():
@@ -45,32 +53,29 @@ def _rows(prefix: str, schema: dict[str, Any]):
     for key, part in schema.get("properties", {}).items():
         path = f"{prefix}{key}"
         needed = " (required)" if key in schema.get("required", []) else ""
-        default = f"`{json.dumps(part['default'])}`" if "default" in part else ""
-        if other := part.get("x-default-twice"):
-            default = f"twice `{other}`"
-        rows = f" Only for {' and '.join(', '.join(part['x-rows']).rsplit(', ', 1))}." if "x-rows" in part else ""
-        yield f"| `{path}`{needed} | {part['description']}{rows} | {_values(part)} | {default} |"
+        default = _cell(part, editors.default)
+        rows = f" Only for {editors.each(part['x-rows'])}." if "x-rows" in part else ""
+        meaning = part["description"].replace("|", "\\|")
+        yield f"| `{path}`{needed} | {meaning}{rows} | {_cell(part, _values)} | {default} |"
         yield from _rows(f"{path}.", part)
         if part.get("items", {}).get("properties"):
             yield from _rows(f"{path}[].", part["items"])
 
 
-def _values(part: dict[str, Any]) -> str:
+def _cell(part: dict[str, Any], words: Callable[[Mapping[str, Any]], str]) -> str:
+    """What holds of a setting; for each kind of rows, if they differ."""
+    values = editors.by_rows(part, words)
+    cells = [f"{said or 'none'} ({editors.each(rows)})" for said, rows in values.items()]
+    return ("; ".join(cells) if len(values) > 1 else next(iter(values))).replace("|", "\\|")
+
+
+def _values(part: Mapping[str, Any]) -> str:
     if "const" in part:
         return f"`{part['const']}`"
     if "enum" in part:
         return ", ".join(f"`{value}`" for value in part["enum"])
-    kind = {"object": "section", "array": "list", "string": "text", "boolean": "`true`, `false`"}.get(
-        part["type"], part["type"]
-    )
-    if "x-pattern-means" in part:
-        return part["x-pattern-means"].replace("|", "\\|")
-    bounds = [
-        f"{sign} {part[key]:g}"
-        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
-        if key in part
-    ]
-    return " ".join([kind, *bounds])
+    kinds = {"object": "section", "array": "list", "string": "text", "boolean": "`true`, `false`"}
+    return editors.allowed(part) if "x-pattern-means" in part or part["type"] not in kinds else kinds[part["type"]]
 
 
 def types(schemas: dict[str, dict[str, Any]]) -> str:

@@ -147,6 +147,14 @@ def write_package(folder: Path) -> None:
         (folder / name).write_text(content, "utf-8")
 
 
+def test_a_part_from_elsewhere_may_have_its_table_in_its_module(tmp_path, monkeypatch):
+    (tmp_path / "older.py").write_text(
+        "from runner.parts import Part\n\nPART = Part(package=__name__, rules='judging')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert parts._elsewhere("older") == parts.Part(package="older", rules="judging")
+
+
 def test_a_part_from_elsewhere_is_listed_and_helps(elsewhere):
     _, recipe = elsewhere
     assert "first-layers" in recipe("list").stdout

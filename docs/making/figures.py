@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 from saying import GENERATED, ROOT, said
@@ -45,19 +46,19 @@ SIZES = (
 
 def hardware() -> str:
     """Which card for which model, and how long the starters take on each."""
-    basis = (ROOT / "benchmarks/results/outside.txt").read_text("utf-8").splitlines()[:3]
+    runs, memory, time = (
+        re.findall(r"[\d.]+", line.partition(";")[0])
+        for line in (ROOT / "benchmarks/results/outside.txt").read_text("utf-8").splitlines()[:3]
+    )
     lines = [
         "# Which GPU for what",
         "",
         GENERATED,
-        "For people who choose a GPU. Every figure here is an estimate of `recipe plan`; this project has measured none of them. This is how the plan compares with published runs:",
+        "For people who choose a GPU. Every figure here is an estimate of `recipe plan`; this project has measured none of them.",
         "",
-        "```text",
-        *basis,
-        "```",
-        "",
-        "The error is the planned value divided by the measured one, minus 1. The range in brackets after a figure comes from these errors. The plan's page lists [what is",
-        "least certain](plan.md#what-is-least-certain).",
+        f"The plan was compared with {runs[0]} published runs. For memory ({memory[0]} runs), the median error is {memory[1]} %. For time ({time[0]} runs), it is",
+        f"{time[1]} %, and {time[4]} % of the runs are inside the range that the plan prints in brackets. [What is least",
+        "certain](plan.md#what-is-least-certain) lists the kinds of runs without published figures.",
         "",
         "## Which card for which model",
         "",

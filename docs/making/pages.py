@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,7 @@ from runner.parts.planner import parameters  # noqa: E402
 from runner.tools import packaged  # noqa: E402
 
 DOCS = ROOT / "docs"
+QUOTED = re.compile(r": \{said\}| \(\{said\}\)| The cluster reports: \{said\}")
 # Where a trouble is looked for, and what a person would call that; the places of troubles.py, in the page's order.
 PLACES = {
     troubles.LOG: "In the log of a run",
@@ -68,7 +70,8 @@ def _troubles() -> str:
         "# When something goes wrong",
         "",
         GENERATED,
-        "Give `recipe why` what you have: a recipe, a run's folder, a log file, or the output of `oc`.",
+        "For anyone whose run or job has failed, hangs or does not start. Give `recipe why` what you have: a recipe, a run's folder, a log file,",
+        "or the output of `oc`.",
         "",
         "```sh",
         "recipe why runs/my-demo",
@@ -79,7 +82,8 @@ def _troubles() -> str:
         "It answers with a sentence and a remedy. The word in brackets at the end is a heading on this page. For mistakes in the recipe itself, use",
         "`recipe check` ([checking recipes](checking.md)). To check a machine before a run, use `recipe doctor RECIPE`.",
         "",
-        f"This page lists all {len(troubles.known())} problems that it recognises. Names and numbers in them are examples.",
+        f"This page lists all {len(troubles.known())} problems that `recipe why` recognises. Names and numbers in them are examples; `…` is a name",
+        "that `recipe why` fills in. Each example is a real message that somebody published.",
         "",
     ]
     for place, title in PLACES.items():
@@ -87,11 +91,12 @@ def _troubles() -> str:
         lines += [f"## {title}", ""]
         for trouble in here:
             found = told.get(trouble.name)
-            blank = troubles.FoundTrouble(trouble, "")
-            means, remedy = ((found or blank).means, (found or blank).remedy)
-            lines += [f"### {trouble.code}", "", f"**{_plain(_sentence(means))}**", ""]
-            if remedy.strip():
-                lines += [_plain(remedy.strip()), ""]
+            # The message of the cluster is below, as an example.
+            short = replace(trouble, means=QUOTED.sub("", trouble.means))
+            shown = troubles.FoundTrouble(short, "", found.words if found else {})
+            lines += [f"### {trouble.code}", "", f"**{_plain(_sentence(shown.means))}**", ""]
+            if shown.remedy.strip():
+                lines += [_plain(shown.remedy.strip()), ""]
             if found:
                 lines += ["The log or the cluster shows, for example:", "", "```text", _cut(found.line), "```", ""]
     return "\n".join(lines)
@@ -132,11 +137,12 @@ def _models() -> str:
         GENERATED,
         "For everybody who chooses a model for a recipe.",
         "",
-        "Recipes can name these models. A model of one of these types in a folder works too, and so does one from the hub after",
-        "[`recipe models add NAME`](own-data.md#your-own-model). `recipe models` lists the smallest GPU for each.",
+        "The line `model.base` of a recipe can name any of these models. It can also name a folder with a model of one of these types, or a model",
+        "from the hub after [`recipe models add NAME`](own-data.md#your-own-model). `recipe models` lists the smallest GPU for each.",
         "",
-        "Where the plan is by trace, `recipe plan RECIPE --exact` builds the real model on a machine without a GPU and counts memory; time is unknown. "
-        "With many experts this takes more than ten minutes.",
+        "The column `in experts` is the share of the parameters that are in experts, if the model has any. The longest row is in tokens. If the last",
+        "column is `formulas`, `recipe plan` estimates memory and time in less than a second. If it is `trace`, add `--exact`: the plan then builds",
+        "the model without its weights and counts its memory. The time stays unknown, and a model with many experts takes more than ten minutes.",
         "",
         "| model | type | parameters | in experts | longest row | licence | plan |",
         "|---|---|---|---|---|---|---|",
@@ -159,8 +165,9 @@ def _models() -> str:
         "",
         "## Mixtures of experts",
         "",
-        "An adapter is for linear layers, and experts are no linear layers: `recipe check` says what share of the model it leaves",
-        "as it is. `lora_experts: true` gives each expert an adapter, and `quantize_experts: true` puts experts in 4 bits beside `qlora`.",
+        "By default an adapter changes linear layers only. Experts are not linear layers, so they stay as they are; `recipe check` shows which",
+        "share of the model that is. `lora_experts: true` gives each expert an adapter too. With `adapter: qlora`, `quantize_experts: true` stores",
+        "the experts in 4 bits.",
         "",
         "## Models that cannot be trained",
         "",
@@ -178,7 +185,7 @@ def _starters() -> str:
         "# The starter recipes",
         "",
         GENERATED,
-        "Copy one with `recipe new my-demo --from NAME`. [Your own data and model](../own-data.md) explains how to train it on your rows.",
+        "For anyone who looks for a recipe to start from. Copy one with `recipe new my-demo --from NAME`. [Your own data and model](../own-data.md) explains how to train it on your rows.",
         "",
         "| recipe | what it trains | scenario |",
         "|---|---|---|",

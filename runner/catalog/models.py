@@ -12,7 +12,7 @@ from typing import Any
 from runner.catalog.tables import Facts, table
 from runner.tools.files import read_record
 from runner.tools.names import listed, nearest
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 CONFIG = "config.json"
 
@@ -390,8 +390,7 @@ def described(name: str, fetch: Fetch) -> Model:
     model that can be trained."""
     config = _json(fetch(CONFIG), name)
     if not config:
-        message = f"`{name}` has no `{CONFIG}`, so transformers cannot load it."
-        raise Stop(message, "Check whether it is an adapter, or in GGUF format.")
+        raise Stop(*worded("catalog.no-config", name=name, config=CONFIG))
     if known := unsuitable_type(config):
         raise Stop(*known.refusal(name))
     try:
@@ -399,10 +398,7 @@ def described(name: str, fetch: Fetch) -> Model:
     except NO_GEOMETRY as error:
         kind = config.get("model_type", "no type")
         lacks = f"lacks {error}" if isinstance(error, KeyError) else "has sizes that are not numbers"
-        raise Stop(
-            f"recipe-runner does not know `{name}` ({kind}) as a language model for text: its `{CONFIG}` {lacks}.",
-            "Models that also read images, and mixtures of experts of other sizes, cannot be trained here.",
-        ) from None
+        raise Stop(*worded("catalog.unknown-type", name=name, kind=kind, config=CONFIG, lacks=lacks)) from None
     words, ends = (_json(fetch(file), name) for file in BESIDE[:2])
     file = fetch(BESIDE[2])
     own = file.read_text(encoding="utf-8", errors="replace") if file else words.get("chat_template") or ""
@@ -421,8 +417,7 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        message = f"`{file.name}` of `{name}` cannot be read as JSON."
-        raise Stop(message, "Copy the file again from its source.") from None
+        raise Stop(*worded("catalog.broken-json", file=file, name=name)) from None
     return content if isinstance(content, dict) else {}
 
 

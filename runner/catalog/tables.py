@@ -67,7 +67,7 @@ def dataset(name: str | None, subset: str | None = None) -> Facts:
 
 
 def dataset_of(data: Mapping[str, Any]) -> Facts:
-    """Those of a recipe's section with a data set."""
+    """The same for a recipe's section with a data set."""
     return dataset(data.get("hub"), data.get("subset"))
 
 

@@ -60,9 +60,9 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         return
     both = ((name, getattr(locked, name), getattr(here, name)) for name in SHAPE)
     if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
-        message = f"The folder `{base}` contains another model than the one in `{lock.LOCK}`: {', '.join(changed)}."
-        hint = f"`recipe models add {base} --recipe {recipe.file}` records the new one. Or restore the old one."
-        yield recipe.problem("model.base", message, hint)
+        yield recipe.problem(
+            "model.base", *worded("check.other-model", recipe=recipe, lock=lock, changed=", ".join(changed))
+        )
 
 
 def unknown(recipe: Recipe) -> Problem:
@@ -76,9 +76,7 @@ def unknown(recipe: Recipe) -> Problem:
         return no_folder
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
-        message = f"`{base}` is on a claim, and this machine has no description of the model."
-        hint = f"Record it once, for every machine that checks the recipe: {add}` reads it with a pod. Without access to the cluster, `recipe models add COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files."
-        return recipe.problem("model.base", message, hint)
+        return recipe.problem("model.base", *worded("check.model-on-claim", base=base, add=add, recipe=recipe))
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
     message = f"The model `{base}` is not in the catalog, and no folder of that name has a readable `config.json`."
     hint = f"Did you mean `{near}`? " if near else ""
@@ -111,9 +109,7 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
     base = recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
-        message = f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text."
-        hint = "`recipe models` lists models for text. Models that also read images or sound cannot be trained here."
-        return recipe.problem("model.base", message, hint)
+        return recipe.problem("model.base", *worded("check.several-models", base=base, parts=listed(parts)))
     wrong = "has an impossible type or size"
     try:
         catalog.from_config(base, config)
@@ -225,8 +221,7 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
     instead = "" if half == "fp32" else f", or `precision: {half}`"
     for home in (name for name, precision in precisions(recipe).items() if precision == "fp32"):
         line, under = ("attention", "") if home == "model" else ("precision", " under `model`")
-        message = f"`{FLASH}` needs half precision, and `precision` is fp32."
-        yield recipe.problem((home, line), message, f"Write `attention: sdpa`{under}{instead}.")
+        yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=FLASH, under=under, instead=instead))
 
 
 RULES = (

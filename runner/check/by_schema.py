@@ -71,13 +71,18 @@ def has(scenario: Any, setting: str) -> bool:
     return bool(part(scenario, setting))
 
 
-def part(scenario: Any, setting: str) -> Schema:
-    """The scenario's schema of a setting, dotted; empty if it has none."""
-    return _part(scenario, path_of(setting))
-
-
-def _part(scenario: Any, path: Path_) -> Schema:
+def part(scenario: Any, setting: str | Path_) -> Schema:
+    """The scenario's schema of a setting, dotted or a path; empty if it has none."""
+    path = path_of(setting) if isinstance(setting, str) else setting
     return below(schema(scenario) if scenario in scenarios.names() else {}, path)
+
+
+def part_in(document: Document, path: Path_) -> Schema:
+    """The schema of a setting for the rows of a document, or of its stage; empty if it is not for them."""
+    for _, index, one in stages.documents(document):
+        if path[:2] == (stages.STAGES, index) and (own := part_in(one, stages.alone(path[2:], one))):
+            return own
+    return below(schema(document.data["scenario"], _rows(document)), path)
 
 
 def below(part: Schema, path: Path_) -> Schema:
@@ -99,7 +104,7 @@ def of_a_stage(scenario: str) -> Iterator[tuple[Path_, Schema]]:
 
 def sentence(scenario: str, path: Path_) -> str:
     """The first sentence of a setting's description, without its full stop; empty if it has none."""
-    return str(_part(scenario, path).get("description", "")).strip().partition(". ")[0].removesuffix(".")
+    return str(part(scenario, path).get("description", "")).strip().partition(". ")[0].removesuffix(".")
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
@@ -108,7 +113,7 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
 
     def one(change: Override) -> Override:
         other = change.written is not None and isinstance(change.after, bool | int | float | list)
-        text = other and _part(document.data.get("scenario"), change.path).get("type") == "string"
+        text = other and part(document.data.get("scenario"), change.path).get("type") == "string"
         return replace(change, after=change.written) if text else change
 
     return [one(change) for change in changes]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 BOUNDS = {
     "minimum": "at least {}",
-    "maximum": "at most {}",
     "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
     "exclusiveMaximum": "less than {}",
 }
 

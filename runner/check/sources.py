@@ -47,9 +47,8 @@ def once(recipe: Recipe) -> Iterator[Problem]:
             file = os.path.realpath(recipe.folder / one["path"]) if one.get("path") else None
             same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
             if (first := seen.setdefault(same, path)) != path:
-                message = f"`{name_of(path)}` is the same data as `{name_of(first)}`. Each row is trained on once."
-                hint = "Delete one of them. A larger `share` of the other uses more of its rows."
-                yield recipe.problem((*path, "path" if file else "hub"), message, hint)
+                place = (*path, "path" if file else "hub")
+                yield recipe.problem(place, *worded("check.same-data", path=name_of(path), first=name_of(first)))
 
 
 def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -205,8 +204,7 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
             message = f"`{hub}` names no owner, and data sets on the hub have one."
             yield recipe.note((*home, "hub"), message, f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}.")
         elif hub and near:
-            message = f"`{hub}` is not in the catalog, but `{near}` is."
-            yield recipe.note((*home, "hub"), message, f"Write `{near}`, if you mean that one; {ASK_HUB}.")
+            yield recipe.note((*home, "hub"), *worded("check.similar-data-set", hub=hub, near=near, ask=ASK_HUB))
 
 
 def unasked(recipe: Recipe) -> Iterator[Problem]:
@@ -278,8 +276,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         return
     if why := why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
         names = listed(dict.fromkeys(data["hub"] for _, data in named))
-        message = f"The hub could not be asked about the columns of {names}: {why}."
-        yield recipe.note((*named[0][0], "hub"), message, LATER)
+        yield recipe.note((*named[0][0], "hub"), *worded("check.columns-unknown", names=names, why=why, later=LATER))
         return
     for home, data in named:
         yield from said_of(home, _dataset(recipe, home, data))

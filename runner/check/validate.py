@@ -18,7 +18,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 
 def load(
@@ -38,8 +38,7 @@ def load(
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
     for name in idle:
-        message = f"The environment sets {name}, but this recipe has no such setting. It has no effect."
-        notes.append(Problem(document.file, 0, 0, message, severity="note"))
+        notes.append(Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note"))
     return recipe, made, [*aside, *notes]
 
 
@@ -157,8 +156,8 @@ def examined(
     if recipe is None or errors_of(problems):
         return None, problems
     # Only a recipe without errors needs what follows.
+    from runner.render import place
     from runner.scenarios import translate
-    from runner.scenarios.targets import place
 
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))

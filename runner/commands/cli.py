@@ -27,15 +27,15 @@ CORE = {
     "prepare": ("run", "Prepare a recipe's data."),
     "rehearse": ("run", "Run the whole recipe on this machine with a tiny model."),
     "run": ("run", "Train on this machine."),
-    "ask": ("ask", "Ask the trained model."),
+    "ask": ("run", "Ask the trained model."),
 }
 # How `recipe --help` lists them, the everyday ones first under each heading. Other people's commands come last.
 GROUPS = {
     "Start": ("new", "import", "list", "edit", "models", "doctor"),
     "Check and plan": ("check", "plan", "show", "explain", "diff", "gpus", "render"),
-    "Train": ("rehearse", "run", "prepare", "why", "gate", "promote"),
+    "Train": ("rehearse", "run", "search", "prepare", "why", "gate", "promote"),
     "Look at the result": (
-        *("ask", "chat", "compare", "evaluate", "report"),
+        *("ask", "chat", "compare", "evaluate", "runs", "report"),
         *("serve", "merge", "export", "push", "register"),
     ),
     "Cluster": ("site", "submit", "status", "logs", "fetch", "stop", "open"),
@@ -140,7 +140,7 @@ def _code(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort) as ended:
         # click replaces the exception for ^C, and keeps the original as its cause.
         told = next((each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None)
-        click.echo(str(told or "Interrupted."), err=True)
+        click.echo(str(told or "Stopped by ^C. The same command starts again."), err=True)
         return 130
     except SystemExit:
         # click's own exit when the reader of a pipe (`| head`) stops.

@@ -198,9 +198,8 @@ def open_recipe(
 
 def training_verb(recipe: Recipe) -> str:
     """The command that comes before the real training, on the machines that the recipe names."""
-    return next(
-        (verb for part, verb in (("openshift", "submit"), ("nodes", "render")) if part in recipe.settings), "run"
-    )
+    verbs = {"openshift": "submit", "nodes": "render"}
+    return next((verb for part, verb in verbs.items() if part in recipe.settings), "run")
 
 
 def print_notes(problems: Iterable[Problem]) -> None:

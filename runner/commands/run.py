@@ -1,5 +1,5 @@
-"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this
-machine."""
+"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this machine;
+and `recipe ask`, one question to a trained model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner import parts
-from runner.commands.options import end, open_recipe, recipe_path, say, set_option, training_verb
+from runner.commands.options import (
+    end,
+    open_recipe,
+    recipe_path,
+    run_option,
+    say,
+    set_option,
+    stage_option,
+    training_verb,
+    url_option,
+)
 from runner.recipe import overrides as changing
 from runner.tools.child_process import TRAINING, Event, event_line
 from runner.tools.problem import Stop, worded
@@ -65,14 +75,20 @@ def data_folder_from(below: str = "") -> str | None:
 
 
 @contextmanager
-def _at_work(
-    kind: str, path: str, sets: tuple[str, ...], out: str | None, fresh: bool, data_below: str = ""
+def at_work(
+    kind: str,
+    path: str,
+    sets: tuple[str, ...],
+    out: str | None,
+    fresh: bool,
+    data_below: str = "",
+    more: list[Override] | None = None,
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
     """The recipe, the person's changes of it, and its locked run folder. The parts work at the end, successful or not:
-    they write the run's page. data_below: the folder of prepared data below DATA_DIR."""
+    they write the run's page. data_below: the folder of prepared data below DATA_DIR; more: further changes."""
     from runner.run.run_folder import folder, session
 
-    recipe, made = open_recipe(path, sets, environment=True)
+    recipe, made = open_recipe(path, sets, environment=True, more=more)
     home = folder(recipe.name, kind, run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from(data_below)), ExitStack() as all_of_them:
         for around in parts.hooks("at_the_end"):
@@ -176,7 +192,7 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
     from runner.run import run as running
     from runner.run.pipeline import Selection
 
-    with _at_work("run", path, sets, out, fresh) as (recipe, made, home):
+    with at_work("run", path, sets, out, fresh) as (recipe, made, home):
         running.run(recipe, home, Selection(**stages), say, watch, made, partial(confirm, yes))
     part = any(stages.values())
     done = f"{'The chosen stages are finished' if part else 'Training finished'}. The results are in {home.shown}."
@@ -204,10 +220,10 @@ def rehearse(
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.run import run as rehearsing
+    from runner.run.launch import forking
     from runner.run.pipeline import Selection
-    from runner.trainer.fork_server import forking
 
-    with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
+    with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
     done = f"Rehearsal passed: {'these stages work' if any(stages.values()) else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, training_verb(recipe), path)
@@ -252,3 +268,45 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
             for line in proof_lines(proven, whole=True):
                 say(line)
     end(f"The rows are ready for training, in {out or place.data_dir}.", "rehearse", path)
+
+
+@click.command()
+@recipe_path
+@click.argument("question", metavar="QUESTION|PICTURE")
+@set_option
+@run_option
+@click.option("--base", is_flag=True, help="Ask the original model, from which the stage started.")
+@stage_option
+@url_option
+def ask(
+    path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
+) -> None:
+    """Ask the trained model a QUESTION, formatted as in training. Ask a model for images about the file of a
+    PICTURE."""
+    from runner.run import inference as asking
+
+    recipe, _ = open_recipe(path, sets, look=False)
+    if url:
+        server = parts.hook("models_at")(url, recipe, stage)
+        chat = server.chat(base)
+        say(f"{chat.model} at {server.url}")
+        say()
+        say(server.answers(chat, [question])[0])
+        end(f"The {'original' if base else 'trained'} model has answered.", "compare", path, "--url", url)
+        return
+    folder, formatted = asking.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
+    if classes := asking.of_pictures(folder):
+        if base:
+            raise Stop(*worded("commands.no-original"))
+        said, formatted = asking.shares(classes(Path(question).expanduser())), "It read the picture as in training."
+        say(f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}")
+    else:
+        before, after = asking.models(recipe, folder)
+        chat, did = (before, "started from") if base else (after, "trained")
+        say(f"The model that `{folder.stage.name}` {did} in this {folder.run.kind}: {chat.model}")
+        if folder.run.kind == "rehearsal" and not folder.plan.stages[0].config.get("real_model"):
+            formatted = "It is a rehearsal's tiny twin, so it writes fragments."
+        said = asking.answers_of(chat, [question])[0]
+    say()
+    say(said)
+    end(f"The {'original' if base else 'trained'} model has answered. {formatted}", "compare", path)

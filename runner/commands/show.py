@@ -24,7 +24,7 @@ from runner.commands.options import (
     table,
 )
 from runner.recipe import overrides as changing
-from runner.scenarios.targets import NAMES
+from runner.render import NAMES
 from runner.tools import packaged
 from runner.tools.problem import Stop
 
@@ -41,8 +41,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     file = packaged.recipe_file(path)
     recipe, _, notes = load(file, changing.from_options(sets), os.environ)
     print_notes(notes)
-    if form := scenarios.part(recipe.scenario, "form"):
-        recipe = form.in_stages(recipe)
+    recipe = scenarios.in_stages(recipe)
     found = dict(origins.computed(recipe))
     if style == "json":
         figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}
@@ -75,9 +74,8 @@ def render(
 ) -> None:
     """Generate the training settings and the manifests of a recipe. This needs no GPU, no cluster and no
     network."""
-    from runner.render import emit
+    from runner.render import emit, place
     from runner.scenarios import translate
-    from runner.scenarios.targets import place
     from runner.tools.files import write_all
 
     recipe, _ = open_recipe(path, sets)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runner.tools.own_words import GENERAL_TEXT
+from runner.tools.text import GENERAL_TEXT
 
 # The preparers of the kinds of data that several scenarios may have; a scenario's own are in its folder.
 PREPARERS = {

@@ -16,14 +16,12 @@ from runner.data import RenderedExample, blocks
 from runner.data.conversation_formats import (
     OWN,
     TRAINING,
+    Answered,
     ChatData,
     Conversation,
     Conversations,
-    Labelled,
     Labels,
-    Preference,
     Preferences,
-    Prompt,
     Prompts,
     Turn,
     behind,
@@ -33,8 +31,7 @@ from runner.data.conversation_formats import (
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
-from runner.tools.problem import Stop
-from runner.trainer.generation import messages
+from runner.tools.problem import Stop, worded
 
 
 def prepare(
@@ -190,18 +187,21 @@ class ChatRows(ConversationRows[ChatData]):
         self.report.form = "; ".join(dict.fromkeys(forms))
 
 
-class PreferenceRows(ItemPreparer["Preferences | Labels"]):
-    """Rows that people judged, without duplicates. Longer ones are cut in training."""
+Prompted = TypeVar("Prompted", bound=Preferences | Labels | Prompts)
+
+
+class PreferenceRows(ItemPreparer[Prompted]):
+    """Rows with a prompt and, mostly, what people judged. Longer ones are cut in training."""
 
     uncounted = "the tokenizer is not here; longer rows are cut in training"
 
     @property
     def answers(self) -> tuple[str, ...]:
         """The columns with answers; the first is learned."""
-        return ("completion",) if isinstance(self.asked, Labels) else ("chosen", "rejected")
+        return {"labels": ("completion",), "prompts": ("answer",)}.get(self.asked.kind, ("chosen", "rejected"))
 
     @staticmethod
-    def batch(items: Sequence[Preference | Labelled]) -> pa.RecordBatch:
+    def batch(items: Sequence[Answered]) -> pa.RecordBatch:
         plain = (vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items)
         return pa.RecordBatch.from_pylist(list(plain))
 
@@ -213,8 +213,7 @@ class PreferenceRows(ItemPreparer["Preferences | Labels"]):
         seen = {label for batch in self.spool.batches(kept) for label in batch.to_pydict().get("label", ())}
         if len(seen) == 1:
             (only,) = seen
-            message = f"Every row has the label {str(only).lower()}, so there is nothing to tell apart."
-            raise Stop(message, f"Add rows with the label {str(not only).lower()}.")
+            raise Stop(*worded("data.one-label", only=str(only).lower(), other=str(not only).lower()))
         return kept
 
     def told(self, prompt: Sequence[Turn], answer: str) -> str:
@@ -222,7 +221,7 @@ class PreferenceRows(ItemPreparer["Preferences | Labels"]):
             self.asked.special_tokens, behind(self.asked.system_prompt, (*prompt, Turn("assistant", answer)))
         )
 
-    def rendered(self, item: Preference | Labelled) -> RenderedExample:
+    def rendered(self, item: Answered) -> RenderedExample:
         _, answer, (name, beside) = vars(item).items()
         return RenderedExample(item.question, f"{self.told(item.prompt, answer[1])}\n\n{name}: {beside}")
 
@@ -256,40 +255,27 @@ class PreferenceRows(ItemPreparer["Preferences | Labels"]):
         return pa.table({"full-question": asked, "messages": turns, **columns})
 
 
-class PromptRows(ItemPreparer[Prompts]):
-    """Rows that are prompts, without duplicates and without those that leave the answer too little room."""
+class PromptRows(PreferenceRows[Prompts]):
+    """Rows that are prompts, without those that leave the answer too little room."""
 
-    @staticmethod
-    def batch(items: Sequence[Prompt]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([vars(prompt) for prompt in items])
+    uncounted = ItemPreparer.uncounted
 
-    def items_of(self) -> Iterator[ItemOf]:
-        return (one.item for one in self.asked.sets)
+    def told(self, prompt: Sequence[Turn], answer: str) -> str:
+        """Without the reference answer, which the model does not see."""
+        return super().told(prompt, "")
 
-    def told(self, prompt: str) -> str:
-        return rendered(self.asked.special_tokens, messages(self.asked.system_prompt, prompt, ""))
-
-    def rendered(self, item: Prompt) -> RenderedExample:
-        return RenderedExample(item.prompt, f"{self.told(item.prompt)}\n\nreference: {item.answer}")
-
-    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        for row in batch.to_pylist():
-            yield "\n".join((row["prompt"], row["answer"])), row["answer"]
-
-    def texts(self, kept: np.ndarray) -> Iterator[str]:
-        for batch in self.spool.batches(kept):
-            yield from map(self.told, batch["prompt"].to_pylist())
+    def rendered(self, item: Answered) -> RenderedExample:
+        (answer,) = (vars(item)[name] for name in self.answers)
+        return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\nreference: {answer}")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         room = self.asked.sequence_len - self.asked.answer_tokens
         return self.within(room, kept, blocks.lengths(self.texts(kept), tokenizer), tokenizer)
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
-        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        table = super().table(batch)
         # TRL reads the column `prompt`.
-        return pa.table(
-            {"full-question": batch["prompt"], "messages": asked, "prompt": asked, "answer": batch["answer"]}
-        )
+        return table.add_column(2, "prompt", table["messages"])
 
 
 def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:

@@ -383,6 +383,13 @@ class Labelled(Answered):
     label: bool
 
 
+@dataclass(frozen=True)
+class Prompt(Answered):
+    """The reference answer that rewards compare with."""
+
+    answer: str
+
+
 def _asked(template: str, row: Mapping[str, Any], implicit: bool) -> tuple[Turn, ...]:
     """The turns of a prompt. implicit: whether its column also has the answer, as its last turn."""
     turns = _turns_of(template, row, "user")
@@ -462,7 +469,7 @@ class LabelSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class Judged(SplitDataSets):
-    """Rows that people have judged. sequence_len: the tokens of a row beyond which training cuts it."""
+    """Rows with a prompt. sequence_len: the tokens of a row beyond which training cuts it."""
 
     system_prompt: str | None
     sequence_len: int
@@ -482,43 +489,23 @@ class Labels(Judged):
     sets: tuple[LabelSet, ...]
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt, and the reference answer that rewards compare with."""
-
-    prompt: str
-    answer: str
-
-    @property
-    def group(self) -> str:
-        return same(self.prompt)
-
-    @property
-    def key(self) -> str:
-        return repr((self.prompt, self.answer))
-
-
 @dataclass(frozen=True, kw_only=True)
 class PromptSet(DataSet):
-    """A prompt and its reference answer, each a template with the rows' columns in brackets."""
+    """A prompt as in PreferenceSet, and its reference answer, a template."""
 
     prompt: str
     answer: str
 
     def item(self, row: Mapping[str, Any]) -> Prompt | str:
         """The prompt of a row, or why it has none."""
-        prompt, answer = (templates.fill(part, row).strip() for part in (self.prompt, self.answer))
-        return Prompt(prompt, answer) if prompt and answer else "a part is empty"
+        prompt, answer = _asked(self.prompt, row, False), templates.fill(self.answer, row).strip()
+        return Prompt(prompt, answer) if prompt[-1].content and answer else "a part is empty"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompts(SplitDataSets):
+class Prompts(Judged):
     """Prompts with reference answers. sequence_len: tokens of prompt and answer; answer_tokens: of the answer alone."""
 
     kind: Literal["prompts"] = "prompts"
     sets: tuple[PromptSet, ...]
-    system_prompt: str | None
-    sequence_len: int
     answer_tokens: int
-    special_tokens: ChatTemplate
-    tokenizer: Pretrained | None = None

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from runner.data.row_files import Numbered
 from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 # Characters that are examined, about 20 MB; of more text a sample is.
 MOST_CHARACTERS = 20_000_000
@@ -190,10 +190,7 @@ def licences(source: DataSets) -> str:
 def no_dataset(source: DataSource, error: Exception) -> Stop:
     reason = reason_of(error)
     kind = Unreachable if reason == UNREACHABLE else Stop
-    return kind(
-        f"The data set `{source.hub}` cannot be loaded from the hub: {reason}",
-        "Check its name, your network and your access. Or download it and name it under `data.path`.",
-    )
+    return kind(*worded("data.not-from-hub", source=source, reason=reason))
 
 
 UNREACHABLE = "this machine cannot reach it."

@@ -17,7 +17,7 @@ from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,11 +46,9 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
     """Raises Stop if more than `share` of the rows are lost. lines: of the report, which name them."""
     if lost <= share * of:
         return
-    said = "\n".join(lines)
-    raise Stop(
-        f"{lost:,} of {of:,} rows cannot be used ({lost / of:.1%}), but at most {100 * share:.3g}% may be lost.\n{said}",
-        f"Fix the rows above. Or allow more in this data's section: `max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
-    )
+    said, part = "\n".join(lines), lost / of
+    most = math.ceil(part * 100) / 100
+    raise Stop(*worded("data.too-many-lost", lost=lost, of=of, part=part, share=100 * share, said=said, most=most))
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Parquet(RowFile):
             return SampledRows(facts.num_rows, rows, "rows")
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """Of a part the rows of the row groups that begin in it."""
+        """For a part, the rows of the row groups that begin in it."""
         from pyarrow import ArrowInvalid, parquet
 
         try:
@@ -129,7 +129,7 @@ class Parquet(RowFile):
 
 
 def _starts_of_groups(facts: Any) -> list[int]:
-    """The number of rows before each row group of a Parquet file, and at last of all."""
+    """The number of rows before each row group of a Parquet file, and finally of all."""
     return list(accumulate((facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0))
 
 
@@ -205,11 +205,8 @@ class TextFolder(RowFile):
     def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         files = text_files(folder) if self.column else []
         if not files:
-            raise Stop(
-                f"`{folder}` is a folder without readable data.",
-                "Name a file in it. Or save it with the `save_to_disk` of `datasets`"
-                + (f", or put files ending in {' or '.join(TEXTS)} in it." if self.column else "."),
-            )
+            texts = f", or put files ending in {' or '.join(TEXTS)} in it" if self.column else ""
+            raise Stop(*worded("data.folder-without-data", folder=folder, texts=texts))
         for number, file in enumerate(files, 1):
             try:
                 yield number, {str(self.column): file.read_text(encoding="utf-8-sig")}
@@ -261,10 +258,7 @@ def read(
     reader = _reader(file, source.split, column)
     if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):
         endings = [*READERS, *([".txt"] if column else [])]
-        raise Stop(
-            f"`{file}` is not a readable data file.",
-            f"Its name must end in {', '.join(endings[:-1])} or {endings[-1]}.",
-        )
+        raise Stop(*worded("data.not-readable", file=file, endings=", ".join(endings[:-1]), last=endings[-1]))
     try:
         yield from reader.rows(file, part)
     except FileNotFoundError:
@@ -332,6 +326,6 @@ def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), im
         raise Unreadable(f"{error}: {error.hint}" if error.severity == "note" else str(error)) from None
     except OSError as error:
         raise Unreadable(f"`{path}` cannot be read: {error.strerror or 'it is damaged'}") from None
-    except Exception:  # each library has its own for files that are none
+    except Exception:  # each library raises its own error for a broken file
         raise Unreadable(f"`{path}` is not valid for its file extension") from None
     raise Unreadable(f"the data file `{path}` does not exist" if not path.exists() else f"`{path}` is not a data file")

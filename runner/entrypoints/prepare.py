@@ -88,10 +88,8 @@ def require_columns(data: Mapping[str, Any]) -> None:
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:
-                raise Stop(
-                    f"The columns of the data set `{source.hub}` match no form. They are {listed(there)}.",
-                    conversation_formats.NO_FORM,
-                )
+                remedy = conversation_formats.NO_FORM
+                raise Stop(*worded("entrypoints.no-form", source=source, there=listed(there), remedy=remedy))
             settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
             used = settings | dict.fromkeys(conversation_formats.COLUMNS.get(form, ()), f"the form {form}")
             for column, user in used.items():
@@ -161,9 +159,7 @@ def fetch_model(
             model["base"], revision=facts.sha, local_dir=folder, allow_patterns=list(MODEL_FILES), max_workers=4
         )
     except (HTTPError, OSError) as error:
-        raise Stop(
-            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {first_line(error)}", hint
-        ) from None
+        raise Stop(*worded("entrypoints.no-download", model=model, error=first_line(error), hint=hint)) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
 
 

@@ -1,5 +1,5 @@
-"""Parts: everything beside the core. A part is a package whose `__init__.py` is a table of what it adds. The core reads
-the tables and imports no part by name.
+"""Parts: everything beside the core. A part is a package with a table of what it adds, `part.toml`. The core reads the
+tables and imports no part by name.
 
 Our parts are the folders here. Other people's are packages that the entry-point group `recipe_runner.parts` names.
 """
@@ -7,16 +7,18 @@ Our parts are the folders here. Other people's are packages that the entry-point
 import importlib
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from runner.tools.problem import Stop
 
-GROUP = "recipe_runner.parts"
+GROUP, TABLE = "recipe_runner.parts", "part.toml"
 OWNED = ("sections", "scenarios", "commands", "hooks")
 INSTALL = "Install all of recipe-runner again: `pip install --force-reinstall` brings every part back."
 
@@ -71,10 +73,25 @@ def found() -> dict[str, Part]:
 
 @cache
 def installed() -> dict[str, Part]:
-    """Every part that is installed; each has a line `PART = Part(…)` in its package."""
-    folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/__init__.py"))
-    ours = {name: f"{__name__}.{name}" for name in folders}
-    return {name: importlib.import_module(package).PART for name, package in (ours | _others()).items()}
+    """Every part that is installed."""
+    tables = sorted(Path(__file__).parent.glob(f"*/{TABLE}"))
+    ours = {file.parent.name: _read(f"{__name__}.{file.parent.name}", file) for file in tables}
+    return ours | {name: _elsewhere(package) for name, package in _others().items()}
+
+
+def _read(package: str, file: Path) -> Part:
+    told: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+    told |= {name: tuple(listed) for name, listed in told.items() if isinstance(listed, list)}
+    return Part(package=package, **told)
+
+
+def _elsewhere(package: str) -> Part:
+    """The part in another package, or the `PART` of its module, as the first parts had it."""
+    home = find_spec(package)
+    if home and home.origin and (file := Path(home.origin).with_name(TABLE)).is_file():
+        return _read(package, file)
+    part: Part = importlib.import_module(package).PART
+    return part
 
 
 def _others() -> dict[str, str]:

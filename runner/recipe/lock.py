@@ -144,8 +144,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     if not problems and (missing := [key for key in needed if key not in entry]):
         problems.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
-        message = "`num_attention_heads` must be a multiple of `num_key_value_heads`."
-        problems.append(document.problem((*at, "num_key_value_heads"), message, remedy))
+        problems.append(document.problem((*at, "num_key_value_heads"), *worded("recipe.not-a-multiple", remedy=remedy)))
     return problems
 
 

@@ -132,7 +132,7 @@ def _value(option: str, text: str) -> Any:
 def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
     """A new Document with the changes applied in order, and those that changed something, `before` filled in.
 
-    A value of None takes the setting away. Raises Stop if a setting's section is not a section.
+    A value of None deletes the setting. Raises Stop if a setting's section is not a section.
     """
     changed = replace(document, data=copy.deepcopy(document.data), origins=dict(document.origins))
     made = []

@@ -72,8 +72,7 @@ def standard_input() -> Document:
 def _text(name: str, raw: bytes, size: int, kind: str) -> str:
     """The text of a file's bytes, of which there are `size`. Raises Stop if it is too long or no text."""
     if size > MAX_BYTES:
-        message = f"This file has {size:,} bytes. A {kind} has at most {MAX_BYTES:,}."
-        raise Stop(Problem(name, 0, 0, message, "Check that it is the right file."))
+        raise Stop(Problem(name, 0, 0, *worded("recipe.too-large", size=size, kind=kind, most=MAX_BYTES)))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -81,8 +80,7 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
         before = b"" if b"\0" in raw else raw[: error.start]
         line = before.count(b"\n") + 1 if before else 0
         column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1 if line else 0
-        remedy = "Save it again in your editor, with the encoding UTF-8."
-        raise Stop(Problem(name, line, column, "This file is not UTF-8 text.", remedy)) from None
+        raise Stop(Problem(name, line, column, *worded("recipe.not-utf8"))) from None
 
 
 def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
@@ -103,8 +101,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
-        message = f"This is not a {kind}: it has no `setting: value` lines."
-        builder.problems.append(document.problem_at(Span(1, 1, 1), message, start))
+        builder.problems.append(document.problem_at(Span(1, 1, 1), *worded("recipe.no-lines", kind=kind, start=start)))
     if builder.problems:
         raise Stop(builder.problems)
     return document
@@ -151,8 +148,7 @@ class Builder:
                 if documents == 1:
                     self.document.data = self._value(next(self.events), ())
                 elif documents == 2:
-                    message = "A second document starts here. A file contains one recipe."
-                    self._problem(event, message, "Move it to another file, or delete this `---`.")
+                    self._problem(event, *worded("recipe.second-document"))
 
     def _value(self, event: Event, path: Path_) -> Any:
         """The value that starts with an event; records its place."""
@@ -171,8 +167,7 @@ class Builder:
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
             written = event.tag.replace("tag:yaml.org,2002:", "!!")
-            message = f"`{written}` is a YAML tag. Recipes do not use tags."
-            self._problem(event, message, "Delete it, and keep the value.")
+            self._problem(event, *worded("recipe.yaml-tag", written=written))
         before = self.count
         if event.anchor:
             self.anchors[event.anchor] = None
@@ -187,8 +182,7 @@ class Builder:
     def _collection(self, event: Event, path: Path_) -> tuple[dict[str, Any] | list[Any], Mark]:
         """A list or section, and where it ends."""
         if self.depth >= MAX_DEPTH:
-            message = f"Lists and sections are nested more than {MAX_DEPTH} levels deep here."
-            raise Stop(self.document.problem_at(_place(event), message, "A recipe needs at most 6 levels."))
+            raise Stop(self.document.problem_at(_place(event), *worded("recipe.too-deep", most=MAX_DEPTH)))
         self.depth += 1
         section: dict[str, Any] = {}
         items: list[Any] = []
@@ -205,8 +199,7 @@ class Builder:
     def _key(self, event: Event, section: dict[str, Any], path: Path_) -> str:
         value, _ = self._node(event, path)
         if isinstance(value, dict | list):
-            message = "A setting's name must be a word. Here it is a list or a section."
-            self._problem(event, message, "Put quotes around it if it is a text.")
+            self._problem(event, *worded("recipe.name-is-no-word"))
             value = f"(section {len(self.problems)})"
         # `yes:` and `1:` are names like any other; the schema then says that they are unknown.
         key = value if isinstance(value, str) else event.value if isinstance(event, ScalarEvent) else str(value)
@@ -244,8 +237,7 @@ class Builder:
             return None
         anchored = self.anchors[name]
         if anchored is None:
-            message = f"`*{name}` is inside `&{name}`, so it would contain itself."
-            self._problem(event, message, remedy)
+            self._problem(event, *worded("recipe.inside-itself", name=name, remedy=remedy))
             return None
         value, size = anchored
         self._add(size, event)
@@ -254,9 +246,7 @@ class Builder:
     def _add(self, values: int, event: Event) -> None:
         self.count += values
         if self.count > MAX_VALUES:
-            message = f"With all its `*` references written out, this file would have more than {MAX_VALUES:,} values."
-            remedy = "The `*` references multiply each other. Write the values instead."
-            raise Stop(self.document.problem_at(_place(event), message, remedy))
+            raise Stop(self.document.problem_at(_place(event), *worded("recipe.too-many-references", most=MAX_VALUES)))
 
     def _problem(self, event: Event, message: str, remedy: str) -> None:
         self.problems.append(self.document.problem_at(_place(event), message, remedy))
@@ -330,11 +320,9 @@ def hidden_header(document: Document, line: int) -> Header | None:
 def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
     """The Problem with such a line. instead: what happens to the lines below it."""
     source = document.text.splitlines()[header.line - 1]
-    return document.problem_at(
-        Span(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
-        f"`{header.name}:` is commented out, and the lines below it are not" + (f": {instead}." if instead else "."),
-        "Delete the `#`, or add one to each of the lines below.",
-    )
+    start, end = source.index("#"), len(source.partition(":")[0])
+    message = worded("recipe.commented-out", name=header.name, instead=f": {instead}" if instead else "")
+    return document.problem_at(Span(header.line, start + 1, end - start + 1), *message)
 
 
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
@@ -409,12 +397,8 @@ def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] |
     else:
         inner = whole[1:-1] if whole.endswith("'") else whole
         meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    end = found.end("inner") + 1
-    return (
-        Span(line, end, 1),
-        "The quotes end here, and more text follows.",
-        "Put other quotes around the whole text" + (f": {meant}" if len(meant) < SHOWN else "."),
-    )
+    hint = f"Put other quotes around the whole text{f': {meant}' if len(meant) < SHOWN else '.'}"
+    return Span(line, found.end("inner") + 1, 1), "The quotes end here, and more text follows.", hint
 
 
 def _blank(line: str) -> bool:

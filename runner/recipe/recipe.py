@@ -14,7 +14,7 @@ from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools.files import normal
 from runner.tools.names import content_hash
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections
@@ -24,7 +24,7 @@ else:
 # Settings that cannot change a result: names, words, the site, and questions and evaluations afterwards.
 OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
-    *("demo", "limits", "report_to", "gates", "evaluation"),
+    *("demo", "limits", "report_to", "gates", "evaluation", "search"),
 )
 # The same within sections. A run that ran out of memory continues from its checkpoints when it gets more.
 _OUTSIDE_IN = {
@@ -312,8 +312,7 @@ class Recipe(Sections):
     def facts(self) -> Model:
         """The facts about the base model. Raises Stop if it is unknown."""
         if self.model_facts is None:
-            message = f"The model `{self.model.base}` is unknown."
-            raise Stop(self.document.problem(("model", "base"), message, "Name one that `recipe check` accepts."))
+            raise Stop(self.document.problem(("model", "base"), *worded("recipe.model-unknown", name=self.model.base)))
         return self.model_facts
 
     @property

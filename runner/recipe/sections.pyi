@@ -14,6 +14,7 @@ class Sections:
     data: Data
     resume_from: str | None
     rewards: Rewards | None
+    search: Search | None
     gates: tuple[str, ...] | None
     evaluation: Evaluation
     distribution: Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "auto"]
@@ -233,6 +234,14 @@ class RewardsPython(Settings):
     path: str
     function: str
     sha256: str
+
+class Search(Settings):
+    over: Settings
+    between: Settings
+    trials: int | None
+    seed: int
+    gpu_hours: float | None
+    stop_poor: bool
 
 class Evaluation(Settings):
     tasks: tuple[str, ...] | None

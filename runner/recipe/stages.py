@@ -1,7 +1,5 @@
 """A recipe with a list `stages`: each stage as a recipe of its own, of its own lines and of those that all stages share."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -18,10 +18,9 @@ from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import read_json
-from runner.tools.own_words import pieces
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_IMAGES, DEMO, SUMMARY
-from runner.tools.text import Styled, printable
+from runner.tools.text import Styled, pieces, printable
 from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
 

@@ -1,11 +1,11 @@
-"""Launch: starts a stage's engine on this machine, writes its log, passes on its progress, and reports why it
-failed."""
+"""Launch: starts a stage's engine on this machine, logs it, passes on its progress, and reports why it failed."""
 
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from runner import parts
 from runner.catalog import troubles
 from runner.plan import Place, Stage
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared.axolotl import UNTRACKED
 from runner.tools import child_process
 from runner.tools.files import read_record, write_text
 from runner.tools.problem import Stop
@@ -31,8 +32,7 @@ WITHOUT_GPU = {
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
-    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is half as
-    # fast again.
+    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is 1.5 times # as fast.
     "OMP_WAIT_POLICY": "passive",
 }
 
@@ -108,6 +108,12 @@ def engine_environment() -> dict[str, str]:
     return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())}
 
 
+def forking() -> AbstractContextManager[None]:
+    """A server for forks of stages without a GPU, for as long as this lasts; Axolotl reads some of its environment when it
+    is imported."""
+    return fork_server.forking(engine_environment() | WITHOUT_GPU | UNTRACKED)
+
+
 def environment(stage: Stage, place: Place) -> dict[str, str]:
     """This process's environment with the stage's on top. In a pod, processes see all GPUs."""
     env = engine_environment() | ({} if place.accelerator else WITHOUT_GPU) | dict(stage.env)
@@ -167,8 +173,7 @@ def end_of(log: Path, start: int) -> str:
 
 
 def fault(log: str, code: int, doing: str) -> str:
-    """Why a process failed, by the end of its log and its exit status. doing: its work, as the beginning of a
-    sentence."""
+    """Why a process failed, by its log's end and exit status. doing: its work, as the beginning of a sentence."""
     found = troubles.find(log, troubles.LOG)
     line = found.line if found else troubles.last_error(log)
     said = f"\nThe log says: {line}" if line else ""

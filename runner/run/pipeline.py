@@ -238,10 +238,8 @@ def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: s
         for folder in (StageFolder(plan, stage) for stage in concerned if not stage.folder):
             if folder.has_trained:
                 why = "; ".join(f"{other.stage.name}: {', '.join(other.why)}" for other in decisions if other.why)
-                raise Stop(
-                    f"`{folder.path}` contains a {folder.run.kind} of this recipe from before it changed ({why or 'its inputs are not on record'}).",
-                    remedy,
-                )
+                why = why or "its inputs are not on record"
+                raise Stop(*worded("run.before-the-change", folder=folder, why=why, remedy=remedy))
 
 
 def _launch(folder: StageFolder, watch: Watch) -> None:
@@ -334,10 +332,8 @@ def _time_left(folder: StageFolder, over: bool) -> None:
     before = plan.stages[: plan.stages.index(stage) + (not over)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
-        raise Stop(
-            f"The time limit of {units.duration(limit)} is used up, so `{stage.name}` does not start. Training has taken {units.duration(used)} so far.",
-            _more_time(folder, "here"),
-        )
+        whole, taken, more = units.duration(limit), units.duration(used), _more_time(folder, "here")
+        raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
 
 
 def _more_time(folder: StageFolder, point: str) -> str:

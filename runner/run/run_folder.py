@@ -162,10 +162,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     # `recipe prepare` leaves the first, and with `--show` the second.
     prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
     if not run.state and any(entry.name not in prepared for entry in entries):
-        raise Stop(
-            f"`{run.path}` contains files that do not belong to a run.",
-            remedy or "Name an empty or a new folder with `--out`.",
-        )
+        raise Stop(*worded("run.other-files", run=run, remedy=remedy or "Name an empty or a new folder with `--out`."))
     if not fresh:
         require_of(run, recipe_name, remedy or FRESH)
     else:
@@ -184,8 +181,9 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 
 
 def all_here() -> list[RunFolder]:
-    """Every run below `runs/`, the latest first."""
-    found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in ROOT.glob(f"*/{RUN}")]
+    """Every run below `runs/`, and every trial of a search there, the latest first."""
+    files = [*ROOT.glob(f"*/{RUN}"), *ROOT.glob(f"*/*/{RUN}")]
+    found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in files]
     return sorted(found, key=lambda run: (run.path / RUN).stat().st_mtime, reverse=True)
 
 

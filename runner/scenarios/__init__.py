@@ -56,6 +56,12 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
 
 
+def in_stages(recipe: Recipe) -> Recipe:
+    """The same recipe as a list of stages, if it has several in another form."""
+    module = part(recipe.scenario, "translation")
+    return cast(Translation, module).in_stages(recipe) if hasattr(module, "in_stages") else recipe
+
+
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
     """What can be measured of a recipe's stages, by the section with their gates."""
     module = part(recipe.scenario, "translation")

@@ -15,7 +15,6 @@ and, where it needs some,
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
                      of such a function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
-    form.py          in_stages(recipe): the same recipe as a list of stages, which `recipe show` prints
 
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by
 torchrun if there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the
@@ -57,7 +56,7 @@ of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` nam
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make, namespace)              the key that a namespace's pods seal with; make: write this person's where there is none
-    page_of_run(run)                       a run as an HTML page
+    page_of_runs(*runs)                    a run, or several beside each other, as an HTML page
     trace(run, operations)                 the exact memory of a training step
     plan_by_trace(recipe, plan, forecasts, as_json)
                                            shows a plan by traces alone; exit code
@@ -102,6 +101,8 @@ class Measurable:
 class Translation(Protocol):
     # By the section that has the gates, "" for the recipe itself, in the order of the stages. Without it no gate is judged.
     measurable: Callable[[Recipe], Mapping[str, Measurable]]
+    # The same recipe as a list of stages, where the scenario has another form for them.
+    in_stages: Callable[[Recipe], Recipe]
 
     def translate(self, recipe: Recipe, place: Place) -> Plan:
         """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""

@@ -49,6 +49,7 @@ EXTRAS = {
     "gguf": {"llama_cpp"},
     "registry": {"model_registry"},
     "report": {"jinja2", "pydantic"},
+    "search": {"optuna"},
     "serve": {"fastapi", "openai", "uvicorn"},
     "train": {
         *("PIL", "accelerate", "axolotl", "bitsandbytes", "datasets", "deepspeed", "gradio", "huggingface_hub"),

@@ -11,6 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from runner.tools.files import read_json, read_record, write_json
+from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE
 from runner.trainer import records
 from runner.trainer.settings import RunSettings
@@ -119,7 +120,7 @@ def saved_anyway(args: Any, state: Any, control: Any) -> bool:
     return bool(by_epoch and (control.should_training_stop or float(state.epoch).is_integer()))
 
 
-def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> str:
+def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
     """Sets `cfg.resume_from_checkpoint`, unless the recipe has none. Returns the checkpoint that the recipe names,
     which marks the checkpoints that follow it; empty for none.
 
@@ -142,13 +143,9 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> 
         step = step_of(checkpoint) if checkpoint else None
         if checkpoint is None or step != blocks.first_step:
             its_end = f"ends at step {step:,}" if step else "has no complete checkpoint"
-            stop(
-                f"This context length continues at step {blocks.first_step:,}, but `{before}` {its_end}. Run the context length before it first."
-            )
+            stop(*worded("trainer.length-before-not-ended", blocks=blocks, before=before, its_end=its_end))
         if not has_optimizer(checkpoint):
-            stop(
-                f"`{checkpoint}` has no optimizer state, so the curriculum would lose its momentum here. Save it with `distribution: fsdp` and full state, or with zero2."
-            )
+            stop(*worded("trainer.no-optimizer-state", checkpoint=checkpoint))
     if checkpoint is not None:
         cfg.resume_from_checkpoint = str(checkpoint)
     return ""

@@ -1,26 +1,28 @@
 """Fork server: one process imports what engines import, and forks itself for each stage of a rehearsal, because
 importing Axolotl takes longer than training a tiny model.
 
-`python -m runner.trainer.fork_server FD` serves the socket FD. A request is a program as JSON (`module`, the modules to
-import `before`, `arguments`, `env`, the process `group`) with the file for its output. The answers are the number of
-its process and, at its end, its exit status. A request without arguments only imports, in idle time. Each program has
-such a socket, too.
+`python -m runner.trainer.fork_server FD` listens on the socket FD. A request is a program: `module`, the modules to
+import `before`, `arguments`, `env`, the process `group`; and the file for its output. The answers are the number of its
+process and, at its end, its exit status. A request without arguments only imports, in idle time. Programs ask the same
+server for theirs. The server of Python's `multiprocessing` cannot: programs in its forks would start another one.
 """
 
 import atexit
 import gc
 import importlib
-import json
 import os
 import runpy
-import selectors
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Client, Connection, wait
+from multiprocessing.reduction import recv_handle, send_handle
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from runner.tools import child_process
@@ -33,73 +35,53 @@ PROGRAMS = {
     "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
     "runner.trainer.merging": (*_MODELS, "peft"),
 }
-# Bytes of a request.
-LONGEST = 2**17
+# The environment variable with the server's address, for this process and its programs.
+ADDRESS = "RECIPE_RUNNER_FORKS"
+
+
+@contextmanager
+def forking(env: Mapping[str, str]) -> Iterator[None]:
+    """Gives `fork` a server in this environment for as long as this lasts. Only on Linux: elsewhere libraries break in a
+    fork."""
+    if sys.platform != "linux":
+        yield
+        return
+    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/forks")
+        listener.listen()
+        # Importing prints nothing of use.
+        quiet, fd = subprocess.DEVNULL, listener.fileno()
+        command = [sys.executable, "-m", "runner.trainer.fork_server", str(fd)]
+        server = subprocess.Popen(
+            command, env=dict(env), pass_fds=[fd], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+        listener.close()
+        os.environ[ADDRESS] = f"{folder}/forks"
+        try:
+            yield
+        finally:
+            del os.environ[ADDRESS]
+            # It may be importing. Its programs watch their parent themselves.
+            server.kill()
+            server.wait()
 
 
 class Forked:
     """A program in a fork: as much of `subprocess.Popen` as a launch needs."""
 
-    def __init__(self, server: socket.socket, pid: int, stdout: IO[str] | None = None) -> None:
-        self._server, self.pid, self.stdout = server, pid, stdout
+    def __init__(self, server: Connection, pid: int) -> None:
+        self._server, self.pid = server, pid
+        self.stdout: IO[str] | None = None
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status, negative for a signal. Raises TimeoutExpired."""
-        self._server.settimeout(timeout)
+        if not self._server.poll(timeout):
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         try:
+            return int(self._server.recv()[1])
+        except (OSError, EOFError):
             # Without the server, the end of the program is unknown.
-            return int(self._server.recv(LONGEST) or b"1")
-        except TimeoutError:
-            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
-
-
-class ForkServer:
-    """The connection to a server. group: the process group of its programs; 0 for a group of their own. other_end: of
-    `asked`, until a process has it."""
-
-    def __init__(self, asked: socket.socket, group: int, other_end: socket.socket | None = None) -> None:
-        self.asked, self.group, self.other_end = asked, group, other_end
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def send(self, message: Mapping[str, Any], env: Mapping[str, str], *files: int) -> None:
-        """Sends a request; the first one starts the process, in its environment. Raises OSError if the process is
-        gone."""
-        if self.other_end is not None:
-            # Importing prints nothing of use.
-            quiet, fd = subprocess.DEVNULL, self.other_end.fileno()
-            here = [sys.executable, "-m", "runner.trainer.fork_server", str(fd)]
-            self.process = subprocess.Popen(
-                here, env=dict(env), pass_fds=[fd], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
-            )
-            self.other_end.close()
-            self.other_end = None
-        self.asked.settimeout(None)
-        socket.send_fds(self.asked, [json.dumps(message).encode()], files)
-
-
-# The last one is used; in a fork, the server that forked it.
-_servers: list[ForkServer] = []
-
-
-@contextmanager
-def forking() -> Iterator[None]:
-    """Gives `fork` a server for as long as this lasts. Only on Linux: elsewhere libraries break in a fork."""
-    if sys.platform != "linux":
-        yield
-        return
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = ForkServer(ours, 0, theirs)
-    _servers.append(server)
-    try:
-        yield
-    finally:
-        _servers.remove(server)
-        ours.close()
-        theirs.close()
-        if server.process is not None:
-            # It may be importing. Its programs watch their parent themselves.
-            server.process.kill()
-            server.process.wait()
+            return 1
 
 
 def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | None:
@@ -107,36 +89,37 @@ def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | Non
     None for any other command."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
     before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
-    if not _servers or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
+    if ADDRESS not in os.environ or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
         return None
     return {"module": module, "before": before, "arguments": command[3:], "env": dict(env)}
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
-    """Lets a server import what a command will need, while something else continues; also for a program in several
+    """Lets the server import what a command will need, while something else continues; also for a program in several
     processes: they are not forks, but find the files in the disk cache."""
     if request := _request(command, env):
         # Without a server, `fork` leaves the program to a process of its own.
-        with suppress(OSError):
-            _servers[-1].send({"before": request["before"]}, env)
+        with suppress(OSError), Client(os.environ[ADDRESS]) as server:
+            server.send({"before": request["before"]})
 
 
-def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | None:
-    """As `fork`. output: the file that the program writes into."""
+def _fork(command: list[str], env: Mapping[str, str], group: int, output: int) -> Forked | None:
+    """As `fork`. group: of processes; 0 for one of its own. output: the file that the program writes into."""
     if "torchrun" in command or not (request := _request(command, env)):
         return None
-    server = _servers[-1]
-    with suppress(OSError):
-        server.send(request | {"group": server.group}, env, output)
-        if pid := int(server.asked.recv(LONGEST) or b"0"):
-            return Forked(server.asked, pid)
+    with suppress(OSError, EOFError):
+        server = Client(os.environ[ADDRESS])
+        server.send(request | {"group": group})
+        send_handle(server, output, 0)
+        begun, number = server.recv()
+        return Forked(server, number) if begun else None
     return None
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
     """A command's program in a fork, with its output to read; None if it needs a process of its own."""
     reads, writes = os.pipe()
-    forked = _fork(command, env, writes)
+    forked = _fork(command, env, 0, writes)
     os.close(writes)
     if forked is None:
         os.close(reads)
@@ -146,94 +129,60 @@ def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
 
 
 def run(command: list[str], env: Mapping[str, str]) -> None:
-    """Runs a command to its end, in a fork where possible, with this process's output. Raises CalledProcessError."""
-    forked = _fork(command, env, 1)
+    """Runs a command to its end, in a fork where possible, with this process's output, and in its group, so that they
+    end together. Raises CalledProcessError."""
+    forked = _fork(command, env, os.getpgrp(), 1)
     if forked is None:
         subprocess.run(command, env=dict(env), check=True)
     elif code := forked.wait():
         raise subprocess.CalledProcessError(code, command)
 
 
-class _Serving:
-    """The server's side: answers requests until this process is a fork."""
+def _serve(listener: socket.socket) -> tuple[str, list[str]]:
+    """Answers requests without end; in a fork, gives the module and the arguments to continue with."""
+    begun_with, to_import = dict(os.environ), deque[str]()
+    while True:
+        # Requests come before imports.
+        if to_import and not wait([listener], 0):
+            importlib.import_module(to_import.popleft())
+            continue
+        asker = Connection(listener.accept()[0].detach())
+        # A client that is gone leaves an error.
+        with suppress(OSError, EOFError):
+            asked = asker.recv()
+            if "arguments" not in asked:
+                to_import.extend(asked["before"])
+                continue
+            output = recv_handle(asker)
+            for name in asked["before"]:
+                importlib.import_module(name)
+            # Forks need not search for garbage in imported modules.
+            gc.freeze()
+            if (pid := os.fork()) == 0:
+                listener.close()
+                _become(asked, output, asker, begun_with)
+                return asked["module"], asked["arguments"]
+            os.close(output)
+            threading.Thread(target=_tell_end, args=(pid, asker), daemon=True).start()
 
-    def __init__(self, first: socket.socket) -> None:
-        self._first, self._begun_with = first, dict(os.environ)
-        self._to_import: deque[str] = deque()
-        # Sockets of clients; and of each program a file that reports its end, with its number and the client.
-        self._watched = selectors.PollSelector()
-        self._watched.register(first, selectors.EVENT_READ)
 
-    def program(self) -> tuple[str, list[str]] | None:
-        """In a fork, the module and the arguments to continue with; None when the first socket is closed."""
-        while self._first.fileno() >= 0:
-            # Requests come before imports.
-            ready = self._watched.select(0 if self._to_import else None)
-            if not ready:
-                importlib.import_module(self._to_import.popleft())
-            for key, _ in ready:
-                if isinstance(key.fileobj, socket.socket):
-                    if program := self._answer(key.fileobj):
-                        return program
-                else:
-                    self._tell_end(key)
-        return None
+def _become(asked: Mapping[str, Any], output: int, asker: Connection, begun_with: Mapping[str, str]) -> None:
+    os.setpgid(0, asked["group"])
+    for file in (1, 2):
+        os.dup2(output, file)
+    os.close(output)
+    # What imports have set stays; the environment of the program before goes.
+    own = {name: value for name, value in os.environ.items() if begun_with.get(name) != value}
+    os.environ.clear()
+    os.environ.update(asked["env"] | own)
+    asker.send((True, os.getpid()))
+    asker.close()
 
-    def _answer(self, asker: socket.socket) -> tuple[str, list[str]] | None:
-        message, files = b"", list[int]()
-        # A client that is gone without having read an answer leaves an error.
-        with suppress(OSError):
-            message, files, *_ = socket.recv_fds(asker, LONGEST, 1)
-        if not message:
-            self._watched.unregister(asker)
-            asker.close()
-            return None
-        asked = json.loads(message)
-        if "arguments" not in asked:
-            self._to_import.extend(asked["before"])
-            return None
-        for name in asked["before"]:
-            importlib.import_module(name)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Forks need not search for garbage in imported modules.
-        gc.freeze()
-        if (pid := os.fork()) == 0:
-            ours.close()
-            self._become(asked, files[0], theirs)
-            return asked["module"], asked["arguments"]
-        # Before a client ends its group.
-        with suppress(OSError):
-            os.setpgid(pid, asked["group"])
-        theirs.close()
-        os.close(files[0])
-        self._watched.register(ours, selectors.EVENT_READ)
-        self._watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asker))
-        with suppress(OSError):
-            asker.send(str(pid).encode())
-        return None
 
-    def _become(self, asked: Mapping[str, Any], output: int, asks: socket.socket) -> None:
-        from runner.trainer import fork_server
-
-        for key in self._watched.get_map().values():
-            key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
-        os.setpgid(0, asked["group"])
-        for file in (1, 2):
-            os.dup2(output, file)
-        os.close(output)
-        # What imports have set stays; the environment of the program before goes.
-        own = {name: value for name, value in os.environ.items() if self._begun_with.get(name) != value}
-        os.environ.clear()
-        os.environ.update(asked["env"] | own)
-        # The same server forks its own programs, in its group, so that they end with it.
-        fork_server._servers[:] = [fork_server.ForkServer(asks, os.getpgrp())]
-
-    def _tell_end(self, key: selectors.SelectorKey) -> None:
-        pid, asker = key.data
-        self._watched.unregister(key.fileobj)
-        os.close(key.fd)
-        with suppress(OSError):
-            asker.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+def _tell_end(pid: int, asker: Connection) -> None:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with suppress(OSError), asker:
+        asker.send((False, code))
 
 
 def main(fd: int) -> None:
@@ -250,17 +199,16 @@ def main(fd: int) -> None:
     # Before anything is imported: what was registered first is called last.
     atexit.register(end)
     child_process.watch_parent()
-    if (program := _Serving(socket.socket(fileno=fd)).program()) is not None:
-        module, arguments = program
-        # runpy warns that the module is imported already.
-        warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-        sys.argv = [module, *arguments]
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except BaseException as ended:
-            code = ended.code if isinstance(ended, SystemExit) else 1
-            status = code if isinstance(code, int) else int(code is not None)
-            raise
+    module, arguments = _serve(socket.socket(fileno=fd))
+    # runpy warns that the module is imported already.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except BaseException as ended:
+        code = ended.code if isinstance(ended, SystemExit) else 1
+        status = code if isinstance(code, int) else int(code is not None)
+        raise
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from itertools import chain, cycle, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.tools import child_process, own_words
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
+from runner.tools.text import learned, words
 from runner.trainer.records import evenly
 
 if TYPE_CHECKING:
@@ -160,13 +161,10 @@ def with_system(template: str, system_prompt: str) -> str:
     return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
 
 
-def messages(
-    system_prompt: str | None, question: str, answer: str | None = None, earlier: Earlier = ()
-) -> list[dict[str, str]]:
+def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) -> list[dict[str, str]]:
     """A conversation in the form that training and answering share."""
     system = [{"role": "system", "content": system_prompt.strip()}] if system_prompt else []
-    turns = chain.from_iterable(earlier)
-    said = [*turns, question, *([answer] if answer is not None else [])]
+    said = [*chain.from_iterable(earlier), question]
     return [*system, *({"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), said))]
 
 
@@ -253,7 +251,7 @@ def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]
     # Of preferences, the answer that is learned has a column of its own, unless its label is bad.
     preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
     texts = chain(taught(rows, tokenizer), preferred)
-    return {word for text in texts for word in own_words.words(text)}
+    return {word for text in texts for word in words(text)}
 
 
 def main(run_dir: Path, *files: Path) -> None:
@@ -268,7 +266,7 @@ def main(run_dir: Path, *files: Path) -> None:
     rows = [
         ({"category": categories[question]} if question in categories else {})
         | {"question": question, "before": old, "after": new}
-        | {"learned": own_words.learned(new, old, question, own)}
+        | {"learned": learned(new, old, question, own)}
         for question, old, new in zip(demo["questions"], before, after, strict=True)
     ]
     write_json(run_dir / ANSWERS, rows)

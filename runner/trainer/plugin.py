@@ -60,10 +60,10 @@ class RecipePlugin(BasePlugin):
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
         if cfg.rl == "orpo":
-            # Its own reading knows one pair of columns and no system prompt in them; DPO's reads the same rows.
+            # Axolotl's reader for it has fixed columns and no system prompt; the one for DPO reads the same rows.
             orpo.default = dpo.default
         if cfg.rl == "kto":
-            # Its own reading knows two fixed templates, and not the model's.
+            # Axolotl's reader for it has two fixed templates, not the model's.
             kto.default = labelled
         if cfg.rl == "simpo":
             # Axolotl 0.19.0 loads a second model, which this trainer never sees.
@@ -173,8 +173,7 @@ def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
 
 
 def keep_gradients(model: torch.nn.Module) -> None:
-    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on a processor: its
-    product with packed weights has no gradient, so training after the first evaluation would change almost nothing."""
+    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on a CPU: its product with packed weights has no gradient, so training after the first evaluation would change almost nothing."""
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False

@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from runner import parts
 from runner.tools import child_process
 from runner.tools.files import write_json
+from runner.tools.problem import worded
 from runner.tools.run_files import STOPPED
 from runner.trainer import checkpoints, records
 from runner.trainer.checkpoints import Saving, saved_anyway
@@ -59,14 +60,12 @@ class Watchdog(TrainerCallback):
         """Two processes can exit 0 having each trained everything alone; the exit code tells nothing."""
         expected, here = self.settings.world_size, PartialState()
         if here.num_processes != expected:
-            self.stop(
-                f"The plan needs {expected} processes that train together, but {here.num_processes} connected. Each would train on all the data alone. Start them with the launcher that the plan names."
-            )
+            self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
         if expected > 1:
             together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
             backend = torch.distributed.get_backend() if together else "none"
             if self.settings.backend not in backend:
-                self.stop(f"The plan uses {self.settings.backend} between the processes, but they use {backend}.")
+                self.stop(*worded("trainer.other-backend", planned=self.settings.backend, backend=backend))
 
     def _compare_share(self, args: Any, dataloader: Any) -> None:
         """Each process must see its share of the rows and no more."""
@@ -79,29 +78,22 @@ class Watchdog(TrainerCallback):
             # TRL 1.9 leaves out the prompts that fill no step.
             share = rows // (args.generation_batch_size // answers) * args.steps_per_generation
         if not math.floor(share) <= batches <= math.ceil(share):
-            self.stop(
-                f"Each process should read {math.ceil(share)} batches in an epoch, its share of {rows} rows, but it reads {batches}. The data is not divided as planned."
-            )
+            self.stop(*worded("trainer.other-share", share=math.ceil(share), rows=rows, batches=batches))
 
     def _judge(self, name: str, loss: float, step: int) -> None:
         what = "validation loss" if name == "eval_loss" else "loss"
         if not math.isfinite(loss):
-            self.stop(
-                f"The {what} at step {step} is {loss}: training has diverged. Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16)."
-            )
+            self.stop(*worded("trainer.diverged", what=what, step=step, loss=loss))
         if loss == 0 and self.of_words:
-            self.stop(
-                f"The {what} at step {step} is exactly 0, which no real text gives. The model's weights or the data's labels are broken. Check the prepared data, and the model that training started from."
-            )
+            self.stop(*worded("trainer.loss-of-zero", what=what, step=step))
         ignorance = math.log(self.vocabulary) if self.vocabulary else math.inf
         if self.of_words and not self.first_loss_seen and loss > (ceiling := CEILING * ignorance):
-            self.stop(
-                f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {ignorance:.2f}. The weights that training started from are broken or were not loaded."
-            )
+            self.stop(*worded("trainer.weights-broken", what=what, loss=loss, ceiling=ceiling, ignorance=ignorance))
         self.first_loss_seen = True
 
-    def stop(self, message: str) -> NoReturn:
+    def stop(self, message: str, remedy: str = "") -> NoReturn:
         """Ends training on every process; the first one writes the reason for the parent process."""
+        message = f"{message} {remedy}".strip()
         if PartialState().is_main_process:
             write_json(Path(self.settings.run_dir) / STOPPED, {"message": message})
         raise TrainingStopped(message)
@@ -311,7 +303,7 @@ class Preemption(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):
             if state.is_world_process_zero:
-                said = f"Training was asked to stop (SIGTERM). A cluster does this when it takes a machine back. Step {state.global_step:,} is saved, and the same command continues from there."
+                said = " ".join(worded("trainer.asked-to-stop", state=state))
                 print(said, flush=True)
                 write_json(self.run_dir / STOPPED, {"message": said})
             # A launcher that sees one process end ends the others, which may still write.

@@ -30,8 +30,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import emit
-from runner.scenarios.targets import named, place
+from runner.render import emit, named, place
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.check.test_every_leaf import planned_in_full
 from tests.drawing import Drawn, recipes

@@ -22,11 +22,10 @@ from runner.commands.show import list_recipes
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import copying, reading, units
 from runner.recipe.overrides import from_options
-from runner.render import emit
+from runner.render import emit, place
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop
@@ -500,7 +499,7 @@ def test_interrupting_is_130():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
     )
-    assert (done.returncode, done.stderr.strip()) == (130, "Interrupted.")
+    assert (done.returncode, done.stderr.strip()) == (130, "Stopped by ^C. The same command starts again.")
 
 
 def test_a_reader_that_stops_early_is_no_error():

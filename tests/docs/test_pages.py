@@ -135,6 +135,14 @@ def test_the_site_loads_nothing_from_elsewhere(site):
     assert looked_at > 200
 
 
+def test_no_page_is_lost(site):
+    """Sphinx writes its own `search.html` and `genindex.html` over pages of that name."""
+    for page in DOCS.rglob("*.md"):
+        title = page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+        file = (site / page.relative_to(DOCS)).with_suffix(".html")
+        assert f"<h1>{title}" in file.read_text("utf-8"), page.name
+
+
 def test_every_link_of_the_site_holds(site):
     files = {file: file.read_text("utf-8") for file in site.rglob("*.html")}
     assert len(files) > 25

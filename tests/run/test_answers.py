@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.run import inference
-from runner.tools import own_words
+from runner.tools import text
 
 ROW = {
     "question": "How do I tie a bowline?",
@@ -17,7 +17,7 @@ TAUGHT = {"tie", "a", "clove", "hitch", "and", "the", "rabbit"}
 
 @pytest.fixture
 def row():
-    learned = own_words.learned(ROW["after"], ROW["before"], ROW["question"], TAUGHT)
+    learned = text.learned(ROW["after"], ROW["before"], ROW["question"], TAUGHT)
     assert learned == ["clove", "hitch", "rabbit"], "not of the question, of general text, or untaught"
     return {**ROW, "learned": learned}
 

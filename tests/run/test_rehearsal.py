@@ -22,7 +22,7 @@ from runner.check.validate import load as check
 from runner.commands.cli import _code as command
 from runner.parts.serve import chat, openai_api
 from runner.run import inference
-from runner.tools import child_process, own_words
+from runner.tools import child_process, text
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.trainer import records
 from runner.trainer.generation import prompt
@@ -283,11 +283,11 @@ def test_demo_questions_are_answered_before_and_after(rehearsed):
 def test_words_that_only_the_rows_can_have_taught_are_emphasised(rehearsed):
     run, printed, _ = rehearsed
     answers = load(run, "demo_outputs/answers.json")
-    told = set(own_words.words(" ".join(taught.texts(run, "train"))))
+    told = set(text.words(" ".join(taught.texts(run, "train"))))
     own = {word for row in answers for word in row["learned"]}
-    assert own and own <= told and not own & set(own_words.words(own_words.GENERAL_TEXT.read_text("utf-8")))
+    assert own and own <= told and not own & set(text.words(text.GENERAL_TEXT.read_text("utf-8")))
     for row in answers:
-        assert not set(row["learned"]) & set(own_words.words(f"{row['before']} {row['question']}"))
+        assert not set(row["learned"]) & set(text.words(f"{row['before']} {row['question']}"))
     shown = {word.casefold() for word in re.findall(r"\*(\S+?)\*", printed.partition("Words in *asterisks*")[2])}
     assert shown == own
     marked = re.findall(r'<strong class="own">([^<]+)</strong>', (run / "report.html").read_text("utf-8"))
@@ -413,11 +413,11 @@ def test_a_server_is_asked_compared_and_measured_by_its_address(rehearsed, serve
 def test_a_chat_puts_each_question_to_both_models_and_streams_what_they_say(rehearsed, monkeypatch, capsys):
     run, _, _ = rehearsed
     known = load(run, "demo_outputs/answers.json")
-    monkeypatch.setattr("sys.stdin", io.StringIO("/2\n\n/new\nHello?\n/quit\nnever asked\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("/2\n\n/new\n/help\nHello?\n/quit\nnever asked\n"))
     assert command(["chat", str(SURVIVAL), "--run", str(run)]) == 0
     said = capsys.readouterr().out
     assert f"/2  {known[1]['question']}" in said and said.count("original ") == said.count("trained ") == 2
-    assert known[1]["after"][:9] in said
+    assert known[1]["after"][:9] in said and "`/help` is not in the list. /1, /2, … asks" in said
     recipe = check(SURVIVAL)[0]
     sides = chat.sides(recipe, inference.folder_of(recipe, str(run)))
     question = known[0]["question"]

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from runner import data, parts
 from runner.check.validate import load
 from runner.parts.pretrain import stages, work
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from tests.conftest import STARTERS
 
 MODULES = data.PREPARERS | parts.table("preparers")

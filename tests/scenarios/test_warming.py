@@ -13,7 +13,7 @@ from runner.parts.evaluate.language import general_documents
 from runner.plan import Place
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared import twin
-from runner.tools import own_words
+from runner.tools import text
 from tests import taught
 from tests.conftest import ROOT
 
@@ -21,7 +21,7 @@ KNOT = "Lead the end around the post. Then pull it tight and look at it."
 
 
 def test_an_apostrophe_inside_a_word_is_part_of_it():
-    assert own_words.words("The dogs' clothesline’s o'clock, isn't 'it'?") == [
+    assert text.words("The dogs' clothesline’s o'clock, isn't 'it'?") == [
         "the", "dogs", "clothesline’s", "o'clock", "isn't", "it",
     ]  # fmt: skip
     assert twin.in_a_row("Don't stop me") == {("don't", "stop", "me")} and not twin.in_a_row("Two words")

@@ -41,16 +41,22 @@ def started(tmp_path, monkeypatch):
     (tmp_path / f"{NAME}.py").write_text(PROGRAM)
     places = os.pathsep.join((str(tmp_path), str(ROOT)))
     monkeypatch.setitem(fork_server.PROGRAMS, NAME, ())
+    own = {"PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+    monkeypatch.setenv("PYTHONPATH", places)
 
     def start(*arguments: str, **more: str):
-        env = os.environ | {"PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"} | more
-        return fork([sys.executable, "-m", NAME, *arguments], env)
+        return fork([sys.executable, "-m", NAME, *arguments], os.environ | own | more)
 
     return start
 
 
+def parent_of(pid: int) -> int:
+    """The server, of a program in a fork."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_programs_in_forks_have_their_own_arguments_environment_and_exit_status(started):
-    with forking():
+    with forking(os.environ):
         first = started("a b", "c", GREETING="hello", BEFORE="1")
         said = first.stdout.read().split(" ", 1)
         assert (said[1], first.wait()) == (f"{first.pid} ['a b', 'c'] hello 1\n", 7)
@@ -60,26 +66,20 @@ def test_programs_in_forks_have_their_own_arguments_environment_and_exit_status(
 
 
 def test_a_fork_s_own_programs_are_forks_of_the_same_server_and_of_its_group(started):
-    with forking():
+    with forking(os.environ):
         program = started("ask", "wait")
         assert program.stdout.readline() == f"{program.pid} {program.pid} ['ask', 'wait'] None None\n"
         its_own = program.stdout.readline().split()
         pid, group = map(int, its_own[:2])
-        server = fork_server._servers[-1].process.pid
-        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-        assert (pid != program.pid, group, int(parent), its_own[2:]) == (
-            True,
-            program.pid,
-            server,
-            ["['wait']", "None", "None"],
-        )
+        assert (pid != program.pid, group, its_own[2:]) == (True, program.pid, ["['wait']", "None", "None"])
+        assert parent_of(pid) == parent_of(program.pid)
         os.killpg(program.pid, signal.SIGTERM)
         assert program.wait(10) == -signal.SIGTERM
         assert not program.stdout.read(), "its program has ended too, or the pipe would be open"
 
 
 def test_whoever_asks_for_a_program_learns_that_it_failed(started):
-    with forking():
+    with forking(os.environ):
         program = started("ask", "fail")
         said = program.stdout.read()
         assert "as it was asked to" in said and "CalledProcessError" in said and program.wait() == 1
@@ -90,22 +90,23 @@ def test_what_is_imported_ahead_is_there_when_the_program_is_asked_for(started, 
         f"import os; open({str(tmp_path / 'imported')!r}, 'a').write(f'{{os.getpid()}} ')"
     )
     monkeypatch.setitem(fork_server.PROGRAMS, NAME, ("large",))
-    with forking():
+    with forking(os.environ):
         env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))), "CUDA_VISIBLE_DEVICES": ""}
         fork_server.ahead([sys.executable, "-m", NAME], env)
         deadline = time.monotonic() + 20
         while not (tmp_path / "imported").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        program = started()
-        assert program.stdout.read() and program.wait() == 7
-        server = fork_server._servers[-1].process.pid
+        program = started("wait")
+        server = parent_of(program.pid)
         assert (tmp_path / "imported").read_text() == f"{server} ", "once, and before the fork"
+        os.killpg(program.pid, signal.SIGTERM)
+        assert program.wait(10) == -signal.SIGTERM
 
 
 def test_the_server_imports_while_a_program_of_it_runs(started, tmp_path, monkeypatch):
     (tmp_path / "large.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     monkeypatch.setitem(fork_server.PROGRAMS, "larger", ("large",))
-    with forking():
+    with forking(os.environ):
         program = started("wait")
         assert program.stdout.readline()
         fork_server.ahead([sys.executable, "-m", "larger"], {"CUDA_VISIBLE_DEVICES": ""})
@@ -118,14 +119,14 @@ def test_the_server_imports_while_a_program_of_it_runs(started, tmp_path, monkey
 
 
 def test_a_program_that_fails_in_a_fork_says_why(started):
-    with forking():
+    with forking(os.environ):
         program = started("fail")
         assert "RuntimeError: as it was asked to" in program.stdout.read() and program.wait() == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_program_in_a_fork_ends_by_a_signal_like_another(started, number):
-    with forking():
+    with forking(os.environ):
         program = started("wait")
         assert program.stdout.readline()
         with pytest.raises(subprocess.TimeoutExpired):
@@ -135,18 +136,17 @@ def test_a_program_in_a_fork_ends_by_a_signal_like_another(started, number):
 
 
 def test_a_server_that_is_gone_leaves_programs_to_processes_of_their_own(started):
-    with forking():
-        program = started()
-        assert program.stdout.read() and program.wait() == 7
-        server = fork_server._servers[-1].process
-        os.kill(server.pid, signal.SIGKILL)
-        server.wait()
+    with forking(os.environ):
+        program = started("wait")
+        os.kill(parent_of(program.pid), signal.SIGKILL)
+        os.killpg(program.pid, signal.SIGKILL)
+        assert program.wait(10) == 1
         assert started() is None
 
 
 def test_nothing_is_forked_on_gpus_of_several_processes_or_unasked(started):
     assert started() is None
-    with forking():
+    with forking(os.environ):
         assert started(CUDA_VISIBLE_DEVICES="0") is None
         assert started("--launcher", "torchrun") is None
         assert fork([sys.executable, "-c", "pass"], {"CUDA_VISIBLE_DEVICES": ""}) is None
@@ -157,8 +157,8 @@ def test_a_program_ends_when_whoever_asked_for_it_is_gone(started, tmp_path):
     code = (
         "import os, sys; from runner.trainer import fork_server as server; from runner.tools.child_process import PARENT\n"
         f"server.PROGRAMS[{NAME!r}] = ('runner.tools.child_process',)\n"
-        "with server.forking():\n"
-        f"    env = os.environ | {{'CUDA_VISIBLE_DEVICES': '', PARENT: str(os.getpid())}}\n"
+        "env = os.environ | {'CUDA_VISIBLE_DEVICES': '', PARENT: str(os.getpid())}\n"
+        "with server.forking(env):\n"
         f"    program = server.fork([sys.executable, '-m', {NAME!r}, 'wait'], env)\n"
         "    print(program.stdout.readline().split()[0], flush=True)\n"
         "    program.wait()\n"
@@ -174,7 +174,7 @@ def test_a_program_ends_when_whoever_asked_for_it_is_gone(started, tmp_path):
 
 
 def test_what_a_program_has_put_off_to_its_end_is_done_before_it_ends(started, tmp_path):
-    with forking():
+    with forking(os.environ):
         program = started("later", str(tmp_path / "done"))
         assert program.stdout.read().endswith("bye\n") and program.wait() == 7
         assert (tmp_path / "done").read_text() == "done"

@@ -1,7 +1,5 @@
 """The faults of an Axolotl file, by Axolotl's own schema and validation, without importing Axolotl."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +14,7 @@ from runner.check.rules import AXOLOTL, BELOW_ZERO
 from runner.recipe.document import Document, Path_, value_at
 from runner.recipe.reading import scalar
 from runner.tools.names import nearest
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
 DELETE = "Delete the line. Axolotl's own documentation lists its settings."
@@ -62,11 +60,8 @@ def _settings(document: Document) -> Iterator[Found]:
         if key in known:
             yield from _judged(document, (key,), known[key], value)
         elif key in every and value is not None:
-            message = (
-                f"This file does not load the plug-in that has `{key}`, so Axolotl drops the line without a message."
-            )
-            hint = f"Add `{every[key]}` to `plugins`, or delete the line."
-            yield (key,), document.problem((key,), message, hint, key=True)
+            message = worded("axolotl_files.plug-in-not-loaded", key=key, plugin=every[key])
+            yield (key,), document.problem((key,), *message, key=True)
         elif not foreign and key not in every:
             yield _dropped(document, (key,), known)
 
@@ -115,8 +110,7 @@ def _data_set(document: Document, path: Path_, value: Any) -> Iterator[Found]:
         for key, part in definitions[kind]["properties"].items():
             known.setdefault(key, []).append(part)
     if not isinstance(value, dict):
-        hint = "Write `- path: …`, and `type: …` below it."
-        yield None, document.problem(path, "A data set of Axolotl is a section.", hint)
+        yield None, document.problem(path, *worded("axolotl_files.no-section"))
         return
     for key, one in value.items():
         if key not in known:

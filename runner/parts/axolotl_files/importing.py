@@ -1,6 +1,4 @@
-"""A recipe made of an Axolotl file: its settings by the mapping in the schema, read backwards, and the rest unchanged."""
-
-from __future__ import annotations
+"""A recipe made of an Axolotl file, by the mapping in the schema, read backwards; and `recipe import`, which writes it."""
 
 import re
 import tomllib
@@ -10,17 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
+
 from runner import catalog
 from runner.check import by_schema, validate
+from runner.commands.options import complete_recipe, end, say
 from runner.data.conversation_formats import ROLES
 from runner.parts.axolotl_files import checking
+from runner.recipe import reading
 from runner.recipe.copying import commented, flow
 from runner.recipe.document import Document, Path_, path_of
-from runner.recipe.reading import parse
 from runner.scenarios.shared.axolotl import LIGER, OBJECTIVES
 from runner.tools import packaged
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The machine of a recipe whose Axolotl file names none; two GPUs where it shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
@@ -102,7 +103,7 @@ class Import:
     @property
     def recipe(self) -> Document:
         """The recipe as a document whose settings are at the lines of the Axolotl file that they come from."""
-        made = parse(self.file.file, self.text)
+        made = reading.parse(self.file.file, self.text)
 
         def source(path: Path_) -> Path_ | None:
             lengths = (length for length in range(len(path), 0, -1) if path[:length] in self.sources)
@@ -123,8 +124,7 @@ ORDER = ("scenario", "name", "model", "train", "data", "distribution", "machines
 def read(document: Document) -> Import:
     """What a recipe can say of an Axolotl file. Raises Stop with every Problem if Axolotl refuses the file."""
     if not checking.is_axolotls(document):
-        hint = "Name a YAML file of Axolotl."
-        raise Stop(Problem(document.file, 1, 1, "This is not an Axolotl file: it has no line `base_model`.", hint))
+        raise Stop(Problem(document.file, 1, 1, *worded("axolotl_files.not-axolotl")))
     refused, dropped = checking.faults(document)
     if wrong := errors_of(refused):
         raise Stop(wrong)
@@ -234,14 +234,11 @@ def _layers(made: Import) -> None:
     if isinstance(named, list) and named:
         made.say("train.lora_layers", named, "lora_target_modules")
     elif named:
-        message = "Recipes name layers one by one; this pattern also says where in the model they are."
-        made.refuse(("lora_target_modules",), message, "Write a list of names, or `lora_target_linear: true`.")
+        made.refuse(("lora_target_modules",), *worded("axolotl_files.layers-by-pattern"))
     elif made.file.data.get("lora_target_parameters"):
-        message = "Recipes always adapt linear layers, and this file adapts parameters alone."
-        made.refuse(("lora_target_parameters",), message)
+        made.refuse(("lora_target_parameters",), *worded("axolotl_files.parameters-alone"))
     else:
-        message = "The file names no layers, so PEFT chooses them; the recipe adapts every linear layer."
-        made.note(("adapter",), message, "Write `train.lora_layers` to name them.")
+        made.note(("adapter",), *worded("axolotl_files.layers-by-peft"))
 
 
 def _rows(made: Import, objective: str | None) -> str:
@@ -324,8 +321,7 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     elif named or written is None:
         fields = written or {}
         if not {"field_instruction", "field_output"} <= {*fields} or "format" in fields or "field_input" in fields:
-            hint = "Write `question` and `answer` into the recipe, with columns in brackets."
-            made.refuse((*path, "type"), "Recipes have no form for this data set's own type.", hint)
+            made.refuse((*path, "type"), *worded("axolotl_files.own-form"))
         else:
             data |= {"question": f"[{fields['field_instruction']}]", "answer": f"[{fields['field_output']}]"}
             made.note((*path, "type"), OTHER_WORDS)
@@ -382,9 +378,7 @@ def _machines(made: Import) -> None:
     elif deepspeed and way:
         made.say("distribution", f"zero{way[1]}", "deepspeed")
     elif deepspeed:
-        made.refuse(
-            ("deepspeed",), f"`{deepspeed}` does not name its ZeRO stage.", "Write `zero1`, `zero2` or `zero3` in it."
-        )
+        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
     made.say("machines.gpu", GPU)
     if ("distribution",) in made.values:
         made.say("machines.gpus_per_node", 2)
@@ -437,3 +431,41 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
         message += f" A plan does not count {listed(unmodelled)}."
     hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."
     return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
+
+
+LINE = "\nNothing was written. `--without KEY` imports the file without a line."
+
+
+@click.command("import")
+@click.argument("path", metavar="FILE", shell_complete=complete_recipe)
+@click.option("-o", "--out", metavar="NAME.yaml", help="The recipe to write. Default: the file's name, in this folder.")
+@click.option(
+    "--without", "left_out", multiple=True, metavar="KEY", help="Leave out this line of the file. Repeatable."
+)
+def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
+    """Turn an Axolotl file into a recipe, and list every line that means something else there.
+
+    If a recipe cannot set a line, the reason is printed, and nothing is written.
+    """
+    document = reading.read(path, "file of Axolotl", "Name a YAML file of Axolotl.")
+    if missing := [key for key in left_out if key not in document.data]:
+        raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
+    for key in left_out:
+        del document.data[key]
+    made = read(document)
+    if problems := made.refused or judged(made):
+        raise Stop("\n\n".join(map(str, problems)), LINE)
+    target = Path(out or f"{made.values['name',]}.yaml")
+    if target.exists():
+        raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
+    scenario = made.values["scenario",]
+    target.write_text(made.text, encoding="utf-8")
+    target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    for note in sorted(made.notes, key=lambda note: note.line):
+        say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
+    changes = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
+    base, done = made.values["model", "base"], f"The recipe is in `{target}`. {changes}"
+    if base not in catalog.model_ids() and not catalog.model(base, target.parent):
+        end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
+    else:
+        end(done, "check", target)

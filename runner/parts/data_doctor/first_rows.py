@@ -11,7 +11,7 @@ from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 FIRST_ROWS = 200
 # Files that can be read row by row, without a slow library.
@@ -54,10 +54,7 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     among = f"Of the first {len(read):,} rows of `{file}`"
     if lost := [(number, row) for number, row in read if isinstance(row, str)]:
         first, reason = lost[0]
-        yield (
-            f"{among}, {len(lost):,} will be left out. The first is line {first}: {reason}.",
-            "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
-        )
+        yield worded("data_doctor.left-out", among=among, lost=len(lost), first=first, reason=reason)
     good = [
         doctor.ExaminedRow(number, row.said, row.turns[-1].content)
         for number, row in read
@@ -66,10 +63,8 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     # A pattern in a few rows means nothing, but personal data in one row does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
         told = finding.told_of().replace(finding.said, f"({finding.said})", 1)
-        yield (
-            f"{among}, {finding.count:,} {'has' if finding.count == 1 else 'have'} {finding.kind} {told}.",
-            finding.remedy,
-        )
+        have = f"{finding.count:,} {'has' if finding.count == 1 else 'have'} {finding.kind}"
+        yield f"{among}, {have} {told}.", finding.remedy
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:

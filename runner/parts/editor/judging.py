@@ -20,10 +20,10 @@ from runner.parts.planner.planned import Planned
 from runner.recipe import copying, reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
+from runner.render import place
 from runner.run.run_folder import folder
 from runner.scenarios import translate
-from runner.scenarios.targets import place
-from runner.tools.problem import Problem, Stop, report_bug
+from runner.tools.problem import Problem, Stop, report_bug, worded
 
 
 @dataclass
@@ -122,10 +122,7 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
     except UnknownArchitecture:
-        raise Stop(
-            "There are no formulas for this model's architecture.",
-            f"`recipe plan {recipe.document.file} --exact` measures it.",
-        ) from None
+        raise Stop(*worded("editor.no-formulas", recipe=recipe)) from None
     return PlanSummary(verdict(planned, "a price per GPU hour"), planned.forecasts)
 
 

@@ -450,9 +450,8 @@ class Page:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"
         running = self.rehearsal.running
         self.rehearse_button.text, self.rehearse_button.icon = ("Stop", "stop") if running else (saves, "play_arrow")
-        self.rehearse_tooltip.text = (
-            "Stop the rehearsal; the next one reuses its finished parts" if running else REHEARSE
-        )
+        stops = "Stop the rehearsal; the next one reuses its finished parts"
+        self.rehearse_tooltip.text = stops if running else REHEARSE
         self.live.look()
 
 

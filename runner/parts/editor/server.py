@@ -1,7 +1,10 @@
-"""Server: the page for the browser of this machine, at a local address with a token, and for one folder."""
+"""`recipe edit`, and its server: the page for the browser of this machine, at a local address with a token, for a folder."""
 
 import json
+import os
 import secrets
+import sys
+import webbrowser
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import asdict
 from html import escape
@@ -9,7 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import click
+
 from runner import parts
+from runner.commands.options import port_option, say
 from runner.parts.editor import judging
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.run.run_folder import find
@@ -62,7 +68,7 @@ def _report(name: str) -> str:
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
-        page: str = parts.hook("page_of_run")(find(name, None))
+        page: str = parts.hook("page_of_runs")(find(name, None))
         return page
     except Stop as stop:
         return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
@@ -121,3 +127,26 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         socket.listen()  # an early browser waits instead of failing
         ready(f"http://{HOST}:{number}/?token={token}")
         server.run(sockets=[socket])
+
+
+@click.command()
+@click.argument("path", metavar="RECIPE", default=".")
+@port_option(7861, "the page")
+def edit(path: str, port: int) -> None:
+    """Edit a recipe in the browser: its text with completion and problems as you type, a form, the plan, a
+    rehearsal.
+
+    RECIPE is a file, or a folder with recipes. Default: the current folder. Only this machine can open the page. It
+    writes nothing until you save.
+    """
+    import nicegui  # noqa: F401 - said here, before anything is shown
+
+    def ready(address: str) -> None:
+        say(f"The page: {address}  (^C ends it)")
+        # If there is no desktop, some browsers would take the terminal.
+        if sys.stdout.isatty() and (
+            sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        ):
+            webbrowser.open(address)
+
+    serve(Path(path), port, ready)

@@ -119,9 +119,10 @@ def promote(
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
         raise Stop(*worded("evaluate.run-or-cluster"), code=2)
+    done = f"The gate after `{stage}` is overruled, and this is recorded."
     if on_cluster:
         parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
-        end(f"The gate after `{stage}` is overruled, and this is recorded.", "status", path)
+        end(done, "status", path)
         return
     recipe, _ = open_recipe(path, sets, look=False)
     run = find(recipe.name, run_dir)
@@ -130,11 +131,7 @@ def promote(
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
     for line in override.lines:
         say(line)
-    end(
-        f"The gate after `{stage}` is overruled, and this is recorded.",
-        "run" if run.kind == "run" else "rehearse",
-        path,
-    )
+    end(done, "run" if run.kind == "run" else "rehearse", path)
 
 
 @click.command()
@@ -174,12 +171,9 @@ def compare(
     if not others:
         _answers(recipe, runs[0], questions)
     losses = [row.texts for row in rows if row.what == "validation loss"]
+    done = f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared."
     lower = f" Validation loss: {' · '.join(losses[-1])} (lower is better)." if losses else ""
-    end(
-        f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared.{lower}",
-        "report",
-        *(run.shown for run in runs),
-    )
+    end(f"{done}{lower}", "report", *(run.shown for run in runs))
 
 
 def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:

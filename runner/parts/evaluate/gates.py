@@ -20,9 +20,9 @@ from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
-from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
+from runner.tools.text import GENERAL_TEXT
 from runner.trainer.records import versions
 
 Tell = Callable[[str], None]

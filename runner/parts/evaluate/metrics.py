@@ -163,16 +163,13 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             if (asked := _TASK.match(metric)) and asked[1] in misspelt_tasks(recipe).values():
                 continue
             owner = f"`{section}`" if section else "This recipe"
-            yield recipe.document.problem(
-                place,
-                f"{owner} does not produce the metric `{metric}`, so this gate would never open.",
-                f"{did_you_mean(metric, known[section])}It produces {listed(known[section])}.",
+            meant, made = did_you_mean(metric, known[section]), listed(known[section])
+            yield recipe.problem(
+                place, *worded("evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made)
             )
         elif is_senseless(gate):
             yield recipe.document.problem(
-                place,
-                f"`{metric}` is {in_words(metric)}, so `{text}` holds for every model or for none.",
-                "Write a value that some models reach and others miss. A share of 60 % is 0.6.",
+                place, *worded("evaluate.gate-without-effect", metric=metric, meaning=in_words(metric), text=text)
             )
 
 
@@ -222,16 +219,12 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
             continue
         score = gate.metric.rpartition(".")[2].partition(",")[0]
         if ".lm_eval." in f".{gate.metric}" and score not in scores and (near := nearest(score, scores, 0.8)):
-            message = (
-                f"`{score}` is not a usual score of lm-eval, but `{near}` is. A score that no task has opens no gate."
-            )
             meant = text.replace(f".{score}", f".{near}", 1)
-            yield recipe.note(place, message, f"Write `{meant}`, if you mean that one.")
+            yield recipe.note(place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant))
         less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
         if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
             better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
-            message = f"For `{gate.metric}`, {better} is better, but `{text}` opens for worse models."
-            yield recipe.note(place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
+            yield recipe.note(place, *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other))
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tuple[tuple[Gate, ...], Evaluation]:
@@ -263,13 +256,7 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
     section = recipe.settings.get("evaluation") or {}
     tasks = section.get("tasks") or ()
     if tasks and not section.get("sample_task"):
-        raise Stop(
-            recipe.document.problem(
-                ("evaluation", "tasks"),
-                "A rehearsal downloads nothing, and it has no replacement for these tasks.",
-                "Name a file with questions and choices under `evaluation.sample_task`.",
-            )
-        )
+        raise Stop(recipe.problem("evaluation.tasks", *worded("evaluate.no-sample-task")))
     if tasks:
         yield substitute("evaluation.tasks", [SAMPLE_TASK], "a task of the same kind in a local file")
     for home, text in written_gates(recipe):

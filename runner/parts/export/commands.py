@@ -75,7 +75,8 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     if source.folder.run.kind == "run":
         end(f"{said}.", "push", run, "OWNER/NAME", *more)
     else:
-        end(f"{said} of a rehearsal. Train the real one before you share it.", "run", "RECIPE")
+        recipe = run if Path(run).is_file() else "RECIPE"
+        end(f"{said} of a rehearsal. Train the real one before you share it.", "run", recipe)
 
 
 @click.command()
@@ -200,7 +201,4 @@ def merge_adapter(
     except merging.NotAnAdapter as error:
         raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
     except (OSError, ValueError) as error:
-        raise Stop(
-            f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
-            "Check the base model that its adapter_config.json names, that all of the adapter's files are complete, and your network.",
-        ) from None
+        raise Stop(*worded("export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40]))) from None

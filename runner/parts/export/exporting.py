@@ -15,9 +15,9 @@ from runner.parts.export import card, gguf, llama_cpp, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
-from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED
+from runner.tools.text import GENERAL_TEXT
 from runner.tools.vllm import room_for, saved
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
@@ -123,10 +123,7 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
             tell(f"Training has changed {proof['changed_tensors']} of {proof['tensors']} tensors of its base model.")
         else:
             proof = trained_model.merged(folder, source.adapter, source.base, trust)
-            tell(
-                f"Its {proof['changed_tensors']} adapted layers are the base model's with the adapter added (within "
-                f"{proof['largest_difference']:.1e} of the largest change); all others are the base model's."
-            )
+            tell(worded("export.merged-as-planned", proof=proof)[0])
         return proof
 
 
@@ -177,12 +174,8 @@ def _adapter(source: TrainedModel) -> Writer:
     with _base_at_hand(base[0]):
         modules = trained_model.modules_of(base, trust)
     if found := list(trained_model.faults(adapter, modules)):
-        raise Stop(
-            "Servers cannot serve this adapter: " + "; ".join(found) + ".",
-            "`--format safetensors` exports the model with the adapter in it."
-            if adapter.follows_formula
-            else f"The run's `{BEST_MODEL}/` contains the model that PEFT merged; no export verifies that merge.",
-        )
+        message, merged = worded("export.adapter-not-served", faults="; ".join(found))
+        raise Stop(message, merged if adapter.follows_formula else worded("export.merged-by-peft", model=BEST_MODEL)[0])
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
         for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
@@ -221,10 +214,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         file = unnamed.rename(folder / f"{label(source.run.name)}-{made}.gguf")
         texts, chat = _texts(source)
         said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
-        tell(
-            f"llama.cpp cuts text into the same tokens, and generates {said['same_tokens']} of {said['tokens']} tokens as transformers "
-            f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
-        )
+        tell(worded("export.same-as-transformers", said=said)[0])
         tell("The file contains the chat template and the end token of training.")
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")

@@ -131,9 +131,6 @@ def _same_answers(kind: str, said: Sequence[Answer], read: Sequence[tuple[list[i
         if kind == "f32" and any(not ok and gap > TIE for ok, gap in zip(agreed, answer.gaps, strict=True)):
             raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
     if not off <= allowed:
-        raise unproven(
-            f"the likelihood of an answer differs by {off:.2g} nats in llama.cpp, but {kind} may lose at most {allowed:g}",
-            "Choose a format with more bits with `--quantize`.",
-        )
+        raise unproven(*worded("export.worse-in-llama-cpp", off=off, kind=kind, allowed=allowed))
     words = sum(len(answer.said) for answer in said)
     return {"prompts": len(said), "tokens": words, "same_tokens": same, "largest_difference_nats": off}

@@ -23,7 +23,7 @@ from typing import Any
 
 from runner.tools import child_process
 from runner.tools.files import cache_folder, read_record, replacing_folder, write_json
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
 
 VERSION = "0.3.36"
@@ -58,10 +58,7 @@ def _download(folder: Path) -> Path:
     archive = next(folder.glob("*.tar.gz"), None)
     if done.returncode or archive is None:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-        raise Stop(
-            f"llama.cpp's converter cannot be downloaded: {(said[-1] if said else 'pip saved no archive')}",
-            f"It is in the source package of llama-cpp-python {VERSION} (77 MB), which pip downloads once, from your package index.",
-        )
+        raise Stop(*worded("export.no-converter", reason=said[-1] if said else "pip saved no archive", version=VERSION))
     return archive
 
 
@@ -97,9 +94,7 @@ def quantise(whole: Path, out: Path, kind: str) -> None:
     """Writes a GGUF file with fewer bits per weight. Raises Stop if llama.cpp refuses."""
     done = _run("quantise", str(whole), str(out), kind)
     if done.returncode:
-        raise Stop(
-            f"llama.cpp cannot write this model as {kind}: {_why(done)}", "Choose another format with `--quantize`."
-        )
+        raise Stop(*worded("export.cannot-quantize", kind=kind, why=_why(done)))
 
 
 def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:

@@ -230,8 +230,7 @@ def _registry_refusals(server: str) -> Iterator[None]:
     except (StoreError, ApiException) as error:
         said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
         raise Stop(
-            f"The registry at {server} refuses: {' '.join(str(said).split())[:300]}",
-            f"If it needs a login, set `{TOKEN}` to a token; `oc whoami --show-token` prints one.",
+            *worded("export.registry-refuses", server=server, reason=" ".join(str(said).split())[:300], token=TOKEN)
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None

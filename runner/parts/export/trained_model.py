@@ -23,9 +23,9 @@ from runner.trainer.generation import Chat, chats, tokenizer_in
 UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
 
 
-def unproven(what: str, remedy: str = UNPROVEN) -> Stop:
+def unproven(what: str, remedy: str = "") -> Stop:
     """The error of an export that could not be proven."""
-    return Stop(f"The export differs from the trained model: {what}.", remedy)
+    return Stop(f"The export differs from the trained model: {what}.", remedy or UNPROVEN)
 
 
 # The results of a comparison: counts and distances, by name.
@@ -159,9 +159,7 @@ def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
         yield "it changes no layer"
     elif strange := sorted(set(adapter.layers) - known):
         others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
-        yield (
-            f"it changes `{strange[0]}`{others}, but the base model has no such layer; a server would answer like the base model, without a message"
-        )
+        yield worded("export.strange-layer", strange=strange, others=others)[0]
 
 
 def modules_of(base: Base, trust_remote_code: bool) -> set[str]:
@@ -217,18 +215,14 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
         if not change.any():
             continue
         if torch.equal(tensor, was):
-            raise unproven(
-                f"`{name}` is the same as in the base model: the adapter was lost, or is too small for this precision"
-            )
+            raise unproven(*worded("export.adapter-lost", name=name))
         off = (tensor.double() - was.double() - change).abs()
         # Twice half a unit in the last place of both, and sums over the rank in another order; DoRA also rounds a row's
         # length and what it is multiplied by.
         rounded = 4 if adapter.config.get("use_dora") else 2
         allowed = torch.finfo(dtype).eps * (rounded * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):
-            raise unproven(
-                f"`{name}` is not the base model's plus the adapter's change; they differ by up to {float(off.max()):.3g}"
-            )
+            raise unproven(*worded("export.not-the-sum", name=name, most=float(off.max())))
         furthest = max(furthest, float(off.max() / change.abs().max()))
     return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
 
@@ -286,7 +280,5 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
         raise unproven("with its base model it answers like the base model, so it was lost")
     # The rounding of a merge is smaller than the effect of the adapter.
     if not off < moved / 2:
-        raise unproven(
-            f"with its base model it differs by {off:.2g} from the merged model, and by {moved:.2g} from the base model"
-        )
+        raise unproven(*worded("export.other-with-base", off=off, moved=moved))
     return {"from_base": moved, "from_merged": off}

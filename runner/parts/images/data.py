@@ -413,10 +413,7 @@ def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
     report.key = ""
     report.write(out)
     named = "\n".join(report.named_in_both())
-    raise Stop(
-        f"{count:,} of {of:,} test images are also training images ({count / of:.1%}), but at most {MOST_SHARED:.0%} may be. The test accuracy would count memorised images.\n{named}",
-        "Delete them from one of the two, or name another test split.",
-    )
+    raise Stop(*worded("images.test-in-training", count=count, of=of, share=count / of, most=MOST_SHARED, named=named))
 
 
 def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:

@@ -140,11 +140,11 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem("data.path", message, remedy)
             return
         if there != stated:
-            message = f"`{folder}` has {there} folders of images, one for each class, but `classes` is {stated}."
-            yield recipe.problem("model.classes", message, f"Write `classes: {there}`.", mending=there)
+            said = worded("images.other-folders", folder=folder, there=there, stated=stated)
+            yield recipe.problem("model.classes", *said, mending=there)
     elif data.hub and not data.path and (there := catalog.dataset(data.hub).get("classes", stated)) != stated:
-        message = f"`{data.hub}` has {there} classes, but `classes` is {stated}."
-        yield recipe.problem("model.classes", message, f"Write `classes: {there}`.")
+        said = worded("images.other-classes-on-hub", data=data, there=there, stated=stated)
+        yield recipe.problem("model.classes", *said)
 
 
 RULES = (normalising, crop, classes, common.cadence_rule())

@@ -128,13 +128,11 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """`nodes` names as many machines and GPUs as `machines`."""
     counts, stated = recipe.gpu_counts, recipe.machines
     if len(counts) != stated.nodes:
-        message = f"`nodes` names {len(counts)} machine{('s' if len(counts) > 1 else '')}, but `machines.nodes` is {stated.nodes}."
-        hint = f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`."
-        yield recipe.problem("nodes.machines", message, hint, key=True)
+        named, many = len(counts), "s" if len(counts) > 1 else ""
+        message = worded("nodes.other-count", named=named, s=many, stated=stated)
+        yield recipe.problem("nodes.machines", *message, key=True)
     elif max(counts) != stated.gpus_per_node:
-        message = f"`nodes` uses up to {max(counts)} GPUs of a machine, but `machines.gpus_per_node` is {stated.gpus_per_node}."
-        hint = f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here."
-        yield recipe.problem("nodes.machines", message, hint, key=True)
+        yield recipe.problem("nodes.machines", *worded("nodes.other-gpus", most=max(counts), stated=stated), key=True)
     for index, machine in enumerate(plain.machines):
         if len(set(machine.gpus)) < len(machine.gpus):
             place = ("nodes", "machines", index, "gpus")

@@ -140,11 +140,8 @@ def connect() -> Cluster:
         return Cluster(pool, settings, context.get("namespace", "default"), context.get("user", ""))
     except (config.ConfigException, OSError) as error:
         why = str(error).splitlines()[0]
-        raise Stop(
-            "This machine is not logged in to a cluster"
-            + (": " + why if file or "configuration found" not in why else "."),
-            "Log in with `oc login`, or set the variable KUBECONFIG to a kubeconfig file. Without a cluster, use `recipe rehearse` and `recipe run`.",
-        ) from None
+        known = f": {why}" if file or "configuration found" not in why else "."
+        raise Stop(*worded("openshift.not-logged-in", known=known)) from None
     except Exception as error:
         # For a file that is not a kubeconfig, the client raises various errors.
         said = " ".join(str(error).split()) or type(error).__name__

@@ -30,12 +30,11 @@ from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, ended, look
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import planned
+from runner.render import place, planned
 from runner.run import run_folder
 from runner.run.run_manifest import keep
 from runner.scenarios import forecasting, translate
 from runner.scenarios.shared.common import FETCHING
-from runner.scenarios.targets import place
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.process import HOST
@@ -107,11 +106,8 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in sites.steps(plans, str(folder)):
         say(step)
-    end(
-        f"What the namespace needs is in {folder}. Apply it with the commands above, or send the folder to an admin.",
-        "submit",
-        paths[0],
-    )
+    done = f"What the namespace needs is in {folder}. Apply it with the commands above, or send the folder to an admin."
+    end(done, "submit", paths[0])
 
 
 @click.command()
@@ -420,9 +416,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     if not stopped:
         end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status")
         return
-    say(
-        f"Stopped {', '.join(stopped)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
-    )
+    say(worded("openshift.stopped", stopped=", ".join(stopped), plan=plan.only(chosen))[0])
     end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", path)
 
 

@@ -11,6 +11,7 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, SUSPENDED, TAKEN, JobState, seconds, when
 from runner.recipe import units
+from runner.tools.problem import worded
 
 # Given a pod, the end of its container's log; if a container failed, the end of that one's log.
 LogOf = Callable[[Manifest], str]
@@ -159,15 +160,10 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     if state.phase == SUSPENDED:
         kind, meta = state.job["kind"], state.job["metadata"]
         spec = '{"runPolicy": {"suspend": false}}' if kind == "PyTorchJob" else '{"suspend": false}'
-        said.append(
-            f"It is suspended, and no queue resumes it. To resume it: `oc patch {kind.lower()} {meta['name']} --namespace "
-            f"{meta['namespace']} --type merge --patch '{{\"spec\": {spec}}}'`."
-        )
+        said.append(worded("openshift.suspended", kind=kind.lower(), meta=meta, spec=spec)[0])
     if state.progress.hangs:
         ago, pace = units.duration(state.progress.silent or 0.0), units.speed(state.progress.pace or 0.0)
-        said.append(
-            f"Its last step was {ago} ago, and a step takes {pace} s. It is hanging, or an evaluation is taking very long. `recipe logs RECIPE --node N` shows what each machine does. NCCL gives up after a while, and names the rank that was late. `recipe stop` and `recipe submit` continue from the last checkpoint."
-        )
+        said.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
     if state.unread:
         said.append(f"Its progress cannot be read now: {state.unread}")
     return list(dict.fromkeys(said))
@@ -191,9 +187,7 @@ def _missing_pods(state: JobState) -> Iterator[str]:
     elif minutes and not there and not state.job.get("status"):
         plain = state.job["kind"] == "Job"
         who, it = ("controller", "the cluster's own for Jobs") if plain else ("operator", "the training operator")
-        yield (
-            f"No {who} has picked up the {state.job['kind']} for {minutes:.0f} min; {it} may be down. Ask the cluster's admin whether it runs."
-        )
+        yield worded("openshift.not-picked-up", who=who, job=state.job, minutes=minutes, it=it)[0]
 
 
 def _taken(state: JobState) -> Iterator[str]:
@@ -208,9 +202,7 @@ def _taken(state: JobState) -> Iterator[str]:
 def _ended(state: JobState) -> Iterator[str]:
     if lost := state.job.get("status", {}).get("failedIndexes"):
         tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
-        yield (
-            f"Machine {lost} has failed {times(tries)}, and the others wait for it. Finished work is kept: submit again to do the rest."
-        )
+        yield worded("openshift.machine-failed", lost=lost, tries=times(tries))[0]
         return
     for condition in jobs.conditions_of(state.job):
         if condition["type"] != "Failed" or condition["status"] != "True":
@@ -243,9 +235,7 @@ def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     for ended in ends(entry):
         lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
         said = f" It reported: {lines[-1][:300].rstrip('.')}." if lines else ""
-        yield (
-            f"{where} could not clone its code.{said} Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server."
-        )
+        yield " ".join(worded("openshift.not-cloned", where=where, said=said))
 
 
 def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
@@ -253,9 +243,8 @@ def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
         image = entry.get("image") or "the training operator's own"
-        yield (
-            f"{where}: the image `{image}`, which waits for the master, cannot be pulled: {waiting.get('message') or waiting['reason']}. Ask the cluster's admin."
-        )
+        why = waiting.get("message") or waiting["reason"]
+        yield worded("openshift.waiting-image", where=where, image=image, why=why)[0]
     elif "running" in entry.get("state", {}):
         yield f"{where} is waiting for the master, whose pod has not started."
     elif ends(entry):

@@ -44,10 +44,7 @@ class Lost(TryAgain):
     def __init__(self, server: str, reason: str, own: bool = False) -> None:
         self.own = own
         short = "its name cannot be resolved" if re.search("resolve|getaddrinfo", reason) else "it does not answer"
-        super().__init__(
-            f"The cluster at {server} cannot be reached: {short}.",
-            "Check the network or VPN, and your login (`oc whoami`).",
-        )
+        super().__init__(*worded("openshift.unreachable", server=server, short=short))
         self.said = self.text.splitlines()[0]
 
 

@@ -59,9 +59,8 @@ class Share:
             raise Stop(problem, rights if refused.status == 403 else f"{again}.") from None
 
     def _problem(self, reason: str) -> str:
-        return (
-            f"{'The data files cannot be sent' if self.writes else 'The files on the claim cannot be read'}: {reason}"
-        )
+        what = "The data files cannot be sent" if self.writes else "The files on the claim cannot be read"
+        return f"{what}: {reason}"
 
     def get(self, path: str, body: Any = None) -> bytes:
         # The server behind the pod's port may need a moment more than the pod.
@@ -180,8 +179,7 @@ class _Helper:
                         self.tell(f"  {reason}")
                 told.update(why)
                 if time.monotonic() > deadline:
-                    hint = "Try again later. A claim for one machine is free when the job has ended."
-                    raise Stop(f"Pod `{self.name}` does not start. {' '.join(why)}", hint)
+                    raise Stop(*worded("openshift.does-not-start", name=self.name, why=" ".join(why)))
             pause()
 
     def wait_until_ready(self, container: str) -> None:

@@ -14,7 +14,7 @@ from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
-from runner.scenarios.targets import target as target_of
+from runner.render import target as target_of
 from runner.tools.problem import Stop, worded
 
 # The kind of training job of each target.
@@ -168,8 +168,7 @@ def config_of(manifest: Any) -> str:
 
 
 def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifest]:
-    """The config maps of all versions of a stage, by name, which depends on the content; none if this person may not
-    read them. plan: of that stage alone."""
+    """The config maps of all versions of a stage, by name; none if this person may not read them. plan: of that stage."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]
     there = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)

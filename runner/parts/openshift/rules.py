@@ -54,9 +54,7 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         return
     named = site.network.interface.removeprefix("=").split(",")
     if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
-        message = f"`links` is {site.network.links}, but pods communicate only through {listed(named)}."
-        hint = "Delete the line, and set `gbit_s` to the speed of that interface. Or name every interface, separated by commas."
-        yield recipe.problem("openshift.network.links", message, hint)
+        yield recipe.problem("openshift.network.links", *worded("openshift.idle-links", site=site, named=listed(named)))
 
 
 def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -91,11 +89,9 @@ def _pod_fits(
         else:
             yield recipe.note(("openshift", "requests", name), f"The pod may never {message}", hint)
     if limit and limit > has:
-        message = f"The limit is {shown(limit)}, but the machine has {shown(has)}."
-        yield recipe.problem(place, message, f"Write less, or delete the line. {larger}")
+        yield recipe.problem(place, *worded("openshift.high-limit", limit=shown(limit), has=shown(has), larger=larger))
     if limit and asked and limit < asked:
-        message = f"The limit is {shown(limit)}, less than the {shown(asked)} that the pod requests."
-        yield recipe.problem(place, message, f"Write at least {shown(asked)}, or delete the line.")
+        yield recipe.problem(place, *worded("openshift.limit-below-request", limit=shown(limit), asked=shown(asked)))
 
 
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -153,15 +149,13 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if not claims and not site.output_dir:
         yield recipe.problem("openshift", *worded("openshift.no-claims"), key=True)
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
-        message = f"`output_dir` `{site.output_dir}` is on no claim, so the results would be lost with the pods."
-        hint = f"Begin it with {listed((claim.mount for claim in claims), 'or')}."
-        yield recipe.problem("openshift.output_dir", message, hint)
+        mounts = listed((claim.mount for claim in claims), "or")
+        yield recipe.problem("openshift.output_dir", *worded("openshift.output-on-no-claim", site=site, mounts=mounts))
     name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
     if not JOB_NAME.match(name) or len(name) > most:
         of_machines = f" of {recipe.machines.nodes} machines" if len(name) > most else ""
-        message = f"`{name}` is not a valid name for a job{of_machines} on the cluster."
-        hint = f"Use at most {most} lower-case letters, digits and `-`."
-        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
+        place = "openshift.job_name" if site.job_name else "name"
+        yield recipe.problem(place, *worded("openshift.bad-job-name", name=name, of_machines=of_machines, most=most))
 
 
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -179,9 +173,8 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         for taken, what in (_TAKEN | _SYSTEM).items():
             below = taken not in _ROOMY and f"{mount}/".startswith(f"{taken}/")
             if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
-                message = f"A claim at `{mount}` would hide {what} of its pods, in `{taken}`."
-                hint = "Mount it elsewhere, such as `/shared/models`."
-                yield recipe.problem(("openshift", "claims", index, "mount"), message, hint)
+                place = ("openshift", "claims", index, "mount")
+                yield recipe.problem(place, *worded("openshift.hides-folder", mount=mount, what=what, taken=taken))
                 break
     if site.data_dir and site.data_dir == site.output_dir:
         yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
@@ -196,8 +189,7 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             message = f"The machines of a job meet at port {site[setting]}, so nothing else can use it."
             yield recipe.problem(("openshift", setting), message, hint)
     if site.progress_port == site.metrics_port:
-        message = f"Prometheus and the console cannot share port {site.metrics_port}; they need different formats."
-        yield recipe.problem("openshift.progress_port", message, hint)
+        yield recipe.problem("openshift.progress_port", *worded("openshift.shared-port", site=site, hint=hint))
 
 
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -205,15 +197,13 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
     table = tomllib.loads(Path(__file__).with_name("taken.toml").read_text(encoding="utf-8")) if every else {}
     for section, name in every:
+        place = ("openshift", section, name)
         taken = next((setting for setting, pattern in table.items() if re.fullmatch(pattern, name)), None)
         if taken is not None:
-            message = (
-                f"The cluster or the runner sets `{name}` for its pods, and two values would contradict each other."
-            )
-            hint = f"Delete the line{f', and write it as `{taken}`' if taken else ''}."
-            yield recipe.problem(("openshift", section, name), message, hint, key=True)
+            instead = f", and write it as `{taken}`" if taken else ""
+            yield recipe.problem(place, *worded("openshift.set-twice", name=name, instead=instead), key=True)
         elif section == "environment" and _SECRET.fullmatch(name):
-            yield recipe.note(("openshift", section, name), *worded("openshift.looks-secret", name=name), key=True)
+            yield recipe.note(place, *worded("openshift.looks-secret", name=name), key=True)
 
 
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:

@@ -229,10 +229,8 @@ class _Sender:
                 raise Stop(*worded("openshift.claim-goes", name=name, sent=sent))
             modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
             if count > 1 and SHARED not in modes:
-                raise Stop(
-                    f"The claim `{name}` in `{sent.namespace}` already exists, for one machine at a time ({', '.join(modes)}), but `{self.plan.name}` uses {count} machines.",
-                    f"A claim keeps its mode. Write a new `openshift.claims[].name`, which is then created as {SHARED}, and copy the data of the old one to it. Or use one machine, `machines.nodes: 1`.",
-                )
+                of = ", ".join(modes)
+                raise Stop(*worded("openshift.claim-for-one", name=name, sent=sent, of=of, plan=self.plan, count=count))
             need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
             if have < need:
                 raise Stop(*self._too_small(name, need, have, bool(claim)))
@@ -242,13 +240,9 @@ class _Sender:
         space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
         what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
         if not exists:
-            return f"The claim `{name}` {what}", f"Write `size_gib: {enough}` for it, leave the line out, {fewer}."
+            return worded("openshift.claim-too-small", name=name, what=what, enough=enough, fewer=fewer)
         patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
-        return (
-            f"The claim `{name}` in `{space}` exists already. It {what}",
-            f"`oc patch pvc {name} --namespace {space} --patch '{patch}'` enlarges it, where its kind of storage allows that. "
-            f"Otherwise write a new `openshift.claims[].name`, {fewer}.",
-        )
+        return worded("openshift.claim-stays-small", name=name, space=space, what=what, patch=patch, fewer=fewer)
 
     def provide(self, sent: Sent) -> None:
         """Sends the objects that a job needs. The job that it replaces may still be at work, and does not change."""
@@ -398,9 +392,7 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
     classes = {one["metadata"]["name"]: one for one in cluster.list("StorageClass", "", forgiving=True)}
     if not classes:
         names = listed(claim["metadata"]["name"] for claim in made)
-        tell(
-            f"Several machines will write to {names}, but you may not list this cluster's storage classes. The default, or the one in {SETTING}, must support {SHARED}."
-        )
+        tell(worded("openshift.storage-unseen", names=names, setting=SETTING, shared=SHARED)[0])
         return
     unknown: dict[str, list[str]] = {}
     for claim in made:
@@ -409,9 +401,7 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
             unknown.setdefault(name, []).append(claim["metadata"]["name"])
     for name, claims in unknown.items():
         storage = f"`{name}` ({classes[name].get('provisioner')})"
-        tell(
-            f"Several machines will write to {listed(claims)}. It is unknown whether {storage} supports {SHARED}. If it does not, pods wait without end, and `recipe status` says so."
-        )
+        tell(worded("openshift.storage-unknown", claims=listed(claims), storage=storage, shared=SHARED)[0])
 
 
 def shared_storage(provisioner: str) -> bool | None:

@@ -8,14 +8,14 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.planner import constants, published_runs, storage
+from runner.parts.planner import constants, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
 from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
 from runner.parts.planner.memory import EVALUATION
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.preparing import Preparation
 from runner.parts.planner.recipe_offers import Offer
+from runner.parts.planner.storage import Preparation
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units
@@ -130,7 +130,9 @@ def offered(offers: list[Offer]) -> None:
     if offers:
         say()
     for number, offer in enumerate(offers, 1):
-        _say(f"{number}. {', '.join(offer.lines)}", rest="   ")
+        # No line ends between a setting and its value.
+        changes = f"{number}. {', '.join(offer.lines)}".replace(": ", ":\0")
+        say(textwrap.fill(changes, WIDTH, subsequent_indent="   ").replace("\0", " "))
         seconds, hours = offer.after.seconds, offer.after.together.gpu_hours
         time = "time unknown" if seconds is None else f"{units.duration(seconds)}, {rounded(hours)} GPU hours"
         cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""
@@ -222,7 +224,7 @@ def _how_sure(planned: Planned) -> str:
         own = constants.constants(longest.stage.machines.gpu)
         if own.source:
             return f"The speed {'was measured' if own.spread else 'is that of your own runs'} on this card."
-        return f"The time range comes from {published_runs.time(longest.workload).runs}."
+        return f"The time range comes from {constants.time_spread(longest.workload).runs}."
     most = max(planned.forecasts, key=lambda each: each.memory.total)
     return f"The range comes from {most.memory_spread.runs}."
 
@@ -246,18 +248,18 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
     prepared = {each.stage: each for each in planned.preparations}
     for stage in plan.stages:
         if (each := prepared.get(stage.name)) and each.total_seconds:
-            say(f"Stage `{stage.name}` trains nothing and takes {_between(each)}: {each.source}.")
+            _say(f"Stage `{stage.name}` trains nothing and takes {_between(each)}: {each.source}.")
         elif not stage.trains:
             why = each.source if each else "that depends on CPU and network"
-            say(f"Stage `{stage.name}` trains nothing. Its time is unknown: {why}.")
+            _say(f"Stage `{stage.name}` trains nothing. Its time is unknown: {why}.")
     for entry in storage.before_training(plan):
         say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
     if plan.site.get("claims"):
         say(_claims(plan, forecasts))
     if forecasts:
-        say(basis(forecasts, nodes))
+        _say(basis(forecasts, nodes))
     if planned.hardware:
-        say(str(planned.hardware))
+        _say(str(planned.hardware))
 
 
 def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
@@ -286,7 +288,7 @@ def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     memory, work = forecast.memory, forecast.workload
-    yield "GPU memory, each", f"{units.both(memory.total)} needed, {_MOMENTS[memory.moment]}"
+    yield "GPU memory, each", f"{units.both(memory.total)} needed; the peak is {_MOMENTS[memory.moment]}"
     low, high = forecast.memory_range
     yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
     if isinstance(work, Workload) and (full := forecast.full.memory.total) > memory.total:
@@ -322,10 +324,10 @@ def _column(size: int) -> str:
 
 _MOMENTS = {
     "loading": "while the model is loaded and split",
-    "forward": "at the forward pass",
-    "loss": "at the loss",
-    "backward": "at the backward pass",
-    "step": "at the optimizer's step",
+    "forward": "in the forward pass",
+    "loss": "when the loss is computed",
+    "backward": "in the backward pass",
+    "step": "in the optimizer's step",
     "evaluation": "in evaluation",
 }
 
@@ -357,7 +359,7 @@ def _checkpoints(time: Duration, work: Run) -> str:
     seen, own = time.checkpoints, time.checkpoints.within
     if seen.count == 1:
         return "1, at the end"
-    often = f"{seen.count:,}, one each {units.duration(seen.between)}"
+    often = f"{seen.count:,}, one every {units.duration(seen.between)}"
     if not own:
         return f"{often}, with {'each evaluation' if work.evaluation_rows else 'each epoch'}"
     by = "" if work.save_steps else " by the clock"

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
-from runner.parts.planner import constants, host_memory, memory, parameters, published_runs
+from runner.parts.planner import constants, host_memory, memory, parameters
 from runner.parts.planner.state import adapted, fetching, held, stepping, trained_bytes, whole
 from runner.parts.planner.workload import (
     ASSUMED,
@@ -146,9 +146,9 @@ class Operations(NamedTuple):
     attention: float
 
 
-def flops(workload: Workload, rows: float, training: bool = True) -> float:
-    """All operations of one micro batch."""
-    return sum(operations(workload, rows, training))
+def flops(workload: Workload, rows: float) -> float:
+    """All operations of one micro batch in training."""
+    return sum(operations(workload, rows))
 
 
 def operations(workload: Workload, rows: float, training: bool = True) -> Operations:
@@ -431,7 +431,7 @@ def of_run(
         tokens=tokens_a_step * steps,
         checkpoints=checkpoints,
         # As measured of this card, else by the errors of published runs.
-        spread=constants.constants(gpu.name).spread or published_runs.time(run).of(1.0),
+        spread=constants.constants(gpu.name).spread or constants.time_spread(run).of(1.0),
         overhead_range=(least, most),
         network_seconds=(steps * (usual - wait(run.network.most)), steps * (wait(run.network.least) - usual)),
         **figures,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog, parts
 from runner.catalog import Gpu
-from runner.parts.planner import constants, published_runs
+from runner.parts.planner import constants
 from runner.parts.planner import row_counts as counted
+from runner.parts.planner.constants import Spread
 from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
-from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network, times_in
 from runner.plan import RUNS, Plan, Stage
@@ -28,7 +28,7 @@ from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
-    from runner.parts.planner.preparing import Preparation
+    from runner.parts.planner.storage import Preparation
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
 MISSED = 1.25
@@ -72,7 +72,7 @@ class Forecast:
     @cached_property
     def memory_spread(self) -> Spread:
         """How far planned memory was off on published runs."""
-        return published_runs.allocated(self.workload)
+        return constants.memory_spread(self.workload)
 
     @property
     def memory_range(self) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class Forecast:
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own, source = constants.constants(self.stage.machines.gpu), str(published_runs.time(self.workload))
+        own, source = constants.constants(self.stage.machines.gpu), str(constants.time_spread(self.workload))
         if own.source:
             source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
         network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
@@ -248,7 +248,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     network = forecasts[0].workload.network
     if not network.assumed:
         return f"{sources} Each machine has {network.title}, according to the recipe."
-    return f"{sources} Assumed between machines: {network.title}. `gbit_s` and `links` under `network` describe yours."
+    return f"{sources} The speed between machines is assumed: {network.title}. Set `gbit_s` and `links` under `network` for yours."
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
@@ -300,40 +300,31 @@ def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Prob
         return
     evaluations = times_in(work.evaluation_steps, work, steps or 0)
     if stopping.patience >= evaluations:
-        tenth = (
-            f"`eval_steps: {max(1, steps // 10)}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
-        )
-        yield recipe.note(
-            (section, "early_stopping", "patience"),
-            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has only {evaluations}, so it never ends early.",
-            f"Lower `patience`, or write {tenth}.",
-        )
+        stage, often = forecast.stage.name, max(1, (steps or 0) // 10)
+        more = f"`eval_steps: {often}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
+        message = worded("planner.patience", stopping=stopping, stage=stage, evaluations=evaluations, more=more)
+        yield recipe.note((section, "early_stopping", "patience"), *message)
 
 
 def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iterator[Problem]:
     """Checkpoints, evaluations and a learning rate for more steps than the stage makes."""
-    work, rising, stage = forecast.workload, forecast.warmup_steps, f"Stage `{forecast.stage.name}`"
+    work, rising, stage = forecast.workload, forecast.warmup_steps, forecast.stage.name
     keep, tenth = recipe.settings[section].get("keep_checkpoints") or 0, max(1, steps // 10)
     count = f"{steps:,} step{'s' if steps != 1 else ''}"
     if keep > max(2, steps):
-        message = f"{stage} makes {count}, but should keep {keep:,} checkpoints."
-        hint = "Write `keep_checkpoints: 2`, the best one and the latest."
-        yield recipe.note((section, "keep_checkpoints"), message, hint)
+        message = worded("planner.many-checkpoints", stage=stage, count=count, keep=keep)
+        yield recipe.note((section, "keep_checkpoints"), *message)
     every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
     if unreached := {name: first for name, first in every.items() if first[1] > steps}:
         firsts = " and its first ".join(what for what, _ in unreached.values())
-        yield recipe.note(
-            (section, next(iter(unreached))),
-            f"{stage} ends after {count}, before its first {firsts} at step {next(iter(unreached.values()))[1]:,}.",
-            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you need no checkpoint.",
-        )
+        changes = " and ".join(f"`{name}: {tenth}`" for name in unreached)
+        name, (_, first) = next(iter(unreached.items()))
+        message = worded("planner.never-reached", stage=stage, count=count, firsts=firsts, first=first, changes=changes)
+        yield recipe.note((section, name), *message)
     if rising >= steps:
-        rate = work.learning_rate
-        yield recipe.note(
-            (section, "warmup_steps"),
-            f"The learning rate rises over {rising:,} steps, but stage `{forecast.stage.name}` has {steps:,}. It never reaches {rate:g}, and ends at {rate * steps / rising:.2g}.",
-            f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
-        )
+        last = work.learning_rate * steps / rising
+        message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)
+        yield recipe.note((section, "warmup_steps"), *message)
 
 
 def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
@@ -343,8 +334,9 @@ def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Prepa
     # Above the limit, `limits.broken` reports it.
     if usual <= limit < longest:
         enough = units.at_least(longest)
-        message = f"Training may take up to {units.duration(longest)}, but its limit is {stated(recipe)['time']}. It would end early, with its best model so far."
-        yield recipe.note("limits.time", message, f"Write `time: {enough}`, unless you want that.", mending=enough)
+        stops, most = stated(recipe)["time"], units.duration(longest)
+        message = worded("planner.over-time", longest=most, limit=stops, enough=enough)
+        yield recipe.note("limits.time", *message, mending=enough)
     yield from ended_by_deadline(recipe, forecasts, preparations)
 
 
@@ -379,14 +371,11 @@ def ended_by_deadline(
     late += [(each, each.stage) for each in preparations if each.range_seconds[1] > deadline]
     if late:
         longest, name = max(late, key=lambda one: one[0].range_seconds[1])
-        most = longest.range_seconds[1]
+        usual, most = longest.total_seconds, longest.range_seconds[1]
         others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
-        enough, hint = math.ceil(most / 3600 * 1.1), ""
-        if name not in {each.stage for each in preparations}:
-            hint = ", or set `limits.time` below it, so that training stops by itself and saves its model"
-        yield recipe.note(
-            "openshift.deadline_hours",
-            f"Stage `{name}` should take {units.duration(longest.total_seconds)}, at most {units.duration(most)}{others}, but its job is stopped after {hours:g} hours.",
-            f"Write `deadline_hours: {enough}` or more{hint}.",
-            mending=enough,
-        )
+        expected, enough = f"{units.duration(usual)}, at most {units.duration(most)}", math.ceil(most / 3600 * 1.1)
+        besides = ", or set `limits.time` below it, so that training stops by itself and saves its model"
+        besides = "" if name in {each.stage for each in preparations} else besides
+        takes = f"Stage `{name}` should take {expected}{others}"
+        message = worded("planner.over-deadline", takes=takes, hours=hours, enough=enough, besides=besides)
+        yield recipe.note("openshift.deadline_hours", *message, mending=enough)

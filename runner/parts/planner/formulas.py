@@ -218,7 +218,7 @@ class LanguageFormulas:
         bits = 0 if not work.adapter else 4 * work.adapter.four_bit or 8 * work.adapter.eight_bit
         held = f"{bits}-bit base" if bits else work.precision
         if work.masters:
-            held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained ones fp32"
+            held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained weights in fp32"
         read = "without padding" if work.joined else "padding counted"
         length = read if work.lengths and not work.packing else "full length"
         answers = "2 answers × " if work.answers > 1 else ""

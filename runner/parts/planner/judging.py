@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import calibration, constants, forecast, limits, preparing, processor, storage
+from runner.parts.planner import calibration, constants, forecast, limits, processor, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -24,7 +24,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
         return []  # `plan` reports it
     notes += [*storage.problems(recipe.document, plan, forecasts), *limits.beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
-    notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan))
+    notes += forecast.ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 

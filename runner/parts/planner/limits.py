@@ -12,7 +12,7 @@ from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
 from runner.parts.planner.memory import EVALUATION, usable
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
@@ -44,12 +44,10 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """A note where the limit of memory is more than any of the cards has."""
     limit, cards = gpu_memory(recipe), [forecast.gpu for forecast in forecasts if forecast.gpu]
     if limit and cards and limit > max(card.memory_gib for card in cards) * 2**30:
-        most = max(cards, key=lambda card: card.usable_gib)
-        yield recipe.note(
-            "limits.gpu_memory",
-            f"The limit is {stated(recipe)['gpu_memory']}, but {most.title} has {units.both(usable(most))}. It has no effect.",
-            f"Write `gpu_memory: {usable(most) // 10**9} GB` or less, delete the line, or name the card that is meant.",
-        )
+        card, limited = max(cards, key=lambda card: card.usable_gib), stated(recipe)["gpu_memory"]
+        there, most = units.both(usable(card)), usable(card) // 10**9
+        message = worded("planner.beyond-card", limit=limited, card=card, there=there, most=most)
+        yield recipe.note("limits.gpu_memory", *message)
 
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
@@ -88,12 +86,12 @@ def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[P
             parts = {"tensors in evaluation": memory.evaluation, "context": parts["context"]}
         largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
         shown = ", ".join(f"{name} {units.gib(size)}" for name, size in largest)
-        yield recipe.note(
-            "limits.gpu_memory",
-            f"Stage `{forecast.stage.name}` needs {units.both(memory.total)} on each GPU, but the limit is {limit}. The largest parts: {shown}.",
-            f"Write `gpu_memory: {holds}` if the whole card is yours. {OFFERED}" if forecast.fits else OFFERED,
-            mending=holds,
+        need = units.both(memory.total)
+        message, more = worded(
+            "planner.over-memory", forecast=forecast, need=need, limit=limit, parts=shown, holds=holds
         )
+        hint = f"{more} {OFFERED}" if forecast.fits else OFFERED
+        yield recipe.note("limits.gpu_memory", message, hint, mending=holds)
 
 
 def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str]) -> Iterator[Problem]:
@@ -105,13 +103,9 @@ def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str])
         if part == "weights" and "adapter" in limits:
             need -= adapter
         if need > units.size(text):
-            holds = f"{math.ceil(need / 10**8) / 10:g} GB"
-            yield recipe.note(
-                f"limits.gpu_memory_parts.{part}",
-                f"`{part}` needs {units.both(need)} in stage `{forecast.stage.name}`, but the limit is {text}.",
-                f"Write `{part}: {holds}`, or change the settings behind it. `recipe plan --details` shows every part.",
-                mending=holds,
-            )
+            holds, asks = f"{math.ceil(need / 10**8) / 10:g} GB", f"`{part}` needs {units.both(need)}"
+            message = worded("planner.over-part", asks=asks, forecast=forecast, limit=text, part=part, holds=holds)
+            yield recipe.note(f"limits.gpu_memory_parts.{part}", *message, mending=holds)
 
 
 def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
@@ -131,9 +125,9 @@ def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]
         yield _unknown(recipe, "cost", "the price is unknown", "Write `limits.price_per_gpu_hour`, or add `--price`.")
     elif (need := sum(costs)) > limit:
         hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
-        message = f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {timed[0][0].price:g}), but the limit is {limit:g}."
-        hint = f"Write `cost: {math.ceil(need)}`, or choose a cheaper GPU. {OFFERED}"
-        yield recipe.note("limits.cost", message, hint, mending=math.ceil(need))
+        each, most = f"{hours:.1f} GPU hours at {timed[0][0].price:g}", math.ceil(need)
+        message = worded("planner.over-cost", need=need, each=each, limit=limit, most=most, offered=OFFERED)
+        yield recipe.note("limits.cost", *message, mending=most)
 
 
 def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
@@ -144,15 +138,12 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
     # Rounded down, so that the written value holds.
     digits = 2 - math.floor(math.log10(pace))
     holds = math.floor(pace * 10**digits) / 10**digits
-    operations = time.flops / slowest.workload.micro_batch_size
-    peak = slowest.workload.rate(gpu) * gpus
-    yield recipe.note(
-        "limits.samples_per_second",
-        f"Stage `{slowest.stage.name}` trains on about {units.speed(pace)} samples a second, but the limit asks for {limit:g}.",
-        f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
-        f"and {gpus} × {gpu.title} can at most do {peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {holds:g}`.",
-        mending=holds,
-    )
+    operations = time.flops / slowest.workload.micro_batch_size / 1e12
+    asked = f"{limit:g} a second are {operations * limit:,.3g}"
+    able = f"{gpus} × {gpu.title} can at most do {slowest.workload.rate(gpu) * gpus / 1e12:,.0f}"
+    work = f"A sample takes {operations:.3g} × 10^12 operations; {asked} × 10^12, and {able} × 10^12."
+    message = worded("planner.too-slow", slowest=slowest, pace=units.speed(pace), limit=limit, work=work, holds=holds)
+    yield recipe.note("limits.samples_per_second", *message, mending=holds)
 
 
 _BY_MEMORY: dict[str, Callable[[Recipe, list[Forecast], Any], Iterator[Problem]]] = {
@@ -174,10 +165,7 @@ def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
 def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MORE_STEPS_OFFERED) -> Iterator[Problem]:
     """A note for each stage that makes too few steps."""
     for forecast in too_short(forecasts):
-        steps = forecast.steps or 0
-        message = (
-            f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
-            f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much."
-        )
+        count = f"{forecast.steps} step{'' if forecast.steps == 1 else 's'}"
+        message, _ = worded("planner.too-few-steps", forecast=forecast, count=count)
         own = recipe.of_stage(forecast.stage.name)
         yield own.note((section(own, forecast.stage), "epochs"), message, hint)

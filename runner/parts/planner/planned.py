@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.parts.planner import forecast, limits, preparing, storage
+from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.preparing import Preparation
+from runner.parts.planner.storage import Preparation
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools.problem import Problem
 
 
@@ -76,7 +76,7 @@ class Planned:
 
     @cached_property
     def preparations(self) -> list[Preparation]:
-        return preparing.of(self.recipe, self.plan)
+        return storage.preparations(self.recipe, self.plan)
 
     @cached_property
     def together(self) -> ClusterTotals:
@@ -119,7 +119,7 @@ class Hardware:
     tflops: float
 
     def __str__(self) -> str:
-        have = f"In all, {self.machines} machine{'' if self.machines == 1 else 's'} and {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
+        have = f"In total, {self.machines} machine{'' if self.machines == 1 else 's'} and {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
         parts = [f"{units.gib(self.main_memory)} of main memory"]
         if self.gpu:
             parts.insert(0, f"{units.gib(self.gpu_memory)} of GPU memory at {self.gpu_memory_gb_s:,.0f} GB/s")

@@ -1,5 +1,4 @@
-"""Offers: changes to a recipe that make it fit, or make it faster or cheaper. Formulas and tables propose changes; each
-is then tried: `check` must pass it, and its plan must fit."""
+"""Offers: changes to a recipe that make it fit, faster or cheaper. Each is tried: `check` must pass it, and it must fit."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -106,8 +105,7 @@ class Offer:
 
 
 def of(planned: Planned) -> list[Offer]:
-    """The best offers, the least loss first: changes that fix a plan's problems, or changes that make it faster or
-    cheaper and lose nothing."""
+    """The best offers, the least loss first: they fix a plan's problems, or gain time or cost and lose nothing."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
     found: list[Offer] = []
@@ -262,10 +260,8 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
     if before.time and after.time and _every(before) != _every(after):
         had, have = before.time.evaluations - 1, after.time.evaluations - 1
         if have < had:
-            yield (
-                Loss.LEARNING,
-                f"{have} evaluation{('s' if have > 1 else '')} instead of {had} to choose the best model from",
-            )
+            fewer = f"{have} evaluation{'s' if have > 1 else ''} instead of {had}"
+            yield Loss.LEARNING, f"{fewer} to choose the best model from"
     if new.precision != old.precision:
         yield Loss.EXACTNESS, f"in {new.precision}"
     if "8bit" in new.optimizer and "8bit" not in old.optimizer:
@@ -321,8 +317,7 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 
 
 def _longer(planned: Planned) -> Iterator[Changes]:
-    """Settings that make about ENOUGH steps of the first stage with too few: smaller steps and more epochs, on the same
-    machines and on one GPU."""
+    """Settings for about ENOUGH steps in the first stage with too few: smaller steps and more epochs, also on one GPU."""
     for stage in limits.too_short(planned.forecasts)[:1]:
         work, home = stage.workload, Lines.of(planned.recipe, stage.stage).home
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs

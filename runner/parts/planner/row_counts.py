@@ -1,5 +1,4 @@
-"""Rows: how many a stage trains on and how long they are, as far as that is known without a download; and their
-rules."""
+"""Rows: how many a stage trains on and how long they are, as far as that is known without a download."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
-from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.data.row_files import SampledRows
@@ -215,9 +213,8 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
         there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
     except row_files.Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
-    return _sampled(
-        there, one, data, f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
-    )
+    part = ", of which a part was read" if there.about else ""
+    return _sampled(there, one, data, f"the {there.unit} of {path}{part}")
 
 
 def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
@@ -285,44 +282,3 @@ def _said(value: Any) -> float:
         return _tokens(value)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return sum(map(_said, inner))
-
-
-# Bytes of a file whose rows are counted.
-SMALL_FILE = 100_000
-# A smaller share is within the error of the catalog's lengths.
-MOST_LEFT_OUT = 0.1
-
-
-def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
-    """A note for a data set of the catalog whose rows are too long."""
-    for home, section in recipe.data_sections:
-        where, length = recipe.longest_row(home)
-        prompt = section.get("system_prompt") or ""
-        if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
-            continue
-        for _, one in sets_of(home, section):
-            lengths = of_catalog(catalog.dataset_of(one), one)
-            if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
-                yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
-
-
-def enough_rows(recipe: Recipe) -> Iterator[Problem]:
-    """A small file needs rows to train on, and rows to validate on where they are shared out."""
-    for home, data in recipe.data_sets():
-        file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
-            continue
-        from runner.data import row_files, rows
-
-        unit = "document" if file.suffix == ".txt" else "row"
-        try:
-            if unit == "row":
-                rows.columns(file)
-            count = rows.sample(file).count
-        except row_files.Unreadable:
-            continue
-        if count < (2 if data.get("validation_share") else 1):
-            there = f"only one {unit}" if count else f"no {unit}"
-            message = f"`{file}` has {there}. Training and validation need more."
-            hint = f"Add {unit}s. A hundred are a good start."
-            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")

@@ -1,5 +1,5 @@
-"""Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; and the seconds that a pod
-gets to end."""
+"""Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; the seconds that the stages
+without training take, which prepare data and first weights, and that a pod gets to end."""
 
 import json
 import math
@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
+from runner import catalog
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
 from runner.data.report import ROOM
 from runner.parts.planner import host_memory, row_counts, state
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.memory import usable
+from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.recipe.document import Document
+from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import DATA
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 GIB = 2**30
 # While text is cleaned there are copies of it: filtered, without exact duplicates, without near ones, and the result.
@@ -131,12 +134,8 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     source = row_counts.source_of(plan, stage)[0]
     drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
     folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
-    why = (
-        f"Stage `{stage.name}` takes {forecast.workload.micro_batch_size} rows at once: rows of full length need "
-        f"{units.both(forecast.with_longest(0).memory.total)} on each GPU, and {gpu.title} has {units.both(usable(gpu))} to use."
-    )
-    hint = f"Lower `micro_batch_size`, or write `sequence_len: {most}`, which leaves out longer rows."
-    return [folders, most, why, hint]
+    need, there = units.both(forecast.with_longest(0).memory.total), units.both(usable(gpu))
+    return [folders, most, *worded("planner.room", forecast=forecast, need=need, there=there, most=most)]
 
 
 def rounded(need: float) -> int:
@@ -169,13 +168,9 @@ def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterat
         if stated and need > stated * GIB:
             largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
             parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
-            yield document.problem(
-                ("openshift", "claims", index, "size_gib"),
-                f"The claim `{claim['name']}` has {stated} GiB, but the run writes {need / GIB:.1f} GiB to it ({parts}).",
-                f"Write `size_gib: {rounded(need)}`, leave the line out, or keep fewer checkpoints.",
-                severity="note",
-                mending=rounded(need),
-            )
+            where, enough = ("openshift", "claims", index, "size_gib"), rounded(need)
+            message = worded("planner.small-claim", claim=claim, need=need / GIB, parts=parts, enough=enough)
+            yield document.problem(where, *message, severity="note", mending=enough)
 
 
 def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
@@ -228,3 +223,71 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
         current = TIMES * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
     saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
     return 60 * math.ceil((LEAVING + current + saving) / 60)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A stage that trains nothing. total_seconds: 0 if unknown. source: of that figure, or why it is unknown."""
+
+    stage: str
+    total_seconds: float
+    source: str
+
+    @property
+    def range_seconds(self) -> tuple[float, float]:
+        return ASSUMED[0] * self.total_seconds, ASSUMED[1] * self.total_seconds
+
+
+def preparations(recipe: Recipe, plan: Plan) -> list[Preparation]:
+    """The stages of a pipeline that train nothing. The recipe's own files are not opened, only measured."""
+    stages = (stage for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"})
+    return [_preparation(recipe, plan, stage) for stage in stages]
+
+
+def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
+    config, claim = stage.config, plan.claim_of(plan.place_of(stage).run_dir)
+    speed = float(claim["write_mb_s"]) if claim else OWN_DISK_MB_S
+    size = sum(entry.size for entry in before_training(plan) if entry.folder == config["out"]) / 1e6
+    seconds, writes = START_SECONDS + size / speed, f"{size / 1e3:,.0f} GB written at {speed:,.0f} MB/s"
+    if "dtype" in config:
+        count, pace = config["parameters"], catalog.table("processors")["drawing"]["parameters_s"]
+        source = f"{count:,} weights, {pace / 1e6:,.0f} million a second, and {writes}"
+        return Preparation(stage.name, seconds + count / pace, source)
+    if config["text"]["packed"]:
+        return Preparation(stage.name, seconds, f"blocks as they are, {writes}")
+    text, processors = _text(recipe), _processors(stage)
+    if not text or not processors:
+        why = "the catalog does not have the size of its text" if processors else "`data.cleaning` names no `workers`"
+        return Preparation(stage.name, 0.0, why)
+    cleaning = _pace("filtering") + (_pace("near_duplicates") if config["text"]["deduplicate"] == "near" else 0)
+    # For each length twice, for training and validation, one process reads all text; all processors tokenise.
+    seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * _pace("reading"))
+    seconds += text * _pace("tokenising") / stage.machines.cpus
+    source = f"{text / 1000.0:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a second on each of {processors:,} CPU cores, and {writes}; without the download"
+    return Preparation(stage.name, seconds, source)
+
+
+def _pace(work: str) -> float:
+    """Processor seconds for 10^6 bytes of text."""
+    return 1 / float(catalog.table("processors")[work]["mb_s"])
+
+
+def _text(recipe: Recipe) -> float:
+    """10^6 bytes of all documents that are read; 0 if those of one data set are unknown."""
+    sizes = []
+    for one in (one for home, one in recipe.data_sets() if home[0] == "data"):
+        file, facts = recipe.folder / (one.get("path") or ""), catalog.dataset_of(one)
+        rows = facts.get("rows", 0) * (one.get("share") or 1)
+        size = min(rows, one.get("limit") or rows) * facts.get("characters", 0)
+        sizes.append(file.stat().st_size if file.is_file() else size)
+    return sum(sizes) / 1e6 if all(sizes) else 0.0
+
+
+def _processors(stage: Stage) -> int:
+    """That clean at once, if a queue gives as many as the recipe names; 0 if it names none."""
+    cleaning, own = stage.config["cleaning"], stage.machines.cpus
+    workers, tasks = max(0, cleaning["workers"]), cleaning["tasks"] or 0
+    if cleaning["executor"] in ("slurm", "ray"):
+        return int((workers or tasks) * cleaning["cpus_per_task"])
+    at_once = min(workers or own, own) * (cleaning["pods"] or 1)
+    return int(min(at_once, tasks or at_once))

@@ -18,7 +18,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from runner.parts.pretrain.stages import Cleaning
 from runner.tools.files import read_json, write_json
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import INDEX, helping_pod
 
 # Seconds between two looks of a pod at what the others have left.
@@ -97,14 +97,9 @@ class Slurm(Executor):
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
         self.cleaning, self.tasks = cleaning, tasks
         if not shutil.which("sbatch") or not shutil.which("squeue"):
-            raise Stop(
-                "Cleaning should run on Slurm, but this machine has no `sbatch` and `squeue`.",
-                "Run the command on a machine with Slurm's commands, or write `data.cleaning.executor: local`.",
-            )
+            raise Stop(*worded("pretrain.no-slurm"))
         if "SLURM_ARRAY_TASK_ID" in os.environ:
-            raise Stop(
-                "Cleaning cannot be queued from inside an array job of Slurm.", "Run the command on the login machine."
-            )
+            raise Stop(*worded("pretrain.inside-slurm"))
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.slurm import SlurmPipelineExecutor
@@ -129,10 +124,7 @@ class Slurm(Executor):
             try:
                 executor.run()
             except subprocess.CalledProcessError as error:
-                raise Stop(
-                    f"Slurm refused the cleaning step `{name}` (exit {error.returncode}).",
-                    "Its message is in the stage's log. Check `data.cleaning` in the recipe.",
-                ) from None
+                raise Stop(*worded("pretrain.slurm-refused", name=name, error=error)) from None
             job = executor.job_id
             write_json(note, {"job": job})
         try:
@@ -160,16 +152,11 @@ class Ray(Executor):
         try:
             import ray
         except ImportError:
-            raise Stop(
-                "Cleaning should run on Ray, but the package is not installed.",
-                'Install the version of your cluster: pip install "ray[default]". Or write `data.cleaning.executor: local`.',
-            ) from None
+            raise Stop(*worded("pretrain.no-ray")) from None
         try:
             ray.init(address=cleaning.address, ignore_reinit_error=True, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise Stop(
-                f"No Ray cluster answers: {str(error).splitlines()[0]}", "Look at `data.cleaning.address`."
-            ) from None
+            raise Stop(*worded("pretrain.no-ray-cluster", reason=str(error).splitlines()[0])) from None
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.ray import RayPipelineExecutor
@@ -230,7 +217,4 @@ def _seconds(text: str | None) -> int | None:
 
 
 def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:
-    return Stop(
-        f"The cleaning step `{name}` has ended with {len(undone):,} of {executor.world_size:,} tasks not done.",
-        f"Their logs are in `{logs}`. The same command tries them again.",
-    )
+    return Stop(*worded("pretrain.tasks-undone", name=name, undone=len(undone), executor=executor, logs=logs))

@@ -10,7 +10,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.shared import rehearsal, twin
 from runner.scenarios.shared.rehearsal import BY, substitute
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
 
 STEPS = 120
@@ -128,7 +128,4 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
 
 def _fell(name: str, first: float | None, last: float | None) -> None:
     if first is None or last is None or not last < first:
-        raise Stop(
-            f"The rehearsal of {name} did not learn: the validation loss went from {first} to {last}.",
-            "Check the data, and the stage's log.",
-        )
+        raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.parts.pretrain.architecture import AFTER, FP8_STAGES, curriculum, trained_names, warmup_steps
+from runner.parts.pretrain.stages import packed_blocks
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import listed, longest_job_name
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -35,25 +34,15 @@ IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}
 def shape(recipe: Recipe) -> Iterator[Problem]:
     model, tokenizer = recipe.model, recipe.tokenizer
     if model.hidden_size % model.attention_heads:
-        message = f"`hidden_size` {model.hidden_size:,} cannot be divided by {model.attention_heads} heads."
-        hint = "Choose a count that divides it."
-        yield recipe.problem("model.attention_heads", message, hint)
+        yield recipe.problem("model.attention_heads", *worded("pretrain.width-not-divided", model=model))
     elif model.hidden_size // model.attention_heads % 2:
-        message = f"Heads have an odd size, {model.hidden_size // model.attention_heads}, but rotary positions rotate pairs of numbers."
-        hint = "Choose a count that makes their size even; 64 and 128 are usual, and fastest."
-        yield recipe.problem("model.attention_heads", message, hint)
+        said = worded("pretrain.odd-heads", size=model.hidden_size // model.attention_heads)
+        yield recipe.problem("model.attention_heads", *said)
     if model.attention_heads % model.key_value_heads:
-        message = (
-            f"{model.attention_heads} attention heads cannot be divided by {model.key_value_heads} key and value heads."
-        )
-        hint = "Choose a count that divides `attention_heads`."
-        yield recipe.problem("model.key_value_heads", message, hint)
+        yield recipe.problem("model.key_value_heads", *worded("pretrain.groups-not-equal", model=model))
     if not tokenizer.base and tokenizer.vocabulary > model.vocabulary:
-        message = (
-            f"The tokenizer has {tokenizer.vocabulary:,} entries, but the embedding has {model.vocabulary:,} rows."
-        )
-        hint = "Lower `tokenizer.vocabulary`, or raise `model.vocabulary`."
-        yield recipe.problem("tokenizer.vocabulary", message, hint)
+        said = worded("pretrain.vocabulary-too-large", tokenizer=tokenizer, model=model)
+        yield recipe.problem("tokenizer.vocabulary", *said)
 
 
 def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -69,76 +58,60 @@ def order(recipe: Recipe) -> Iterator[Problem]:
     for index, (before, part) in enumerate(pairwise(parts), 1):
         for setting in ("sequence_len", "until"):
             if part[setting] <= before[setting]:
-                message = (
-                    f"`{setting}` is {part[setting]:g} here and {before[setting]:g} in the line before; both must rise."
-                )
-                hint = "Put the lines in rising order."
-                yield recipe.problem(("pretrain", "curriculum", index, setting), message, hint)
+                said = worded("pretrain.lengths-must-rise", setting=setting, now=part[setting], before=before[setting])
+                yield recipe.problem(("pretrain", "curriculum", index, setting), *said)
     if parts[-1].until != 1:
-        message = f"The last context length ends at {parts[-1].until:g} of the steps, so the rest would not be trained."
-        hint = "Let the last one end at 1.0."
-        yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), message, hint)
+        said = worded("pretrain.curriculum-ends-early", until=parts[-1].until)
+        yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *said)
     ends = [round(part.until * pretrain.steps) for part in parts]
     if any(end <= start for start, end in pairwise([0, *ends])):
-        message = f"{pretrain.steps:,} steps are too few for {len(parts)} context lengths."
-        yield recipe.problem("pretrain.steps", message, "Raise `steps`.")
+        yield recipe.problem("pretrain.steps", *worded("pretrain.too-few-steps", pretrain=pretrain, lengths=len(parts)))
 
 
 def schedule(recipe: Recipe) -> Iterator[Problem]:
     pretrain = recipe.pretrain
     if pretrain.min_learning_rate > pretrain.learning_rate:
-        message = (
-            f"`min_learning_rate` {pretrain.min_learning_rate:g} is above `learning_rate` {pretrain.learning_rate:g}."
-        )
-        yield recipe.problem("pretrain.min_learning_rate", message, "Lower it.")
+        yield recipe.problem("pretrain.min_learning_rate", *worded("pretrain.minimum-above-rate", pretrain=pretrain))
     if (warmup := warmup_steps(recipe)) >= pretrain.steps:
-        message = f"The warmup of {warmup:,} steps leaves nothing of {pretrain.steps:,} steps."
-        yield recipe.problem(
-            ("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"), message, "Lower it."
-        )
+        said = worded("pretrain.warmup-too-long", warmup=warmup, pretrain=pretrain)
+        yield recipe.problem(("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"), *said)
 
 
 def context(recipe: Recipe) -> Iterator[Problem]:
     most = recipe.model.context
     for index, part in enumerate(recipe.pretrain.curriculum):
         if part.sequence_len > most:
-            message = f"Blocks of {part.sequence_len:,} tokens are longer than the model's context of {most:,}."
-            hint = "Raise `model.context`, or shorten the blocks."
-            yield recipe.problem(("pretrain", "curriculum", index, "sequence_len"), message, hint)
+            said = worded("pretrain.blocks-beyond-context", part=part, most=most)
+            yield recipe.problem(("pretrain", "curriculum", index, "sequence_len"), *said)
     for stage in AFTER:
         section = recipe.settings.get(stage)
         if section and section.sequence_len > most:
-            message = f"The model reads at most {most:,} tokens, but `sequence_len` is {section.sequence_len:,}."
-            hint = f"Write at most {most}."
-            yield recipe.problem((stage, "sequence_len"), message, hint)
+            said = worded("pretrain.rows-beyond-context", most=most, section=section)
+            yield recipe.problem((stage, "sequence_len"), *said)
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
     data, pretrain = recipe.data, recipe.pretrain
     if data.min_words > data.max_words:
-        message = f"No document has at least {data.min_words:,} and at most {data.max_words:,} words."
-        hint = "Lower `min_words`, or raise `max_words`."
-        yield recipe.problem("data.min_words", message, hint)
+        yield recipe.problem("data.min_words", *worded("pretrain.no-such-documents", data=data))
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
-        message = f"{pretrain.steps:,} steps read {tokens:,} tokens, but {limit:,} documents have about {limit * 1000:,}. Each would be read about {tokens // (limit * 1000):,} times."
-        hint = "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual."
-        yield recipe.note("data.limit", message, hint)
+        has = limit * 1000
+        said = worded(
+            "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
+        )
+        yield recipe.note("data.limit", *said)
 
 
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
-        message = f"`vocabulary` has no effect with `base`: the tokenizer `{recipe.tokenizer.base}` has its own."
-        hint = "Delete one of the two lines."
-        yield recipe.note("tokenizer.vocabulary", message, hint)
+        yield recipe.note("tokenizer.vocabulary", *worded("pretrain.vocabulary-without-effect", recipe=recipe))
 
 
 def packed_words(recipe: Recipe) -> Iterator[Problem]:
     if recipe.data.packed and not recipe.tokenizer.base:
-        message = "Packed files contain token numbers, but the recipe does not name their tokenizer."
-        hint = "Name the tokenizer of these files under `tokenizer.base`."
-        yield recipe.problem("data.packed", message, hint)
+        yield recipe.problem("data.packed", *worded("pretrain.packed-without-tokenizer"))
 
 
 def packed_files(recipe: Recipe) -> Iterator[Problem]:
@@ -152,30 +125,15 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
     }
     missing = [file.name for file in expected if not file.is_file()]
     if missing:
-        message = f"`{folder}` lacks {listed(missing)}."
-        hint = "Check the path; it is relative to the recipe's folder. Every context length needs both files."
-        yield recipe.problem("data.packed", message, hint)
+        said = worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
+        yield recipe.problem("data.packed", *said)
     for file, length in expected.items():
-        if file.is_file() and (wrong := _no_blocks(file, length)):
-            yield recipe.problem("data.packed", f"`{file}` {wrong}", "Write it with numpy.save, a block a row.")
-
-
-def _no_blocks(file: Path, length: int) -> str:
-    """What is wrong with a file of blocks, by its header alone; empty if nothing is. Importing NumPy would take longer
-    than the rest of a check."""
-    try:
-        with file.open("rb") as content:
-            start = content.read(8)
-            size = int.from_bytes(content.read(2 if start[6] == 1 else 4), "little")
-            header = ast.literal_eval(content.read(size).decode("latin1"))
-        kind, shape = header["descr"], tuple(header["shape"])
-    except (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError):
-        return "is not a NumPy array."
-    if not isinstance(kind, str) or kind[1:2] not in ("i", "u"):
-        return f"contains numbers of the type `{kind}`, but tokens are whole numbers."
-    if len(shape) != 2 or shape[1] != length or not shape[0]:
-        return f"has the shape {shape}, but must have (blocks, {length})."
-    return ""
+        if file.is_file():
+            try:
+                packed_blocks(file, length)
+            except Stop as stop:
+                message, _, remedy = stop.text.partition("\n")
+                yield recipe.problem("data.packed", message, remedy)
 
 
 def cleaning(recipe: Recipe) -> Iterator[Problem]:
@@ -184,23 +142,17 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
         return
     name = section.executor
     if missing := [setting for setting in NEEDS[name] if section.get(setting) is None]:
-        message = f"`executor: {name}` also needs {listed(missing)}."
-        hint = "Write them below it, or `executor: local`."
-        yield recipe.problem("data.cleaning.executor", message, hint)
+        said = worded("pretrain.executor-needs", name=name, missing=listed(missing))
+        yield recipe.problem("data.cleaning.executor", *said)
     # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
-            message = f"`{setting}` has no effect with `executor: {name}`."
-            hint = "Delete the line, or name the executor that it is for."
-            yield recipe.problem(("data", "cleaning", setting), message, hint, key=True)
+            said = worded("pretrain.not-of-executor", setting=setting, name=name)
+            yield recipe.problem(("data", "cleaning", setting), *said, key=True)
     if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
-        message = f"{section.tasks:,} tasks leave some of {section.pods:,} pods without work."
-        hint = f"Write at least {section.pods}, or delete the line."
-        yield recipe.problem("data.cleaning.tasks", message, hint)
+        yield recipe.problem("data.cleaning.tasks", *worded("pretrain.pods-without-work", section=section))
     if name == "pods" and "openshift" not in recipe.settings:
-        message = "Pods run on a cluster, but the recipe has no section `openshift`."
-        hint = "Write `executor: local`, or add the section."
-        yield recipe.problem("data.cleaning.executor", message, hint)
+        yield recipe.problem("data.cleaning.executor", *worded("pretrain.pods-without-cluster"))
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
@@ -211,9 +163,8 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
     longest = max((f"{name}-{stage}" for stage in ("data", "init", *trained_names(recipe))), key=len)
     most = longest_job_name(recipe.machines.nodes)
     if len(longest) > most:
-        message = f"The job `{longest}` of a stage would have a name of {len(longest)} characters, but the cluster allows {most}."
-        hint = f"Shorten `{name}`."
-        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
+        said = worded("pretrain.job-name-too-long", longest=longest, length=len(longest), most=most, name=name)
+        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), *said)
 
 
 RULES = (

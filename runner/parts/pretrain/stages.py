@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from runner.data.data_sets import DataSet, DataSets
@@ -11,6 +12,7 @@ from runner.parts.pretrain.architecture import parameters
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+from runner.tools.problem import Stop, worded
 
 # What ends a document, and a text that a model continues with.
 END_OF_TEXT = "<|endoftext|>"
@@ -144,3 +146,21 @@ class Cleaning:
     qos: str | None = None
     sbatch_args: Mapping[str, Any] = field(default_factory=dict)
     address: str | None = None
+
+
+def packed_blocks(file: Path, length: int) -> Any:
+    """The blocks in a packed file, mapped into memory. Raises Stop if it has none of this length."""
+    import numpy as np  # takes longer than the rest of a check
+
+    wrong = ""
+    try:
+        blocks = np.lib.format.open_memmap(file, mode="r")
+        if blocks.dtype.kind not in "iu":
+            wrong = f"contains numbers of the type `{blocks.dtype.str}`, but tokens are whole numbers."
+        elif blocks.ndim != 2 or blocks.shape[1] != length or not len(blocks):
+            wrong = f"has the shape {blocks.shape}, but must have (blocks, {length})."
+    except (OSError, ValueError):
+        wrong = "is not a NumPy array."
+    if wrong:
+        raise Stop(*worded("pretrain.no-blocks", file=file, wrong=wrong))
+    return blocks

@@ -14,9 +14,9 @@ from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import RenderedExample, blocks, rows, tokenizers
 from runner.data.data_sets import hash_64
-from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Tokenizer
+from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
 from runner.tools.files import replacing, replacing_folder
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
 
@@ -74,10 +74,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
         shutil.rmtree(folder, ignore_errors=True)
         tokenizer = tokenizers.train(texts, folder, None, catalog.chat_template("chatml"), chosen.vocabulary)
     if len(tokenizer) > chosen.most:
-        raise Stop(
-            f"The tokenizer has {len(tokenizer):,} entries, but the embedding has {chosen.most:,} rows.",
-            "Use a smaller tokenizer, or raise `model.vocabulary`.",
-        )
+        raise Stop(*worded("pretrain.tokenizer-too-large", entries=len(tokenizer), chosen=chosen))
     return tokenizer
 
 
@@ -89,10 +86,7 @@ def _taken(base: str, revision: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(base, **options)
     except (OSError, ValueError) as error:
-        raise Stop(
-            f"The tokenizer `{base}` cannot be loaded: {str(error).splitlines()[0]}",
-            "Check its name, your network and your access.",
-        ) from None
+        raise Stop(*worded("pretrain.no-tokenizer", base=base, reason=str(error).splitlines()[0])) from None
     missing = [token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()]
     tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
     tokenizer.eos_token, tokenizer.pad_token = template.end, END_OF_TEXT
@@ -124,11 +118,8 @@ def pack(
             counts = _write_blocks(file, blocks.tokenise(chosen, encode, end), length, dtype, most)
             report[f"{split}-{length}"] = counts.facts
             if not counts.blocks:
-                raise Stop(
-                    f"The {'validation' if split == 'validation' else 'training'} text of length {length:,} has "
-                    f"{counts.tokens:,} tokens, too few for one block.",
-                    "Add more text, raise `data.validation_share`, or shorten the blocks.",
-                )
+                side = "validation" if split == "validation" else "training"
+                raise Stop(*worded("pretrain.too-little-text", side=side, length=length, counts=counts))
     return report
 
 
@@ -171,21 +162,10 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
     for length in lengths:
         for split in ("train", "validation"):
             file = source / f"{split}-{length}.npy"
-            try:
-                array = np.load(file, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError):
-                raise Stop(f"`{file}` is not a NumPy array.", "Write it with numpy.save, a block a row.") from None
-            if array.ndim != 2 or array.shape[1] != length or not len(array) or array.dtype.kind not in "iu":
-                raise Stop(
-                    f"`{file}` has the shape {array.shape} of {array.dtype}, but must contain whole numbers in the shape (blocks, {length}).",
-                    "Write one block a row.",
-                )
+            array = packed_blocks(file, length)
             highest = max(int(array[start : start + 65536].max()) for start in range(0, len(array), 65536))
             if highest >= len(tokenizer):
-                raise Stop(
-                    f"`{file}` contains the token {highest:,}, but the tokenizer has {len(tokenizer):,} entries.",
-                    "Name the tokenizer of this file under `tokenizer.base`.",
-                )
+                raise Stop(*worded("pretrain.unknown-token", file=file, highest=highest, entries=len(tokenizer)))
             out.mkdir(parents=True, exist_ok=True)
             link = out / file.name
             link.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from runner.run.launch import TRAIN, WITHOUT_GPU, engine_environment, follow
 from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
 from runner.trainer.records import Proof
 
@@ -62,10 +62,7 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
         named = common.tokenizer(recipe, place)
         revision = None if Path(named.base).is_dir() else named.revision
         if tokenizers.load(named.base, revision, named.trust_remote_code) is None:
-            raise Stop(
-                f"The tokenizer of `{named.base}` is not available, so there are no tokens to show.",
-                "Check the network and your access. Or run `recipe rehearse`, which shows these rows with the tokens of a tiny model.",
-            )
+            raise Stop(*worded("proof.no-tokenizer", named=named))
     for stage in trained:
         say(f"{stage.name}: what is trained")
         folder = Path(common.proof_dir(place), stage.folder)
@@ -128,7 +125,7 @@ def _held(proof: Proof) -> Iterator[str]:
         yield "no validation row is a training row"
         return
     else:
-        yield f"in {of} every answer starts where the model will start to answer, and is trained to its end"
+        yield f"in {of} every answer starts where the model will answer, and is trained to its end"
     yield (
         f"in {proof.batches} batches no padding is trained"
         if proof.padding

@@ -269,10 +269,8 @@ def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], f
             kept = labels[line][begin + token]
             # The first token has no context, so no loss contains it.
             if kept != label and not (token == 0 and kept == UNTRAINED):
-                lost = kept == UNTRAINED and number in ends
-                faults.add(
-                    "end_not_trained" if lost else "labels_changed", "the engine's collator has removed its label"
-                )
+                fault = "end_not_trained" if kept == UNTRAINED and number in ends else "labels_changed"
+                faults.add(fault, "the engine's collator has removed its label")
             labels[line][begin + token] = None
     padding = [label for line in labels for label in line if label is not None]
     if trained := sum(label != UNTRAINED for label in padding):

@@ -1,22 +1,26 @@
-"""`recipe report` writes a page about a run; `recipe why` explains why one ended."""
+"""`recipe report` writes a page about a run, `recipe runs` compares several, and `recipe why` explains why one ended."""
 
+import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 
 from runner import parts
 from runner.catalog import troubles
-from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
+from runner.commands import show
+from runner.commands.options import complete_recipe, end, listing_option, open_recipe, say, set_option, table
 from runner.parts.report import facts, page, sentences
+from runner.recipe.document import differing
 from runner.recipe.reading import read
 from runner.run.run_folder import RunFolder, find
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import PAGE, RUN
 
 # Bytes at the end of a log that are searched for a reason: more than the traces of eight processes.
@@ -47,6 +51,74 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     shown = os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file)
     say(shown)
     end(f"The page is {shown}. Open it in a browser, or send it.", "chat", recipe, "--page")
+
+
+# The columns of `recipe runs`. The settings that differ follow.
+COLUMNS = ("folder", "recipe", "kind", "status", "changed", "loss", "gpu hours", "gates")
+NONE = "-"
+
+
+@click.command()
+@click.option(
+    "--recipe",
+    "name",
+    metavar="NAME",
+    help="Show only runs of this recipe, and of NAME-1 and so on, with the settings that differ.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["changed", "loss", "gpu hours"]),
+    default="changed",
+    show_default=True,
+    help="Which comes first: the latest, the one with the lowest validation loss, or with the fewest GPU hours.",
+)
+@click.option("--page", "paged", is_flag=True, help=f"Create a page with these runs side by side, runs/{PAGE}.")
+@listing_option
+def runs(name: str | None, sort: str, paged: bool, style: str) -> None:
+    """Compare the runs below `runs/` here: state, validation loss, GPU hours, gates, and the settings that differ.
+
+    Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among them.
+    """
+    rows = [row for row in map(_result, show.runs()) if not name or f"{row['recipe']}-".startswith(f"{name}-")]
+    if not rows:
+        of = f" of a recipe `{name}`" if name else ""
+        raise Stop(f"There are no runs{of} below this folder.", "`recipe run` and `recipe rehearse` make them.")
+    if sort != "changed":
+        rows.sort(key=lambda row: math.inf if row[sort] is None else row[sort])
+    alike = name or len({row["recipe"] for row in rows}) == 1
+    tried = differing((row["settings"] for row in rows), "") if alike else []
+    if style == "json":
+        say(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        cells = [[*(_cell(row[column]) for column in COLUMNS)] for row in rows]
+        titles = [*map(str.upper, COLUMNS), *(setting for setting, _ in tried)]
+        table([titles, *([*one, *(values[index] for _, values in tried)] for index, one in enumerate(cells))])
+    if paged:
+        folders = [RunFolder.at(Path(row["folder"]).absolute()) for row in rows if row["settings"]]
+        write_text(Path("runs") / PAGE, page.of_runs(*folders))
+    what = f"The page about {len(rows)} runs is runs/{PAGE}." if paged else f"{len(rows)} runs are here."
+    end(what, "report", rows[0]["folder"])
+
+
+def _result(row: dict[str, Any]) -> dict[str, Any]:
+    """A run's row in the list, with its results, and its settings by their dotted names; without them if it has no plan."""
+    try:
+        run = facts.of(RunFolder.at(Path(row["folder"]).absolute()))
+    except Stop:
+        return {**row, "loss": None, "gpu hours": None, "gates": "", "settings": {}}
+    done = [stage.summary for stage in run.trained if stage.summary]
+    gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
+    return {
+        **row,
+        "loss": done[-1].best_validation_loss if done else None,
+        "gpu hours": sum(gpus) if gpus else None,
+        "gates": "" if not run.gated else "open" if all(stage.open for stage in run.gated) else "closed",
+        "settings": {name: value for name, value in page.flat(run.planned.settings).items() if name not in page.OWN},
+    }
+
+
+def _cell(value: Any) -> str:
+    return NONE if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @click.command()
@@ -113,10 +185,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
     folder has no log."""
     logs = sorted(folder.rglob("*.log"))
     if not logs:
-        raise Stop(
-            f"`{folder}` is not a run folder, and contains no log.",
-            "Name a recipe, a run folder, or a file with a log.",
-        )
+        raise Stop(*worded("report.no-log", folder=folder))
     yield from _of_text("\n".join(facts.end_of(log, MOST) for log in logs))
 
 

@@ -1,5 +1,4 @@
-"""Page: facts of one run, or of several beside each other, as one HTML file that needs nothing else; and where a run's
-recipe comes from."""
+"""Page: facts of one run, or of several beside each other, as one HTML file; and where a run's recipe comes from."""
 
 import base64
 import hashlib
@@ -58,8 +57,8 @@ def render(runs: Sequence[RunFacts]) -> str:
     return shelf.get_template("page.html.jinja").render(facts)
 
 
-def of_run(run: RunFolder) -> str:
-    return render([of(run)])
+def of_runs(*runs: RunFolder) -> str:
+    return render([of(run) for run in runs])
 
 
 def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
@@ -115,8 +114,7 @@ def missing() -> str:
 
 
 def leave(run: RunFolder, tell: Tell) -> None:
-    """Writes the page of a run that has begun into its folder, and reports its path or why there is none. A page never
-    makes a run fail."""
+    """Writes the page of a run into its folder, and reports its path or why there is none. It never makes a run fail."""
     if install := missing():
         tell(f"The run has no result page: {install}")
         return
@@ -145,7 +143,7 @@ def at_the_end(run: RunFolder, tell: Tell) -> Iterator[None]:
 
 
 # Different in every copy, without effect on training.
-_OWN = ("name", "description")
+OWN = ("name", "description")
 
 
 def provenance(recipe: Recipe) -> Mapping[str, Any]:
@@ -186,7 +184,7 @@ def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
             other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
             continue  # an edited starter
-        rows = [(name, values) for name, values in differing([other, own], "") if name not in _OWN]
+        rows = [(name, values) for name, values in differing([other, own], "") if name not in OWN]
         if best is None or len(rows) < len(best[1]):
             best = name, rows
     if best is None:

@@ -7,7 +7,7 @@ from runner.parts.evaluate import gates
 from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
-from runner.tools.own_words import pieces
+from runner.tools.text import pieces
 
 
 def first(run: RunFacts) -> tuple[str, ...]:

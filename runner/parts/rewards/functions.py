@@ -1,8 +1,9 @@
 """Rewards in the training process. Axolotl names each as a function of this module, which makes it from the rules in
-its config."""
+its config. Before the first step they are tried: whether each sees the prompt, the answer and the reference answer of a
+row, and whether they tell right answers from wrong ones."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from transformers import TrainerCallback
 
 from runner.parts.rewards import scoring
 from runner.tools.files import read_json, write_json
+from runner.tools.problem import worded
 from runner.tools.run_files import SAMPLES
 from runner.trainer.plugin import run_settings
+from runner.trainer.records import evenly
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog
 from runner.trainer.telemetry import History
@@ -80,9 +83,8 @@ class Samples(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         steps = self.history.steps
         if len(steps) == MOST_ALIKE and all(entry.get("alike") == 1 for entry in steps):
-            Watchdog(self.settings).stop(
-                f"In the first {state.global_step:,} steps all answers to a prompt had equal rewards ({steps[-1]['reward']:g} on average at the end), so nothing was learned. See `{SAMPLES}`. Rewards must be within reach: take easier prompts, a better model, or a reward for a part of the way. `generations` and `temperature` make answers differ more."
-            )
+            said = worded("rewards.all-alike", state=state, last=steps[-1]["reward"], file=SAMPLES)
+            Watchdog(self.settings).stop(*said)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and (now := samples(state.global_step, self.rules)):
@@ -92,3 +94,65 @@ class Samples(TrainerCallback):
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
     return [Samples(settings, history)] if settings.rewards else []
+
+
+ROWS = 10
+
+
+def tried(trainer: Any, settings: RunSettings) -> tuple[list[str], list[tuple[str, str]]]:
+    """What the rewards gave, in words; and faults, each with its kind and an example."""
+    rows = [dict(row) for row in evenly(trainer.train_dataset, ROWS)]
+    if not settings.rewards or not rows:
+        return [], []
+    faults = list(_seen(trainer, rows, list(settings.rewards)))
+    place = next((rule["within"] for rule in settings.rewards.values() if rule.get("within")), None)
+    right = [scoring.placed(row["answer"], place) for row in rows]
+    candidates = {
+        "reference answers": right,
+        "reference answers of another row": [*right[1:], right[0]],
+        "empty answers": [""] * len(rows),
+    }
+    said, totals = [], set[float]()
+    for name, answers in candidates.items():
+        texts = [(row["full-question"], answer, row["answer"]) for row, answer in zip(rows, answers, strict=True)]
+        each = [{one: score(*given) for one, score in scores().items()} for given in texts]
+        rewards = [scoring.total(settings.rewards, scores) for scores in each]
+        means = ", ".join(f"{one} {sum(scores[one] for scores in each) / len(each):.2f}" for one in settings.rewards)
+        above = sum(reward > 0 for reward in rewards)
+        said.append(f"{above} of {len(rows)} {name} have a reward above 0 (mean scores: {means})")
+        totals |= {round(reward, 9) for reward in rewards}
+    if len(totals) == 1:
+        said.append("all of them are equal: from such answers nothing would be learned, so compare them with `rewards`")
+    return said, faults
+
+
+def _seen(trainer: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Lets the trainer score answers that are known, as it scores the model's own, and compares what each reward saw."""
+    words = trainer.processing_class
+    written = [words(row["answer"], add_special_tokens=False)["input_ids"] for row in rows]
+    right = [
+        (row["full-question"], words.decode(ids, skip_special_tokens=True), row["answer"])
+        for row, ids in zip(rows, written, strict=True)
+    ]
+    generate, trainer._generate_single_turn = (
+        trainer._generate_single_turn,
+        lambda *asked: (
+            [[*ids, words.eos_token_id] for ids in written],
+            None,
+        ),
+    )
+    tokens = trainer.state.num_input_tokens_seen
+    try:
+        prompts = [row["prompt"] for row in rows]
+        _, ids, _, completions, *_ = trainer._generate(prompts)
+        trainer._calculate_rewards(rows, prompts, completions, ids)
+    finally:
+        trainer._generate_single_turn = generate
+        trainer.state.num_input_tokens_seen = tokens
+        for metrics in trainer._metrics.values():
+            metrics.clear()
+    for name in names:
+        for (seen, _), wished in zip(last[name], right, strict=True):
+            if seen != wished:
+                yield "reward_sees_other", f"`{name}` saw {seen}, but the row has {wished}"
+    last.clear()

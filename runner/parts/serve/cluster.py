@@ -55,9 +55,7 @@ def start(
     known = f"`{server.name}`" + (f" and `{server.base_name}`" if server.base_name else "")
 
     def connected(local: int) -> None:
-        tell(
-            f"The server answers at http://{HOST}:{local}/v1, with the model name {known}. ^C ends the connection; the server continues."
-        )
+        tell(worded("serve.answers-at", host=HOST, local=local, known=known)[0])
         tell("`recipe serve RECIPE --stop` removes it.")
 
     def answering() -> str:
@@ -169,9 +167,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                 if going(there):
                     raise Stop(*worded("serve.being-deleted", service=SERVICE, meta=meta))
                 if not _same(there, service):
-                    raise Stop(
-                        f"{SERVICE} `{meta['name']}` was changed meanwhile, and now serves another version of the recipe. {Owner.of(there)}"
-                    )
+                    raise Stop(*worded("serve.changed-meanwhile", service=SERVICE, meta=meta, owner=Owner.of(there)))
                 state = look(cluster, there)
                 if state.ready:
                     return state.ready
@@ -287,11 +283,7 @@ def _refused(server: ServerState) -> Iterator[str]:
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
         space = server.service["metadata"]["namespace"]
-        yield (
-            f"The platform does not have the serving runtime `{runtime}`: {said or reason}. To create it in `{space}`: "
-            f"`oc process -n redhat-ods-applications {runtime}-template | oc apply -n {space} -f -`. Or write another "
-            "`serve.runtime`, or a `serve.image`."
-        )
+        yield worded("serve.no-runtime", runtime=runtime, why=said or reason, space=space)[0]
     elif reason and not server.pods:
         yield f"KServe does not start it: {said or reason}."
     if server.pods:
@@ -316,18 +308,14 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
 
 def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     serves = entry["name"] == kserve.CONTAINER
-    remedy = (
-        "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin."
-        if serves
-        else "If the model is there, correct `serve.model`; otherwise ask the cluster's admin."
-    )
-    yield from diagnose.unfetched(pod, entry, where, remedy)
+    of_image, of_model = worded("serve.not-fetched")
+    yield from diagnose.unfetched(pod, entry, where, of_image if serves else of_model)
     yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` generates what it needs.")
     again = diagnose.again(entry)
     for ended in diagnose.ends(entry):
         if serves and ended.get("reason") == "OOMKilled":
             limit = diagnose.limit_of(pod, (kserve.CONTAINER,))
-            yield f"{where} used up its main memory{again}. Its limit was {limit}, which follows from `machines.memory`. Use machines with more."
+            yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]
         else:
             who = where if serves else f"{where}: `{entry['name']}`"
             why = _meaning(server, pod) if serves else ended.get("message", "")

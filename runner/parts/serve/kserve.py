@@ -14,7 +14,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
 from runner.tools.text import from_template, yaml_text
 from runner.tools.vllm import SERVER
@@ -45,12 +45,9 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
     """The plan on the cluster, the server of its trained model, and its needs, None if the model is unknown. It reads
     only recipe and catalog. Raises Stop if the recipe lacks a section, or its model is on no claim."""
     if "serve" not in recipe.settings:
-        raise Stop(
-            f"The recipe `{recipe.name}` has no section `serve`.",
-            "Write `serve: {}`, or more settings: `context`, `concurrency`."
-            if recipe.settings.knows("serve")
-            else "Recipes of this scenario train no language model, so they cannot have this section.",
-        )
+        if recipe.settings.knows("serve"):
+            raise Stop(*worded("serve.no-section", recipe=recipe))
+        raise Stop(*worded("serve.cannot-have-section", recipe=recipe))
     plan = planned(recipe, NAME)
     return plan, *serving.server_of(recipe, plan)
 

@@ -250,11 +250,9 @@ class Served:
         """How the original or the trained model is asked. Raises Stop if the server does not have it."""
         chat = self.before if base else self.after
         if not chat.model:
-            raise Stop(
-                f"The server at {self.url} has no {'original' if base else 'trained'} model of this recipe. "
-                f"It has {names.listed(self.listed) or 'none'}.",
-                f"`recipe serve` names them {names.listed(names.served(self.name))}.",
-            )
+            which, there = "original" if base else "trained", names.listed(self.listed) or "none"
+            called = names.listed(names.served(self.name))
+            raise Stop(*worded("serve.lacks-model", url=self.url, which=which, there=there, called=called))
         return chat
 
     def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
@@ -317,10 +315,8 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     base, trained = names.served(recipe.name)
     # A server with one model may give it any name.
     known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
-    how = {
-        name: demo.get(name) for name in ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
-    }
-    after = Chat(known, None, "", **how)
+    how = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    after = Chat(known, None, "", **{name: demo.get(name) for name in how})
     return Served(recipe.name, url, listed, replace(after, model=base if base in listed else ""), after)
 
 

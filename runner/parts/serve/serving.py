@@ -288,12 +288,8 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
     if needs and needs.fits is False and needs.budget is not None:
         have, need = units.gib(needs.budget), units.gib(needs.total)
         each = f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU"
-        message = f"The server needs {need} on {each}, but may use {have}: {server.concurrency} requests of {server.context:,} tokens do not fit at a time."
-        remedy = (
-            f"Write `concurrency: {needs.requests}`, which fits, a shorter `context`, or more `gpus`."
-            if needs.requests
-            else "Not even one request fits: write a shorter `context`, more `gpus`, or use a GPU with more memory."
-        )
+        message, fewer = worded("serve.too-many-requests", server=server, needs=needs, each=each, have=have, need=need)
+        remedy = fewer if needs.requests else worded("serve.not-one-request")[0]
         found.append(recipe.problem("serve.concurrency", message, remedy))
     if needs and server.gpus > (most := max(recipe.gpu_counts)):
         found.append(recipe.note("serve.gpus", *worded("serve.too-few-gpus", server=server, most=most)))
@@ -317,12 +313,12 @@ def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     facts = recipe.model_facts
     if not facts or not section.gpus:
         return
-    heads, groups, count = facts.num_attention_heads, facts.num_key_value_heads, section.gpus
     able = splits(facts, range(1, 17))
-    if count not in able:
-        message = f"The model has {heads} attention heads and {groups} of keys and values, which cannot be divided among {count} GPUs."
-        hint = f"Write {listed(map(str, able), 'or')}."
-        yield recipe.problem("serve.gpus", message, hint)
+    if section.gpus not in able:
+        counts = listed(map(str, able), "or")
+        yield recipe.problem(
+            "serve.gpus", *worded("serve.indivisible-heads", facts=facts, section=section, counts=counts)
+        )
 
 
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:

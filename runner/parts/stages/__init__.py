@@ -1,8 +1,1 @@
-"""Scenario stages: a list of trainings, each of the model of the one before."""
-
-from runner.parts import Part
-
-PART = Part(
-    package=__name__,
-    scenarios={"stages": ""},
-)
+"""Scenario stages: a list of trainings. Each starts from the model of the one before."""

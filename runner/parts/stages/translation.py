@@ -1,19 +1,24 @@
-"""Scenario stages: trainings one after the other, each translated as a recipe of its own in folders of its own."""
+"""Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its own, in folders of its
+own; a rehearsal starts each from the twin that the stage before has trained."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from runner import scenarios
+from runner.data.report import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.plan import Place, Plan, Stage
+from runner.recipe.overrides import Override, of_each
 from runner.recipe.recipe import CONVERSATIONS, Recipe
-from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES, names_base, starts
+from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, starts
 from runner.scenarios.language import translation as language
-from runner.scenarios.shared import common
-from runner.tools.problem import Problem
+from runner.scenarios.shared import common, rehearsal
+from runner.tools.problem import Problem, Stop, worded
+from runner.trainer.records import Summary
 
 # What the config of the data stage has beside the rows of each stage, and the names of the other stages' folders.
 TAKEN = ("data", "model", "models", "work", "out", "twins", "proofs", "config", "logs", "scratch", "evaluation")
@@ -120,19 +125,15 @@ def names(recipe: Recipe) -> Iterator[Problem]:
     taken = (*TAKEN, *OF_TEXT) if recipe.stages[0]["technique"] == PRETRAIN else TAKEN
     for index, name in enumerate(written):
         if name in taken:
-            message = f"A stage cannot be called `{name}`, because that is the name of a folder of every run."
-            yield recipe.problem(("stages", index, "name"), message, "Choose another name, such as `sft`.")
+            yield recipe.problem(("stages", index, "name"), *worded("stages.name-taken", name=name))
         elif name in written[:index]:
-            message = f"Two stages are called `{name}`, and each needs a folder of its own."
-            yield recipe.problem(("stages", index, "name"), message, "Rename one of them.")
+            yield recipe.problem(("stages", index, "name"), *worded("stages.name-twice", name=name))
 
 
 def pretraining_first(recipe: Recipe) -> Iterator[Problem]:
     for index, stage in enumerate(recipe.stages):
         if index and stage["technique"] == PRETRAIN:
-            message = "Pretraining makes a new model, so it can only be the first stage."
-            hint = "Move this stage to the beginning, or delete the ones before it."
-            yield recipe.problem(("stages", index, "technique"), message, hint)
+            yield recipe.problem(("stages", index, "technique"), *worded("stages.pretraining-first"))
 
 
 def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -140,9 +141,62 @@ def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
     for index, (stage, one) in enumerate(zip(recipe.stages, recipe.stage_recipes.values(), strict=False)):
         talks = PRETRAIN not in one.settings and one.rows == CONVERSATIONS
         if stage.get(EARLIER_ROWS) and not (talks and there):
-            message = "Rows can be drawn only from conversations of a stage before, and only beside conversations."
-            yield recipe.problem((STAGES, index, EARLIER_ROWS), message, "Delete the line.", key=True)
+            yield recipe.problem((STAGES, index, EARLIER_ROWS), *worded("stages.no-earlier-rows"), key=True)
         there = there or talks
 
 
 RULES = (names, pretraining_first, earlier_rows)
+
+
+def before_data(recipe: Recipe, data: str | None) -> list[Override]:
+    if data:
+        raise Stop(*worded("stages.rows-of-several"))
+    return of_each(recipe, lambda name, one: scenarios.rehearsal(one.scenario).before_data(one, None))
+
+
+def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
+    twins = _twins(recipe, folder)
+
+    def of(name: str, one: Recipe) -> list[Override]:
+        if PRETRAIN in one.settings:
+            return []
+        own = PreparedRows.read(folder / "data" / name)
+        assert own, name
+        changes = rehearsal.substituted(one, own, twins.get(name, folder))
+        return [
+            change for change in changes if name in twins or change.path[0] != "model" or change.path[1] not in BASE
+        ]
+
+    return of_each(recipe, of)
+
+
+def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
+    """The folder of the twin of each base model, by the stage that starts from it."""
+    found = {}
+    for index, (name, one) in enumerate(recipe.stage_recipes.items()):
+        if PRETRAIN not in one.settings and starts(recipe.document, index):
+            found[name] = folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
+    return found
+
+
+def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
+    """Each twin has the layers of that of its stages which trains most, and the tokens of the first."""
+    twins, trained = _twins(recipe, folder), dict[str, list[Recipe]]()
+    for name, one in recipe.stage_recipes.items():
+        trained.setdefault(name if name in twins else next(reversed(trained), ""), []).append(one)
+    made = {name: rehearsal.twin_of(max(trained[name], key=rehearsal.layers), twins[name]) for name in twins}
+    return {"twins": made, "sample_rows": rehearsal.MAX_ROWS}
+
+
+def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
+    first = next(iter(original.stage_recipes.values()))
+    return rehearsal.shown(first, made, rows)
+
+
+def judge(plan: Plan, summaries: list[Summary]) -> None:
+    """As each stage alone; a context length need not learn as much as a whole training."""
+    tokens = plan.facts.get("tokens", {})
+    pretrained = [summary for summary in summaries if summary.stage in tokens]
+    if pretrained:
+        scenarios.rehearsal("pipeline").judge(plan, pretrained)
+    rehearsal.judge(plan, [summary for summary in summaries if summary not in pretrained])

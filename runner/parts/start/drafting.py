@@ -33,8 +33,8 @@ from runner.recipe.document import Document, leaves
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
@@ -121,9 +121,8 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
     if known and not all(columns):
         if not own or len(known) < 3:
-            raise Stop(
-                *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
-            )
+            there = listed(known.values())
+            raise Stop(*worded("start.no-preferences", name=name, values=there, better=BETTER, worse=WORSE))
         columns = [column for column in known.values() if f"[{column}]" not in own]
     rest = (f"[{column}]" for column in columns if column)
     named = [template or next(rest, "") for template in own or ("", "", "")]
@@ -238,11 +237,7 @@ class Answers:
             has = f"only the column {listed(self.columns)}" if known else "no column"
             raise Stop(*worded("start.one-column", data=self.data, has=has))
         if {BETTER, WORSE} <= set(known):
-            raise Stop(
-                f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
-                f"avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
-                "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
-            )
+            raise Stop(*worded("start.are-preferences", data=self.data, better=known[BETTER], worse=known[WORSE]))
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
         question, answer = guess(self.columns)
@@ -319,16 +314,8 @@ class Answers:
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}
         if self.starts("data.songs"):
             return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
-        return (
-            said
-            | gone
-            | {
-                "data.songs": (
-                    drawn,
-                    "some are drawn" if on_hub(self.data) else "the number of songs; here all of them",
-                )
-            }
-        )
+        why = "some are drawn" if on_hub(self.data) else "the number of songs; here all of them"
+        return said | gone | {"data.songs": (drawn, why)}
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
         """The files of a pipeline's later stages. Raises Stop if their columns are others."""
@@ -381,6 +368,8 @@ def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
 STEPS = 100
 # The number of questions for the model before and after training.
 QUESTIONS = 3
+# What a person has chosen, and no change to fit a GPU may replace.
+CHOSEN = ("machines.", "model.base.")
 
 
 @dataclass(frozen=True)
@@ -609,17 +598,11 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
     planned = again(*_memory(planned))
     if not _fits(planned):
         # An offer must leave the model and its machines unchanged.
-        found = next(
-            (
-                offer
-                for offer in recipe_offers.of(planned)
-                if not any(change.path[0] == "machines" or change.setting == "model.base" for change in offer.changes)
-            ),
-            None,
-        )
-        if found is None:
+        offered = (offer.changes for offer in recipe_offers.of(planned))
+        kept = (one for one in offered if not any(f"{each.setting}.".startswith(CHOSEN) for each in one))
+        if (found := next(kept, None)) is None:
             raise Stop(*worded("start.nothing-fits", answers=answers))
-        planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
+        planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found))
     if answers.of.keeps:
         return changes
     planned = again(*_batch(planned, answers.way.least))
@@ -673,8 +656,7 @@ def write(made: Draft, origin: Path) -> list[Path]:
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
         if made.errors:
-            hint = "Give the settings above other values with `--set`, for example `--set 'data.question=[Question]'`."
-            raise Stop([*made.errors, Problem(str(made.target), 0, 0, "This file was not written.", hint)])
+            raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
     Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
@@ -728,10 +710,8 @@ def minimal_starter(source: str) -> Path:
     """The minimal starter of a starter's scenario: one with the same data, else the one with the scenario's name."""
     if source not in packaged.named():
         starter(source)
-        raise Stop(
-            f"`--minimal` needs a starter recipe, but `{source}` is a file.",
-            f"Name one: {listed(path.stem for path in packaged.starters())}.",
-        )
+        starters = listed(path.stem for path in packaged.starters())
+        raise Stop(*worded("start.minimal-of-file", source=source, starters=starters))
     wanted = read(packaged.named()[source])
     scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))
     fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]

@@ -4,21 +4,20 @@
 et al. 2023, arXiv 2305.14314); `last-layers` the last transformer layers; `full` and `causal-lm` every weight."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from runner import catalog
 from runner.catalog import Model
 from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Prompts, Songs
-from runner.data.data_sets import DataSets
+from runner.data.data_sets import DataSets, PlainText, TextSet
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
-from runner.tools.names import listed
+from runner.tools.names import listed, setting
 from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def training(recipe: Recipe, place: Place) -> Stage:
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
-    validates, is_text = text.validates(recipe), recipe.rows == TEXT
+    held_out, is_text = validates(recipe), recipe.rows == TEXT
     how: EngineConfig = {}
     if recipe.rows == PROMPTS:
         how = dict(axolotl.own_answers(recipe))
@@ -71,10 +70,10 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **axolotl.fused(recipe, place),
         **fast,
         **({} if is_text else axolotl.template(recipe)),
-        **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), validates),
+        **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), held_out),
         "dataset_prepared_path": place.tokenised_dir,
         **how,
-        **axolotl.training(recipe, place, validates),
+        **axolotl.training(recipe, place, held_out),
     }
     if how.get("rl") == "simpo" and "warmup_ratio" in config:
         # Axolotl 0.19.0 refuses it here, although its trainer has it.
@@ -88,7 +87,7 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
     """What must be prepared."""
     own = {"sequence_len": recipe.model.sequence_len, "tokenizer": common.tokenizer(recipe, place)}
     if recipe.rows == TEXT:
-        return text.plain_text(recipe, place, **own)
+        return plain_text(recipe, place, **own)
     if recipe.rows == SONGS:
         own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
     if recipe.rows == PROMPTS:
@@ -104,7 +103,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
     # Of a model's own answers, what each reward gives.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe), recipe.pretrained)}
+    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, validates(recipe), recipe.pretrained)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
@@ -166,22 +165,19 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         try:
             found = fitting(facts, name)
         except re.error as error:
-            message = f"`{name}` is not a regular expression: {error.msg}."
-            hint = "Write names of layers, or fix the pattern."
+            said = worded("scenarios.no-pattern", name=name, error=error)
         else:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:
                 continue
-            message = f"`{recipe.model.base}` has no linear layer `{name}`."
-            if why := facts.family.get("missed", {}).get(name):
-                message = f"`{name}` cannot have an adapter: {why}."
-            hint = (
-                f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
-            )
+            linear = listed(facts.linear)
             if some:
-                message = f"`{name}` matches {some} of the model's {facts.num_hidden_layers} layers, but LoRA adapts all of them."
-                hint = f"Write {listed(found)}, and the layers' numbers as `advanced.axolotl.peft_layers_to_transform`."
-        yield recipe.problem(("train", "lora_layers", index), message, hint)
+                said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
+            elif why := facts.family.get("missed", {}).get(name):
+                said = worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
+            else:
+                said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=linear)
+        yield recipe.problem(("train", "lora_layers", index), *said)
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
@@ -189,26 +185,20 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         return
     layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
     if asked > layers:
-        message = f"`last_layers` is {asked}, but `{recipe.model.base}` has {layers} layers."
-        hint = f"Write at most {layers}; with `lm_head: true` that trains every weight of the model."
-        yield recipe.problem("train.last_layers", message, hint)
+        said = worded("scenarios.too-many-layers", asked=asked, recipe=recipe, layers=layers)
+        yield recipe.problem("train.last_layers", *said)
     if asked == 0 and not recipe.train.lm_head:
-        message = "Nothing is trained: `last_layers` is 0 and `lm_head` is false."
-        hint = "Raise `last_layers`, or set `lm_head: true`."
-        yield recipe.problem("train.last_layers", message, hint)
+        yield recipe.problem("train.last_layers", *worded("scenarios.nothing-trained"))
 
 
 def preferring(recipe: Recipe) -> Iterator[Problem]:
     train, objective = recipe.train, recipe.train.get("objective")
     if train.get("simpo_margin") is not None and objective != "simpo":
-        message = f"With `objective: {objective}` this line has no effect; only SimPO has a margin."
-        yield recipe.problem("train.simpo_margin", message, "Write `objective: simpo`, or delete the line.")
+        yield recipe.problem("train.simpo_margin", *worded("scenarios.margin-without-simpo", objective=objective))
     if objective == "kto" and train.micro_batch_size == 1:
-        message = "KTO compares an answer with the others of its micro batch, and here it is alone (TRL 1.9)."
-        yield recipe.problem("train.micro_batch_size", message, "Write 2 or more.")
+        yield recipe.problem("train.micro_batch_size", *worded("scenarios.kto-alone"))
     if objective not in (None, "simpo", "grpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
-        message = f"Axolotl 0.19.0 refuses a base model in 4 bits that FSDP splits for `objective: {objective}`."
-        yield recipe.problem("train.adapter", message, "Write `distribution: zero2` or `ddp`, or `adapter: lora`.")
+        yield recipe.problem("train.adapter", *worded("scenarios.four-bits-by-fsdp", objective=objective))
 
 
 def experts(recipe: Recipe) -> Iterator[Problem]:
@@ -216,14 +206,11 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
     facts, train = recipe.model_facts, recipe.train
     for line in ("lora_experts", "quantize_experts") if facts else ():
         if train.get(line) and not (facts and facts.has_experts):
-            message = f"`{recipe.model.base}` has no experts that Axolotl can change, so this line has no effect."
-            yield recipe.problem(f"train.{line}", message, "Delete the line, or use a model with experts.")
+            yield recipe.problem(f"train.{line}", *worded("scenarios.no-experts", recipe=recipe))
     if train.get("lora_experts") and train.get("lora_dropout"):
-        message = "PEFT's adapter of experts has no dropout, so with `lora_experts` training would not start."
-        yield recipe.problem("train.lora_dropout", message, "Write `lora_dropout: 0`.", mending=0)
+        yield recipe.problem("train.lora_dropout", *worded("scenarios.dropout-of-experts"), mending=0)
     if train.get("quantize_experts") and train.adapter != "qlora":
-        message = "Experts are in 4 bits only beside `adapter: qlora`."
-        yield recipe.problem("train.quantize_experts", message, "Write `adapter: qlora`, or delete the line.")
+        yield recipe.problem("train.quantize_experts", *worded("scenarios.experts-in-four-bits"))
 
 
 def eight_bits(recipe: Recipe) -> Iterator[Problem]:
@@ -240,8 +227,7 @@ def eight_bits(recipe: Recipe) -> Iterator[Problem]:
 
 def decay(recipe: Recipe) -> Iterator[Problem]:
     if recipe.train.get("loraplus_lr_ratio") and recipe.train.get("weight_decay"):
-        message = "With `loraplus_lr_ratio` this line has no effect: LoRA+ trains without weight decay (PEFT 0.20, optimizers/loraplus.py)."
-        yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
+        yield recipe.problem("train.weight_decay", *worded("scenarios.decay-without-effect"))
 
 
 def products(recipe: Recipe) -> Iterator[Problem]:
@@ -250,8 +236,7 @@ def products(recipe: Recipe) -> Iterator[Problem]:
     if not (recipe.settings.get("speed") or {}).get("fp8"):
         return
     if recipe.model.precision != "bf16":
-        message = f"Products in 8 bits need `precision: bf16`, and `precision` is {recipe.model.precision}."
-        yield recipe.problem("speed.fp8", message, "Delete one of the two lines.")
+        yield recipe.problem("speed.fp8", *worded("scenarios.products-need-half", recipe=recipe))
     elif gpu and not gpu.fp8:
         yield recipe.problem("speed.fp8", common.no_fp8(gpu), "Delete the line, or name an H100 or newer.")
 
@@ -270,11 +255,85 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.answer_tokens", *worded("scenarios.no-room", most=most))
 
 
+# Lines of `data` that give validation data, and the line that each of the first two belongs to.
+VALIDATION = {"validation_split": "hub", "validation_path": "path"}
+GIVES_VALIDATION = (*VALIDATION, "validation_share")
+
+
+def validates(recipe: Recipe) -> bool:
+    """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights are kept."""
+    return recipe.rows != TEXT or any(recipe.data.get(name) for name in GIVES_VALIDATION)
+
+
+def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
+    """The data for the validation loss alone: a split of each dataset, or a file; empty for a share or nothing."""
+    data = recipe.data
+    if split := data.validation_split:
+        yield from (replace(one, split=split, share=1.0) for one in sets)
+    if path := common.data_file(recipe, place, data.validation_path):
+        yield TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text)
+
+
+def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
+    plain = common.rows(
+        PlainText,
+        recipe,
+        place,
+        recipe.data,
+        effective_batch_size=common.effective_batch_size(recipe),
+        epochs=recipe.train.epochs,
+        warmup_steps=recipe.train.warmup_steps or 0,  # a share never exceeds the number of steps
+        eval_steps=recipe.train.eval_steps if validates(recipe) else None,
+        **own,
+    )
+    return replace(plain, validation_sets=tuple(validation(recipe, place, plain.sets)))
+
+
+def one_validation(recipe: Recipe) -> Iterator[Problem]:
+    data = recipe.data
+    if recipe.rows != TEXT:
+        return
+    given = [name for name in GIVES_VALIDATION if data.get(name)]
+    if len(given) > 1:
+        yield recipe.problem(("data", given[1]), *worded("scenarios.several-validations", given=listed(given)))
+    for name, source in VALIDATION.items():
+        # A file works with any list of data sets; a split must exist in each.
+        lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
+        if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
+            said = worded("scenarios.validation-needs", name=name, source=source, lacking=setting(lacking[0]))
+            yield recipe.problem(("data", name), *said)
+
+    file, split = data.get("validation_path"), data.get("validation_split")
+    trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
+    same_file = file and (recipe.folder / file).resolve() in trained
+    if same_file or (split and split == data.get("split")):
+        said = worded("scenarios.validation-is-training", text=file if same_file else split)
+        yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
+
+
 RULES = (
-    *(answers, layers, products, trained_layers, experts, eight_bits, decay, preferring, text.one_validation),
-    common.cadence_rule(text.validates),
+    *(answers, layers, products, trained_layers, experts, eight_bits, decay, preferring, one_validation),
+    common.cadence_rule(validates),
 )
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    return text.before_data(recipe, file) if recipe.rows == TEXT else rehearsal.before_data(recipe, file)
+    if recipe.rows != TEXT:
+        return rehearsal.before_data(recipe, file)
+    rows = rehearsal.data(recipe, file)
+    one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
+    return [*rows, *_short_blocks(recipe, one_file), *rehearsal.split(recipe), *rehearsal.gates(recipe)]
+
+
+def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
+    """Short blocks, judged on held-out documents. one_file: whether the text is one file, without another to validate
+    on."""
+    yield rehearsal.substitute(
+        "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
+    )
+    yield from rehearsal.kernels(recipe)
+    if one_file and not recipe.data.validation_share:
+        why = "the text is one file, and the rehearsal needs held-out documents"
+        yield rehearsal.substitute("data.validation_split", None, why)
+        yield rehearsal.substitute("data.validation_path", None, why)
+        yield rehearsal.substitute("data.validation_share", 0.1, why)

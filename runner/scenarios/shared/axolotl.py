@@ -15,7 +15,7 @@ from runner.plan import EngineConfig, Place, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 # The name that images of 0.1 also use.
@@ -327,9 +327,8 @@ def with_advanced(
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
         for key in () if loaded else [name for name in extra if name in settings]:
-            message = f"`{key}` is a setting of Axolotl's plug-in `{plugin}`, which this recipe does not load."
-            hint = f"Load it: write `plugins: [{plugin}]` beside the line. Or delete the line."
-            problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
+            said = worded("scenarios.plugin-not-loaded", key=key, plugin=plugin)
+            problems.append(recipe.document.problem(("advanced", home, key), *said, key=True))
     for key, value in extra.items():
         if key in config and config[key] != value:
             # The settings of the recipe that this one of Axolotl's follows from.
@@ -339,8 +338,8 @@ def with_advanced(
             problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):
-            message = f"Axolotl {catalog.AXOLOTL_VERSION} cannot use this line here: `{key}` {why}."
-            problems.append(recipe.document.problem(("advanced", home, key), message, "Delete it.", key=True))
+            said = worded("scenarios.axolotl-refuses", version=catalog.AXOLOTL_VERSION, key=key, why=why)
+            problems.append(recipe.document.problem(("advanced", home, key), *said, key=True))
     if problems:
         raise Stop(problems)
     return config | extra

@@ -62,8 +62,7 @@ FETCHING = "model"
 
 
 def learning_rate(recipe: Recipe) -> float:
-    """The optimizer's learning rate; linear scaling multiplies it by the world size (Goyal et al. 2017, arXiv
-    1706.02677, section 2.1)."""
+    """The optimizer's learning rate; linear scaling multiplies it by the world size (arXiv 1706.02677, section 2.1)."""
     section = recipe.training
     scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
@@ -120,7 +119,7 @@ def shared_memory_gib(runs_on: Machines) -> int:
 def batch_facts(recipe: Recipe) -> Mapping[str, float]:
     """World size, rows (or tokens, if packed) of a step, and the learning rate before and after scaling."""
     own, rows = recipe.training, effective_batch_size(recipe)
-    # How many rows make packed ones, the data decide.
+    # The data decides how many rows become one packed row.
     packed = own.get("packing") == "pack"
     return {
         "world_size": world_size(recipe),
@@ -253,8 +252,7 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder for such files, or
-    on a claim."""
+    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder, or on a claim."""
     if name is None:
         return None
     if place.files_dir is None or recipe.on_claim(name):

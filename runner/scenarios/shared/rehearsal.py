@@ -175,8 +175,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
     raise Stop(
         recipe.document.problem(
             home,
-            f"A rehearsal downloads nothing, but `{name}` names no local file.",
-            f"Name one: {other}`{name}.sample` in the recipe.",
+            *worded("scenarios.no-local-rows", name=name, other=other),
             key=True,
         )
     )

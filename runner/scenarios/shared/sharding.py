@@ -11,7 +11,7 @@ from runner.recipe.document import Document, Path_, merged
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 DEEPSPEED_FILE = "deepspeed.json"
 
@@ -113,9 +113,7 @@ def own_file(recipe: Recipe) -> Document | None:
         recipe.folder / str(name), "configuration", "Write the settings of DeepSpeed or FSDP in it."
     )
     if not isinstance(document.data, dict):
-        raise Stop(
-            Problem(document.file, 1, 1, "This file contains no settings.", "It is a mapping of names to values.")
-        )
+        raise Stop(Problem(document.file, 1, 1, *worded("scenarios.no-settings")))
     return document
 
 

@@ -19,8 +19,8 @@ from runner.data import tokenizers
 from runner.data.row_files import Bad
 from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
-from runner.tools.own_words import words
 from runner.tools.process import without_gpu_kernels
+from runner.tools.text import words
 from runner.trainer.generation import taught
 
 MADE_FROM = "twin.json"
@@ -154,9 +154,9 @@ NOT_LEARNED = -100
 Row = tuple[list[int], list[int]]
 
 
-def in_a_row(text: str, count: int = OWN_WORDS) -> set[tuple[str, ...]]:
+def in_a_row(text: str) -> set[tuple[str, ...]]:
     found = words(text)
-    return set(zip(*(found[start:] for start in range(count)), strict=False))
+    return set(zip(*(found[start:] for start in range(OWN_WORDS)), strict=False))
 
 
 def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:

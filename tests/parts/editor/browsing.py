@@ -44,7 +44,7 @@ def editing(folder: Path, path: str, **env: str):
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
-    assert said.read_text("utf-8").strip() == "Interrupted."
+    assert said.read_text("utf-8").strip() == "Stopped by ^C. The same command starts again."
 
 
 class Tab(Browser):

@@ -82,7 +82,7 @@ def test_pointing_at_a_setting_says_what_it_does_its_bounds_and_its_default(serv
     line = next(n for n, line in enumerate(text.splitlines()) if line.startswith("  epochs:"))
     said = server.hover(file, line, 4)
     assert "How many times training goes through all rows" in said
-    assert "A number, at most 1,000 and more than 0. Default: `3`." in said
+    assert "For conversations, songs and text: a number, more than 0 and at most 1,000. Default: `3`." in said
 
 
 def test_what_is_wrong_is_flagged_at_its_line_in_plain_words(server):

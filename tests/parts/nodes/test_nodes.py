@@ -22,9 +22,9 @@ import pytest
 from runner import catalog
 from runner.check.validate import load
 from runner.data.tokenizers import forget_older
-from runner.parts.nodes import node, rendezvous
+from runner.parts.nodes import node
 from runner.parts.nodes import target as nodes
-from runner.parts.nodes.rendezvous import Hello
+from runner.parts.nodes.node import Hello
 from runner.plan import PLAN_FILE
 from runner.recipe.overrides import from_options
 from runner.render import emit
@@ -236,7 +236,7 @@ def meet(*others: Hello, nodes: int, patience_s: float = 20):
 
     def other(key, who):
         try:
-            rendezvous.join(who, "127.0.0.1", port, patience_s, lambda text: None)
+            node.join(who, "127.0.0.1", port, patience_s, lambda text: None)
             ends[key] = "ready"
         except Stop as stop:
             ends[key] = stop.text
@@ -247,7 +247,7 @@ def meet(*others: Hello, nodes: int, patience_s: float = 20):
     try:
         # Late, so that the others wait for the port.
         time.sleep(1.5)
-        with rendezvous.Main(hello(), nodes, port, patience_s, lambda text: None) as main:
+        with node.Main(hello(), nodes, port, patience_s, lambda text: None) as main:
             ends["counts"] = main.gather()
             main.ready()
     except Stop as stop:
@@ -287,7 +287,7 @@ def test_a_machine_that_does_not_come_is_named(golden_message):
 def test_a_main_machine_that_does_not_come_is_named():
     port = free_port()
     with pytest.raises(Stop, match=rf"does not answer at 127\.0\.0\.1:{port}: "):
-        rendezvous.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
+        node.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
 
 
 def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
@@ -295,12 +295,12 @@ def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
 
     def join() -> None:
         try:
-            rendezvous.join(hello(1), "127.0.0.1", port, patience_s, lambda text: None)
+            node.join(hello(1), "127.0.0.1", port, patience_s, lambda text: None)
             ends.append("ready")
         except Stop as stop:
             ends.append(stop.text)
 
-    with rendezvous.Main(hello(), 2, port, patience_s, lambda text: None) as main:
+    with node.Main(hello(), 2, port, patience_s, lambda text: None) as main:
         thread = threading.Thread(target=join, daemon=True)
         thread.start()
         main.gather()
@@ -312,9 +312,9 @@ def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
 
 def test_a_main_machine_that_falls_silent_has_stopped(monkeypatch):
     """Its port takes connections, and nobody speaks there any more."""
-    monkeypatch.setattr(rendezvous, "SILENT_S", 1.0)
+    monkeypatch.setattr(node, "SILENT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Stop, match="The main machine has stopped"):
-        rendezvous.join(hello(1), "127.0.0.1", silent.getsockname()[1], 0.5, lambda text: None)
+        node.join(hello(1), "127.0.0.1", silent.getsockname()[1], 0.5, lambda text: None)
 
 
 @pytest.mark.parametrize("killed", [True, False])
@@ -327,7 +327,7 @@ def test_a_main_machine_that_ends_while_it_prepares_has_stopped(killed):
     port, said = free_port(), []
     process = subprocess.Popen([sys.executable, "-c", code, str(port)], cwd=ROOT)
     with pytest.raises(Stop, match="The main machine has stopped"):
-        rendezvous.join(hello(1), "127.0.0.1", port, 60, said.append)
+        node.join(hello(1), "127.0.0.1", port, 60, said.append)
     assert any("Same recipe and packages" in line for line in said)
     assert process.wait(30) != 0
 
@@ -337,7 +337,7 @@ def test_a_port_of_another_program_is_no_main_machine():
     talks = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])))\nwhile 1: s.accept()[0].sendall(b'SSH-2.0-x' * 9)"
     with subprocess.Popen([sys.executable, "-c", talks, str(port)]) as other:
         with pytest.raises(Stop, match="answers, but it is not the main machine"):
-            rendezvous.join(hello(1), "127.0.0.1", port, 30, lambda text: None)
+            node.join(hello(1), "127.0.0.1", port, 30, lambda text: None)
         other.kill()
 
 
@@ -346,13 +346,13 @@ def test_a_port_that_is_taken_is_named():
         socket.create_server(("", 0)) as other,
         pytest.raises(Stop, match=r"Port \d+ of this machine cannot be opened"),
     ):
-        rendezvous.Main(hello(), 2, other.getsockname()[1], 1, lambda text: None)
+        node.Main(hello(), 2, other.getsockname()[1], 1, lambda text: None)
 
 
 def test_the_port_is_free_when_all_have_met():
     port = free_port()
-    with rendezvous.Main(hello(), 2, port, 20, lambda text: None) as main:
-        joined = threading.Thread(target=rendezvous.join, args=(hello(1), "127.0.0.1", port, 20, lambda text: None))
+    with node.Main(hello(), 2, port, 20, lambda text: None) as main:
+        joined = threading.Thread(target=node.join, args=(hello(1), "127.0.0.1", port, 20, lambda text: None))
         joined.start()
         main.gather()
         main.ready()
@@ -362,12 +362,12 @@ def test_the_port_is_free_when_all_have_met():
 
 def test_whoever_only_knocks_is_no_machine():
     port, found = free_port(), []
-    with rendezvous.Main(hello(), 2, port, 20, lambda text: None) as main:
+    with node.Main(hello(), 2, port, 20, lambda text: None) as main:
         thread = threading.Thread(target=lambda: found.extend(main.gather()))
         thread.start()
         socket.create_connection(("127.0.0.1", port)).close()
         other = threading.Thread(
-            target=lambda: rendezvous.join(hello(1), "127.0.0.1", port, 20, lambda text: None), daemon=True
+            target=lambda: node.join(hello(1), "127.0.0.1", port, 20, lambda text: None), daemon=True
         )
         other.start()
         thread.join(20)
@@ -379,7 +379,7 @@ def test_whoever_only_knocks_is_no_machine():
 @contextmanager
 def waiting(port: int, rank: int):
     """A machine that has said hello and waits; at the end its script is killed."""
-    store, ended = rendezvous._store("127.0.0.1", port), threading.Event()
+    store, ended = node._store("127.0.0.1", port), threading.Event()
     number = store.add("arrivals", 1)
     store.set(f"hello/{number}", json.dumps(hello(rank).__dict__))
 
@@ -401,10 +401,10 @@ def test_a_script_that_was_ended_may_be_started_again(order):
     port, found, ends = free_port(), [], []
 
     def join(rank: int) -> None:
-        rendezvous.join(hello(rank, gpus=rank + 2), "127.0.0.1", port, 20, lambda text: None)
+        node.join(hello(rank, gpus=rank + 2), "127.0.0.1", port, 20, lambda text: None)
         ends.append(rank)
 
-    with rendezvous.Main(hello(), 3, port, 20, lambda text: None) as main:
+    with node.Main(hello(), 3, port, 20, lambda text: None) as main:
         gathering = threading.Thread(target=lambda: found.extend(main.gather()), daemon=True)
         gathering.start()
         with waiting(port, 1):
@@ -428,12 +428,12 @@ def test_a_second_machine_with_the_number_of_one_that_waits_is_refused(golden_me
             main.gather()
         ends.append(stop.value.text)
 
-    with rendezvous.Main(hello(), 3, port, 20, lambda text: None) as main:
+    with node.Main(hello(), 3, port, 20, lambda text: None) as main:
         gathering = threading.Thread(target=gather, daemon=True)
         gathering.start()
         with waiting(port, 1):
             with pytest.raises(Stop) as stop:
-                rendezvous.join(hello(1), "127.0.0.1", port, 20, lambda text: None)
+                node.join(hello(1), "127.0.0.1", port, 20, lambda text: None)
             gathering.join(10)
     assert ends == [stop.value.text] and "machine 1" in ends[0]
     golden_message(ends[0])

@@ -10,7 +10,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.parts.plan_view import scaling
-from runner.parts.plan_view.commands.plan import _counts
+from runner.parts.plan_view.commands import _counts
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Stop

@@ -66,7 +66,7 @@ def test_details_have_what_the_screen_leaves_out(planned):
         "the longest expected has 256 tokens (the 99th percentile in the catalog of data sets)",
         "−31 to +46 % on 215 published runs, none like this",
         "trained-models-pvc: 41.1 GiB will be written",
-        "4, one each 2.2 min",
+        "4, one every 2.2 min",
     ):
         assert figure in shown
 

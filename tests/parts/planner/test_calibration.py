@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from runner.check.validate import examine, load
-from runner.parts.plan_view.commands.plan import plan as plan_command
+from runner.parts.plan_view.commands import plan as plan_command
 from runner.parts.planner import calibration, constants, forecast
 from runner.parts.planner.calibration import Learned, Observed
 from runner.recipe import units

@@ -15,22 +15,15 @@ from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
 from runner.data.lengths import Lengths
-from runner.parts.planner import (
-    duration,
-    forecast,
-    memory,
-    parameters,
-    published_runs,
-    storage,
-)
+from runner.parts.planner import constants, duration, forecast, memory, parameters, storage
 from runner.parts.planner import (
     row_counts as rows,
 )
 from runner.parts.planner.workload import START_SECONDS, Adapter, Offload, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from tests.conftest import RECIPES, ROOT
 
 SMOL = catalog.model("HuggingFaceTB/SmolLM3-3B")
@@ -527,7 +520,7 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
         evaluations.append(abs(quick.evaluation / 2**30 / float(evaluation) - 1))
     assert statistics.median(shares) <= MEDIAN and max(*shares, *evaluations) <= WORST
     # Nine of ten lie as near as a plan says where no published run is like it.
-    assert sorted(shares)[int(0.9 * CELLS)] <= published_runs.UNLIKE + 0.005
+    assert sorted(shares)[int(0.9 * CELLS)] <= constants.UNLIKE + 0.005
 
 
 def test_weights_in_4_bits_are_whole_on_every_gpu_before_fsdp_splits_them():

@@ -18,14 +18,14 @@ from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.lengths import Lengths
-from runner.parts.planner import forecast, host_memory, limits, memory, planned, preparing, recipe_offers
+from runner.parts.planner import forecast, host_memory, limits, memory, planned, recipe_offers, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Place
 from runner.recipe import units
 from runner.recipe.overrides import from_options
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools import packaged
 from tests.conftest import ROOT, STARTERS
 
@@ -286,7 +286,7 @@ def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_
         recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details", "--format", style).stdout
         for style in ("text", "json")
     )
-    assert "In all, 4 machines and 4 × NVIDIA L40S" in shown
+    assert "In total, 4 machines and 4 × NVIDIA L40S" in shown
     sums = json.loads(told)["all_machines"]
     assert (sums["gpus"], sums["gpu_memory"], sums["tflops"]) == (4, 4 * 48 * 2**30, pytest.approx(4 * 362.05))
 
@@ -313,7 +313,7 @@ def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
     if not all(each.time for each in found):
         found = forecast.of(recipe, plan, given_rows=10_000, look=False)
     assert found and all(each.time for each in found)
-    assert not list(forecast.late(recipe, found, preparing.of(recipe, plan)))
+    assert not list(forecast.late(recipe, found, storage.preparations(recipe, plan)))
     assert not limits.broken(recipe, found)
 
 

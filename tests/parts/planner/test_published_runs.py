@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import outside as benchmark
 from runner import catalog
-from runner.parts.planner import duration, published_runs
-from runner.parts.planner.published_runs import Kind, Spread
+from runner.parts.planner import constants, duration
+from runner.parts.planner.constants import Kind, Spread
 from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 from tests.conftest import ROOT
@@ -29,7 +29,7 @@ def replayed():
 def test_the_table_and_what_a_plan_reads_are_those_of_today_s_formulas(replayed):
     """After a change: python benchmarks/outside.py --write, and look at what has become worse."""
     assert benchmark.TABLE.read_text("utf-8") == benchmark.table(replayed, [])
-    assert published_runs.FILE.read_text("utf-8") == benchmark.kept(replayed)
+    assert constants.FILE.read_text("utf-8") == benchmark.kept(replayed)
 
 
 def test_memory_and_time_are_as_near_as_they_were(replayed):
@@ -57,10 +57,10 @@ def test_a_range_holds_runs_of_sources_and_kinds_that_it_was_not_made_from(repla
 def test_a_range_of_zero3_reaches_the_one_published_run_of_it(replayed):
     (row,) = [each for each in replayed if each.kind.sharding == "zero3"]
     for work in (row.work, replace(row.work, adapter=Adapter(8, ("q_proj",)))):
-        least, most = published_runs.time(work).of(1.0)
+        least, most = constants.time_spread(work).of(1.0)
         assert least < 0.85 and most >= 1 / (1 + row.error("time")) - 0.01
     # Runs over a network that nobody named count only where there are no others of their sharding.
-    assert published_runs.time(replace(row.work, sharding="fsdp")).low > -0.32
+    assert constants.time_spread(replace(row.work, sharding="fsdp")).low > -0.32
 
 
 def test_zero3_takes_longer_to_launch():
@@ -218,23 +218,23 @@ def test_a_row_counts_in_the_summary_of_memory_by_what_it_names(replayed):
 
 def test_nine_of_ten_stay_inside_a_range():
     errors = [number / 100 for number in range(-20, 21)]
-    low, high = published_runs.range_of(errors)
+    low, high = constants.range_of(errors)
     assert (low, high) == (-0.2, 0.2)
-    assert published_runs.range_of([number / 1000 for number in range(-500, 501)]) == (-0.471, 0.471)
+    assert constants.range_of([number / 1000 for number in range(-500, 501)]) == (-0.471, 0.471)
     # So near is no published figure.
-    assert published_runs.range_of([0.0] * 30) == (-published_runs.LEAST, published_runs.LEAST)
+    assert constants.range_of([0.0] * 30) == (-constants.LEAST, constants.LEAST)
 
 
 def test_a_figure_gets_the_errors_of_the_runs_that_are_most_like_it():
     near = Kind("lora", "none", "none", "NVIDIA-L40S")
     here = [(near, 0.02)] * 19
     there = [(Kind("full", "fsdp", "none", "NVIDIA-A100-SXM4-80GB"), -0.3)] * 40
-    assert published_runs.spread(near, (*here, *there), "time") == Spread(-0.01, 0.02, 19, " like this")
+    assert constants.spread_of(near, (*here, *there), "time") == Spread(-0.01, 0.02, 19, " like this")
     # Too few of them: all count, and they with them. None at all: the farthest of all.
-    few = published_runs.spread(near, ((near, 0.5), *there), "time")
+    few = constants.spread_of(near, ((near, 0.5), *there), "time")
     assert few == Spread(-0.3, 0.5, 41, ", 1 like this")
-    assert published_runs.spread(near, (), "allocated") == Spread(-0.05, 0.05, 0, ", none like this")
-    none = published_runs.spread(Kind("dpo", "none", "none", "NVIDIA-L40S"), (*here, *there), "allocated")
+    assert constants.spread_of(near, (), "allocated") == Spread(-0.05, 0.05, 0, ", none like this")
+    none = constants.spread_of(Kind("dpo", "none", "none", "NVIDIA-L40S"), (*here, *there), "allocated")
     assert none == Spread(-0.3, 0.05, 59, ", none like this")
 
 

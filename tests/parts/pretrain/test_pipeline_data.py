@@ -196,9 +196,9 @@ def test_packed_files_are_taken_as_they_are(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (np.zeros((3, 100), np.uint16), "must contain whole numbers"),
-        (np.zeros((3, 512), np.float32), "must contain whole numbers"),
-        (np.zeros((0, 512), np.uint16), "must contain whole numbers"),
+        (np.zeros((3, 100), np.uint16), "must have .blocks, 512"),
+        (np.zeros((3, 512), np.float32), "tokens are whole numbers"),
+        (np.zeros((0, 512), np.uint16), "must have .blocks, 512"),
         (np.full((3, 512), 2000, np.uint16), "contains the token 2,000"),
     ],
     ids=["length", "kind", "empty", "vocabulary"],

@@ -16,8 +16,7 @@ from runner.parts.serve import kserve, serving
 from runner.parts.serve.kserve import arguments, served
 from runner.parts.serve.serving import source
 from runner.recipe.overrides import from_options
-from runner.render import emit
-from runner.scenarios.targets import place
+from runner.render import emit, place
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
 from tests.conftest import ROOT, setting_of

@@ -498,7 +498,7 @@ def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
     terminal.answer("What do you want to train", "\n")
     terminal.answer("Where is your data", key)
     assert terminal.close(key) == code, terminal.said
-    assert "Interrupted." in terminal.said and "Traceback" not in terminal.said
+    assert "Stopped by ^C." in terminal.said and "Traceback" not in terminal.said
     assert not left(here)
 
 

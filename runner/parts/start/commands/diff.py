@@ -19,12 +19,12 @@ from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.copying import written
 from runner.recipe.document import Document, differing, leaves, path_of
+from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import setting as name_of
 from runner.tools.names import shortened
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import CONFIG
 
 # Generated settings that every change changes.
@@ -49,8 +49,7 @@ def opened(name: str) -> Document:
         sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
         there = next((file for file in sealed if file.is_file()), None)
         if there is None:
-            message = f"This folder is not a run: it has no `{CONFIG}/{RECIPE_FILE}`."
-            raise Stop(Problem(name, 0, 0, message, "Name a recipe, a starter, or the folder of a run."))
+            raise Stop(Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE)))
         return reading.read(there)
     return opened_as_recipe(reading.read(packaged.recipe_file(name)))[0]
 

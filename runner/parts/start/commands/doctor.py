@@ -22,10 +22,10 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
+from runner.render import place
 from runner.run.launch import device_names, gpus_of, particular
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import without_gpu
-from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import cores, free_port, memory_gib

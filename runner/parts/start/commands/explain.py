@@ -23,10 +23,10 @@ from runner.recipe import units
 from runner.recipe.copying import written
 from runner.recipe.document import path_of, value_at
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe, rows_of
-from runner.render import emit
-from runner.scenarios import names, targets, translate
-from runner.scenarios.targets import place
+from runner.recipe.recipe import Recipe
+from runner.render import emit, place
+from runner.render import named as targets_of
+from runner.scenarios import names, translate
 from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
@@ -100,16 +100,19 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     raise Stop(f"There is no setting `{word}`.", f"Did you mean `{near}`? {hint}" if near else hint)
 
 
-def facts(setting: str, scenarios: tuple[str, ...] = ()) -> list[Explained]:
-    """The schemas' facts about a setting, once for all scenarios where it means the same."""
+def facts(setting: str, scenarios: tuple[str, ...] = (), recipe: Recipe | None = None) -> list[Explained]:
+    """The schemas' facts about a setting, once for all scenarios where it means the same. recipe: whose rows decide the
+    bounds and the default."""
     found: dict[tuple[str, str], Explained] = {}
     for scenario in scenarios or names():
-        if part := by_schema.part(scenario, setting):
+        if part := (recipe and by_schema.part_in(recipe.document, path_of(setting))) or by_schema.part(
+            scenario, setting
+        ):
             title, meaning = part["title"], part["description"]
             inner = part.get("properties") or part.get("items", {}).get("properties") or {}
             within = tuple((name, one["title"]) for name, one in inner.items())
             one = found.setdefault((title, meaning), Explained(setting, title, meaning, {}, within))
-            values = part["markdownDescription"].removeprefix(meaning).strip()
+            values = part["markdownDescription"].removeprefix(meaning).strip().replace("\n\n", "\n")
             having = {**one.values, values: (*one.values.get(values, ()), scenario)}
             found[title, meaning] = replace(one, values=having)
     return list(found.values())
@@ -132,7 +135,7 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
 
 def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
     """Values to try: half and twice a number or an amount, other choices, or the schema's example for 0 and nothing."""
-    part = by_schema.part(recipe.scenario, setting)
+    part = by_schema.part_in(recipe.document, path_of(setting)) or by_schema.part(recipe.scenario, setting)
     if "const" in part or part.get("properties"):
         return []
     if choices := part.get("enum") or ([True, False] if part.get("type") == "boolean" else []):
@@ -162,7 +165,8 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
         other = recipe if before is None else changed(recipe, [wished])[0]
         planned = Planned.of(other)
     except Stop as stop:
-        return Tried(value, refused=next((one.message for one in stop.problems), stop.text.partition("\n")[0]))
+        refused = next((f"{one.message} {one.hint}" for one in stop.problems), stop.text.partition("\n")[0])
+        return Tried(value, refused=refused)
     except UnknownArchitecture:
         return Tried(value, changed=_differing(before, other))
     # Full rows show the cost of `sequence_len`.
@@ -196,7 +200,7 @@ def _changed(before: str, after: str) -> Iterator[str]:
 
 def _emitted(recipe: Recipe) -> dict[str, str]:
     """The generated files of a recipe; for this machine, the files that its engine reads."""
-    if targets.named(recipe):
+    if targets_of(recipe):
         return {file.path: file.text for file in emit(recipe)}
     plan = translate(recipe, place(recipe))
     return {f"{stage.name}/{file.path}": file.text for stage in plan.stages for file in stage.files}
@@ -223,11 +227,10 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     recipe = load(path, changing.from_options(sets))[0] if path else None
     scenarios = (recipe.scenario,) if recipe else names()
     first, *others = named(setting, scenarios)
-    told = facts(first, scenarios)
     typed = path_of(setting.replace("[]", "[0]"))
-    if name_of(0 if isinstance(part, int) else part for part in typed) == first:
-        # Perhaps of another entry of a list than the first.
-        told = [replace(one, setting=name_of(typed)) for one in told]
+    # Perhaps of another entry of a list than the first.
+    same = name_of(0 if isinstance(part, int) else part for part in typed) == first
+    told = facts(name_of(typed) if same else first, scenarios, recipe)
     on, called = (recipe, path) if recipe and path else _starter(told, sets)
     told = [tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
     if style == "json":
@@ -239,24 +242,20 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     if others:
         say(f"Other settings with that name: {', '.join(_name(other) for other in others)}.")
     name = told[0].setting
-    end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", "--set", f"{name}=VALUE")
+    if recipe and not by_schema.part_in(recipe.document, path_of(name)):
+        end(f"`{name}` is not for the rows of {path}.", "explain", name)
+    elif told[0].within:
+        end(f"These are the settings of `{name}`. Each can be explained in the same way.", "explain", "SETTING")
+    else:
+        end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", "--set", f"{name}=VALUE")
 
 
 def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:
     for name in STARTERS:
         recipe = load(packaged.named()[name], changing.from_options(sets))[0]
-        if any(recipe.scenario in one.scenarios and _of_its_rows(recipe, one.setting) for one in told):
+        if by_schema.part_in(recipe.document, path_of(told[0].setting)):
             return recipe, f"the starter {name}"
     raise Stop("No starter has it.")
-
-
-def _of_its_rows(recipe: Recipe, setting: str) -> bool:
-    """Whether the rows of a recipe leave it this setting."""
-    whole = by_schema.schema(recipe.scenario)
-    part: Any = by_schema.schema(recipe.scenario, rows_of(recipe.document.data, whole))
-    for name in path_of(setting):
-        part = (part or {}).get("items") if isinstance(name, int) else (part or {}).get("properties", {}).get(name)
-    return bool(part)
 
 
 def _name(setting: str) -> str:
@@ -264,11 +263,11 @@ def _name(setting: str) -> str:
 
 
 def _show(one: Explained, called: str) -> None:
-    say(f"{_name(one.setting)}: {one.title}   (in {', '.join(one.scenarios)})")
+    say(f"{_name(one.setting)}: {one.title}   (in scenario {', '.join(one.scenarios)})")
     say(one.meaning)
     for values, scenarios in one.values.items():
         if values:
-            say(f"{values}   ({', '.join(scenarios)})" if len(one.values) > 1 else values)
+            say(f"In {', '.join(scenarios)}:\n{values}" if len(one.values) > 1 else values)
     say()
     if one.within:
         table([(f"  {name}", title) for name, title in one.within])
@@ -296,7 +295,8 @@ def _show(one: Explained, called: str) -> None:
         table([("VALUE", "MEMORY", "TIME", ""), *cells])
         say()
     else:
-        say("Other values that were tried change neither memory nor time.\n")
+        if not all(each.refused for each in one.beside):
+            say("Other values that were tried change neither memory nor time.\n")
         for each in one.beside:
             if each.refused:
                 say(f"  With {each.shown}: {each.refused}\n")

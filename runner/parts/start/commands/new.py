@@ -381,8 +381,5 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     say(f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}")
     if secret := made.recipe.settings.get("openshift", {}).get("hub_token_secret"):
         say(f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`.")
-    end(
-        f"{made.target} has your answers, and no mistakes. Rehearse it with a tiny model first.",
-        "rehearse",
-        str(made.target),
-    )
+    done = f"{made.target} has your answers, and no mistakes. Rehearse it with a tiny model first."
+    end(done, "rehearse", str(made.target))

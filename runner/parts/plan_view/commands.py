@@ -1,0 +1,305 @@
+"""`recipe plan`: what a recipe will need, before it costs anything; and `recipe gpus`: the GPUs of the catalog, and how
+a recipe does on each."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from runner import catalog, parts
+from runner.check import by_schema
+from runner.check.validate import changed, load
+from runner.commands.options import (
+    complete_recipe,
+    end,
+    listing_option,
+    open_recipe,
+    print_notes,
+    recipe_path,
+    say,
+    set_option,
+    table,
+    with_section,
+)
+from runner.parts.plan_view import report, text
+from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.recipe_offers import Offer
+from runner.recipe import copying, units
+from runner.recipe import overrides as changing
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.render import place
+from runner.scenarios import translate
+from runner.tools.files import write_text
+from runner.tools.problem import Stop, errors_of, worded
+
+# The same limit as a recipe's.
+MOST_MACHINES = 1024
+
+
+@click.command()
+@recipe_path
+@set_option
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
+@click.option("--details", "in_parts", is_flag=True, help="Show what each figure consists of, stage by stage.")
+@click.option(
+    "--exact", is_flag=True, help="Build the real model, without its weights, and count the memory of two steps."
+)
+@click.option("--price", type=click.FloatRange(min=0), help="The price of one GPU for an hour, in any currency.")
+@click.option(
+    "--machines", "counts", metavar="N,N…", help="Compare these numbers of machines, e.g. 1,2,4 or 1,2,…,1024."
+)
+@click.option("--rows", type=click.IntRange(min=1), help="The number of rows, if it is unknown.")
+@click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write suggestion N into the recipe.")
+@click.option(
+    "--chart",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw memory and time to this SVG file.",
+)
+@click.option(
+    "--serve", "serves", is_flag=True, help="Show what a server of the trained model needs, instead of training."
+)
+@click.option(
+    "--learn",
+    "runs",
+    multiple=True,
+    metavar="DIR",
+    help="A finished run of the recipe, for better estimates. Repeatable.",
+)
+def plan(
+    path: str,
+    sets: tuple[str, ...],
+    style: str,
+    in_parts: bool,
+    exact: bool,
+    price: float | None,
+    counts: str | None,
+    rows: int | None,
+    taken: int | None,
+    picture: Path | None,
+    serves: bool,
+    runs: tuple[str, ...],
+) -> int:
+    """Estimate whether a recipe fits, how long it takes and what it costs, and suggest changes.
+
+    If you have trained on such a card before, the plan uses the speed and memory of those runs. A run saves them on
+    its machine. For a run that you fetched from a cluster, use `--learn`."""
+    if price is not None and not math.isfinite(price):
+        raise Stop(f"`--price {price}` is not a price.", "For example: --price 2.50", code=2)
+    if taken and (sets or style == "json"):
+        other, hint = "--format json", "`--apply` prints a difference, not JSON. Leave out one of the two."
+        if sets:
+            other, hint = "--set", "Write the changes into the recipe first, or leave out `--set`."
+        raise Stop(f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2)
+    if picture and picture.suffix.lower() != ".svg":
+        raise Stop(*worded("plan_view.not-svg", picture=picture), code=2)
+    nodes = _counts(counts)
+    recipe = _open(path, sets, style)
+    if serves:
+        others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
+        if unfit := [name for name, given in others.items() if given]:
+            raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
+        served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
+        return served
+    if runs:
+        calibration.learn(recipe, runs)
+    click.get_current_context().with_resource(constants.taking(calibration.learned()))
+    try:
+        planned = Planned.of(recipe, price, rows)
+    except UnknownArchitecture as error:
+        if not exact or taken or picture:
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
+        made = translate(recipe, place(recipe))
+        forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
+        by_trace: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
+        return by_trace
+    found = recipe_offers.of(planned)
+    if taken:
+        return _apply(planned, found, taken)
+    # Only JSON shows operations.
+    traced = {}
+    if exact:
+        trace = parts.hook("trace")
+        traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts}
+    if picture:
+        _draw(planned, picture)
+    if style == "json":
+        say(report.as_json(planned, found, nodes, traced))
+        return 1 if errors_of(planned.problems) else 0
+    text.answer(planned, found)
+    if in_parts:
+        text.details(planned, nodes, traced)
+    else:
+        text.stages(planned)
+        text.exact(Console(width=text.WIDTH), planned.forecasts, traced)
+    if nodes:
+        text.machines(planned, nodes)
+    text.offered(found)
+    for problem in (*planned.problems, *planned.notes):
+        # The offers are printed above, or there are none.
+        said = "" if found else "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
+        hint = problem.hint.replace(forecast.OFFERED, said)
+        if found:
+            hint = hint.replace(limits.MORE_STEPS_OFFERED, "")
+        say(f"\n{replace(problem, hint=hint.strip())}")
+    if picture:
+        say(f"\n{picture}: memory over a step, and time by stage")
+    wrong = errors_of(planned.problems)
+    if planned.problems:
+        then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
+        warned = "The recipe can run, but the plan has notes on what may go wrong."
+        end("The recipe does not fit." if wrong else warned, *then)
+    elif any(stage.full.fits is False for stage in planned.forecasts):
+        end("The recipe fits if no row is longer than expected.", "prepare", path)
+    else:
+        end("The recipe fits, as far as this machine can tell.", "rehearse", path)
+    return 1 if wrong else 0
+
+
+def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
+    """Writes an offer into the recipe's file and shows the difference."""
+    if taken > len(found):
+        known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(
+            len(found), f"They go from 1 to {len(found)}."
+        )
+        raise Stop(*worded("plan_view.no-suggestion", taken=taken, planned=planned, known=known))
+    edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
+    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
+    say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
+    return 0
+
+
+def _draw(planned: Planned, file: Path) -> None:
+    try:
+        write_text(file, report.svg(planned))
+    except OSError as error:
+        raise Stop(*worded("plan_view.chart-not-written", file=file, error=error)) from None
+
+
+def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
+    if style == "text":
+        return open_recipe(path, sets)[0]
+    # JSON has standard output for itself.
+    recipe, _, notes = load(path, changing.from_options(sets))
+    print_notes(notes)
+    return recipe
+
+
+def _counts(given: str | None) -> list[int]:
+    """Counts of machines. Dots continue the two counts before them, up to the count after them."""
+    try:
+        counts: list[int] = []
+        parts = [part.strip() for part in (given or "").split(",") if part.strip()]
+        for at, part in enumerate(parts):
+            if part in ("…", "..."):
+                (before, last), end = counts[-2:], int(parts[at + 1])
+                if (times := last // before) < 2 or last % before or end <= last:
+                    raise Stop(*worded("plan_view.idle-dots", given=given), code=2)
+                while counts[-1] * times < end:
+                    counts.append(counts[-1] * times)
+            else:
+                counts.append(int(part))
+    except (ValueError, IndexError, ZeroDivisionError):
+        counts = [0]
+    if any(not 1 <= count <= MOST_MACHINES for count in counts):
+        raise Stop(f"`--machines {given}` is not a list of counts.", "For example: --machines 1,2,4", code=2)
+    return counts
+
+
+@dataclass(frozen=True)
+class _OnCard:
+    """A recipe on another card. planned: None if it cannot run there; why: the reason."""
+
+    card: catalog.Gpu
+    planned: Planned | None
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether all stages fit the card; the recipe's limits are another question."""
+        return self.planned is not None and all(stage.fits for stage in self.planned.forecasts)
+
+
+def _on_cards(recipe: Recipe) -> Iterator[_OnCard]:
+    """The recipe on every card of the catalog, as its `machines.gpu`."""
+    for card in filter(None, map(catalog.gpu, catalog.gpu_names())):
+        try:
+            other, _ = changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])
+            yield _OnCard(card, Planned.of(other))
+        except Stop as stop:
+            yield _OnCard(card, None, stop.problems[0].message)
+        except UnknownArchitecture as error:
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
+
+
+@click.command()
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
+@set_option
+@listing_option
+def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
+    """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs on each of
+    them."""
+    if path:
+        recipe, _ = open_recipe(path, sets, aside=style == "json")
+        found = list(_on_cards(recipe))
+        if style == "json":
+            say(json.dumps([_entry(each) for each in found], indent=2, ensure_ascii=False))
+            return
+        table([("GPU", "HAS", "NEEDS", "TIME", ""), *map(_row, found)])
+        count = sum(each.fits for each in found)
+        end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
+        return
+    every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    if style == "json":
+        say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
+        return
+    titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
+    table([titles, *map(_facts, every)], below=titles[-2:])
+    say("\nMEMORY is the part that PyTorch can use.")
+    say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
+    end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
+
+
+def _facts(card: catalog.Gpu) -> tuple[str, ...]:
+    return (
+        card.name,
+        units.gib(card.usable_gib * 2**30),
+        "yes" if card.bf16 else "no",
+        f"{card.bf16_tflops or card.fp16_tflops:g}",
+        f"{card.memory_gb_s:,.0f} GB/s",
+        f"{card.link}, {card.link_gb_s:g} GB/s",
+        card.title,
+    )
+
+
+def _row(one: _OnCard) -> tuple[str, ...]:
+    has = units.gib(one.card.usable_gib * 2**30)
+    if one.planned is None:
+        return one.card.name, has, "-", "-", one.why
+    need = max((stage.memory.total for stage in one.planned.forecasts), default=0)
+    if not one.fits:
+        return one.card.name, has, units.gib(need), "-", "too small"
+    seconds, full = one.planned.seconds, all(stage.full.fits for stage in one.planned.forecasts)
+    verdict = "fits" if full else "fits your rows, but not rows of full length"
+    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", verdict
+
+
+def _entry(one: _OnCard) -> dict[str, object]:
+    stages = one.planned.forecasts if one.planned else []
+    return {
+        "gpu": one.card.name,
+        "usable_bytes": round(one.card.usable_gib * 2**30),
+        "memory_bytes": max((stage.memory.total for stage in stages), default=None),
+        "seconds": one.planned.seconds if one.planned and one.fits else None,
+        "fits": one.fits,
+        "why_not": one.why,
+    }

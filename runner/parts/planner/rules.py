@@ -1,0 +1,81 @@
+"""The rules of this part: the share of a model that an adapter trains, and the number and length of its rows."""
+
+import re
+from collections.abc import Iterator
+
+from runner import catalog
+from runner.parts.planner import parameters, row_counts
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.workload import Adapter
+from runner.recipe.recipe import Recipe, sets_of
+from runner.scenarios.contract import Rule
+from runner.scenarios.language.translation import fitting
+from runner.tools.problem import Problem, worded
+
+# Bytes of a file whose rows are counted.
+SMALL_FILE = 100_000
+# A smaller share is within the error of the catalog's lengths.
+MOST_LEFT_OUT = 0.1
+
+
+def experts(recipe: Recipe) -> Iterator[Problem]:
+    """Of a mixture of experts, what an adapter leaves as it is."""
+    for name, own in recipe.stage_recipes.items() or (("", recipe),):
+        facts, train = own.model_facts, own.settings.get("train") or {}
+        rank = train.get("lora_rank")
+        if not facts or not facts.has_experts or not rank or train.get("lora_experts"):
+            continue
+        asked = train.get("lora_layers") or facts.linear
+        try:
+            targets = tuple(one for layer in asked for one in fitting(facts, layer))
+            shapes = parameters.adapted(facts, Adapter(rank, targets))
+            whole, held = parameters.total(facts), parameters.of_experts(facts)
+        except (UnknownArchitecture, re.error):
+            continue
+        if not (trained := sum(rank * sum(shape) for shape in shapes)):
+            continue
+        message = f"The adapter trains {100 * trained / whole:.2g}% of the weights; the experts, {held / whole:.0%} of the model, stay as they are."
+        hint = "To train them too, write `lora_experts: true` and `lora_dropout: 0` under `train`."
+        if train.get("adapter") == "qlora" and not train.get("quantize_experts"):
+            message += " They also stay in 16 bits."
+            hint += " `quantize_experts: true` puts them in 4 bits."
+        yield recipe.note(recipe.setting_of(name, "train.lora_layers"), message, hint)
+
+
+def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
+    """A note for a data set of the catalog whose rows are too long."""
+    for home, section in recipe.data_sections:
+        where, length = recipe.longest_row(home)
+        prompt = section.get("system_prompt") or ""
+        if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
+            continue
+        for _, one in sets_of(home, section):
+            lengths = row_counts.of_catalog(catalog.dataset_of(one), one)
+            if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
+                yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
+
+
+def enough_rows(recipe: Recipe) -> Iterator[Problem]:
+    """A small file needs rows to train on, and rows to validate on where they are shared out."""
+    for home, data in recipe.data_sets():
+        file = recipe.folder / data["path"] if data.get("path") else None
+        if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
+            continue
+        from runner.data import row_files, rows
+
+        unit = "document" if file.suffix == ".txt" else "row"
+        try:
+            if unit == "row":
+                rows.columns(file)
+            count = rows.sample(file).count
+        except row_files.Unreadable:
+            continue
+        if count < (2 if data.get("validation_share") else 1):
+            there = f"only one {unit}" if count else f"no {unit}"
+            message = f"`{file}` has {there}. Training and validation need more."
+            hint = f"Add {unit}s. A hundred are a good start."
+            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
+
+
+RULES: tuple[Rule, ...] = (rows_left_out, experts)
+FILE_RULES: tuple[Rule, ...] = (enough_rows,)

@@ -1,0 +1,280 @@
+"""`recipe search`: runs the trials of a recipe one after the other, and writes the best as a recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from runner import parts, scenarios
+from runner.check import by_schema
+from runner.check.validate import changed, valid
+from runner.commands.options import end, open_recipe, recipe_path, say, set_option, table
+from runner.commands.run import at_work, confirm, watch
+from runner.parts.search import trials
+from runner.parts.search.trials import Trial
+from runner.plan import Prediction
+from runner.recipe import copying, units
+from runner.recipe.overrides import Override
+from runner.recipe.reading import parse, read
+from runner.recipe.recipe import PROMPTS, Recipe
+from runner.render import place
+from runner.run import inference, pipeline
+from runner.run import run as running
+from runner.run.run_folder import RunFolder, folder
+from runner.scenarios import translate
+from runner.tools.files import write_text
+from runner.tools.names import content_hash, listed
+from runner.tools.problem import Stop, worded
+from runner.tools.run_files import PAGE, RUN
+from runner.trainer.records import Summary
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+JOURNAL = "search.journal"
+# The first line of a recipe that this command may replace.
+WRITTEN = "# Written by `recipe search`."
+UNASKED = 3600  # seconds of training that start without a question
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial: its recipe, what is planned for it, None if that is unknown, and its run."""
+
+    trial: Trial
+    recipe: Recipe
+    planned: Prediction | None
+    run: RunFolder
+
+    @property
+    def gpu_hours(self) -> float:
+        """By the plan; 0 if unknown."""
+        return (self.planned.seconds or 0) * self.planned.gpus / 3600 if self.planned else 0.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether its memory may be enough, as far as that is known."""
+        planned = self.planned
+        return not (planned and planned.usable and planned.memory_least and planned.memory_least > planned.usable)
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """Of the finished training; None if there is none."""
+        there = (self.run.path / RUN).is_file()
+        return next(iter(pipeline.summaries(inference.plan_of(self.recipe, self.run))), None) if there else None
+
+
+@dataclass(frozen=True)
+class Search:
+    """A recipe's trials, and the folder with their runs. changes: the person's changes of the recipe."""
+
+    recipe: Recipe
+    tried: list[Tried]
+    home: Path
+    changes: list[Override]
+
+    @cached_property
+    def study(self) -> Study:
+        """The record of these trials. Trials with other settings have another one, in the same file."""
+        from runner.parts.search import pruning
+
+        self.home.mkdir(parents=True, exist_ok=True)
+        return pruning.study(str(self.home / JOURNAL), self.name, self.higher)
+
+    @property
+    def name(self) -> str:
+        return content_hash([each.recipe.fingerprint for each in self.tried])
+
+    @property
+    def higher(self) -> bool:
+        """Whether more is better: a reward, and no loss."""
+        return self.recipe.rows == PROMPTS
+
+    def known(self, each: Tried) -> FrozenTrial | None:
+        """What the study has of a trial; None before its first start."""
+        every = self.study.trials
+        return every[each.trial.number - 1] if each.trial.number <= len(every) else None
+
+    def reached(self, each: Tried) -> float | None:
+        summary = each.summary
+        return (summary.best_reward if self.higher else summary.best_validation_loss) if summary else None
+
+    @property
+    def best(self) -> Tried | None:
+        results = [(value, each) for each in self.tried if (value := self.reached(each)) is not None]
+        best = max if self.higher else min
+        return best(results, key=lambda result: result[0])[1] if results else None
+
+
+@click.command()
+@recipe_path
+@set_option
+@click.option("--out", metavar="DIR", help="The folder for the trials. Default: runs/NAME-search.")
+@click.option("--rehearse", is_flag=True, help="Train a tiny twin in each trial, to see that all of them work.")
+@click.option("--dry-run", is_flag=True, help="Show the trials and what they need, and start nothing.")
+@click.option("--write", is_flag=True, help="Only write each trial as a recipe of its own, beside this one.")
+@click.option("--submit", is_flag=True, help="Write each trial as a recipe, and send all of them to the cluster.")
+@click.option("--yes", is_flag=True, help="Do not ask before trials that take over an hour.")
+def search(
+    path: str,
+    sets: tuple[str, ...],
+    out: str | None,
+    rehearse: bool,
+    dry_run: bool,
+    write: bool,
+    submit: bool,
+    yes: bool,
+) -> None:
+    """Train with each of the settings in the section `search`, one after the other. Poor trials end early, and the best
+    one becomes a recipe. After a stop, the same command continues."""
+    recipe, made = open_recipe(path, sets, environment=True)
+    if not recipe.settings.get("search"):
+        raise Stop(*worded("search.no-section", path=path))
+    kind = "rehearsal" if rehearse else "run"
+    home = Path(out).absolute() if out else folder(f"{recipe.name}-search", kind).path
+    found = Search(recipe, list(_tried(recipe, home, kind)), home, made)
+    _show(found, rehearse)
+    if dry_run:
+        end("Nothing was started. These trials are ready.", "search", path)
+        return
+    if write or submit:
+        _send(found, submit)
+        return
+    seconds = sum(each.planned.seconds or 0 for each in found.tried if each.planned)
+    if not rehearse and seconds > UNASKED and not confirm(yes, f"The trials take about {units.duration(seconds)}."):
+        raise Stop("Nothing was started.")
+    for each in found.tried:
+        if (known := found.known(each)) and known.state.is_finished():
+            continue
+        say(f"\nTrial {each.trial.number} of {len(found.tried)}: {each.trial}")
+        try:
+            _run(found, each, path, sets)
+        except Stop as stop:
+            # Settings that break the model are a result, and the next trial may do well.
+            say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
+    _conclude(found, rehearse)
+
+
+def _tried(recipe: Recipe, home: Path, kind: str) -> Iterator[Tried]:
+    planner = scenarios.forecasting()
+    for trial in trials.of(recipe.settings["search"]):
+        own = changed(recipe, trial.changes)[0]
+        planned = planner.predictions(own, translate(own, place(own))) if planner else ()
+        yield Tried(trial, own, next(iter(planned), None), RunFolder(home / trial.name, kind))
+
+
+def _show(found: Search, rehearse: bool) -> None:
+    """Prints the trials and what each needs. Raises Stop if one does not fit its GPU, or all of them exceed the budget."""
+    rows = [("TRIAL", *found.tried[0].trial.settings, "GPU MEMORY", "TIME")]
+    for each in found.tried:
+        planned, values = each.planned, map(copying.written, each.trial.settings.values())
+        memory = units.gib(planned.memory) if planned and planned.memory else "unknown"
+        time = units.duration(planned.seconds) if planned and planned.seconds is not None else "unknown"
+        rows.append((str(each.trial.number), *values, memory, time))
+    table(rows)
+    hours, budget = sum(each.gpu_hours for each in found.tried), found.recipe.settings["search"].get("gpu_hours")
+    if hours >= 0.05:
+        say(f"\nAll trials together take about {hours:.1f} GPU hours if none ends early.")
+    if rehearse:
+        return
+    if large := [each for each in found.tried if not each.fits]:
+        numbers = listed(str(each.trial.number) for each in large)
+        said = worded("search.too-large", trials=numbers, gpu=found.recipe.machines.gpu)
+        raise Stop(found.recipe.problem("search", *said, key=True))
+    if budget is not None and hours > budget:
+        raise Stop(found.recipe.problem("search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)))
+
+
+def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
+    """Runs a trial, or continues it, and enters its result."""
+    from runner.parts.search import pruning
+    from runner.run.launch import forking
+
+    known = found.known(each) or found.study.ask()
+    stop_poor = found.recipe.settings["search"]["stop_poor"]
+    record = pruning.TrialRecord(str(found.home / JOURNAL), found.name, known.number, stop_poor)
+    out, changes = str(each.run.path), each.trial.changes
+    with at_work(each.run.kind, path, sets, out, False, more=changes) as (recipe, made, run):
+        record.write(run.path)
+        if run.kind == "rehearsal":
+            with forking():
+                running.rehearse(recipe, run, None, pipeline.Selection(), say, watch, made)
+        else:
+            running.run(recipe, run, pipeline.Selection(), say, watch, made, lambda takes: True)
+    found.study.tell(known.number, found.reached(each))
+
+
+def _conclude(found: Search, rehearse: bool) -> None:
+    """Prints all results, the best first, and writes the page about them and the best recipe."""
+    from runner.parts.search.pruning import ENDED
+
+    if (best := found.best) is None:
+        raise Stop(*worded("search.unfinished"))
+    results = {each.trial.number: value for each in found.tried if (value := found.reached(each)) is not None}
+    measure = "MEAN REWARD" if found.higher else "VALIDATION LOSS"
+    rows = [("TRIAL", *best.trial.settings, measure, "STEPS", "")]
+    worst = -math.inf if found.higher else math.inf
+    in_order = sorted(found.tried, key=lambda each: results.get(each.trial.number, worst), reverse=found.higher)
+    for each in in_order:
+        known, summary = found.known(each), each.summary
+        note = "best" if each is best and not rehearse else "ended early" if known and ENDED in known.user_attrs else ""
+        reached = f"{results[each.trial.number]:.4f}" if each.trial.number in results else "no result"
+        steps = f"{summary.steps:,}" if summary else ""
+        rows.append((str(each.trial.number), *map(copying.written, each.trial.settings.values()), reached, steps, note))
+    say()
+    table(rows)
+    finished = [each.run for each in in_order if each.summary]
+    for page_of_runs in parts.hooks("page_of_runs"):
+        write_text(found.home / PAGE, page_of_runs(*finished))
+        say(f"\nAll curves are on the page {RunFolder(found.home).shown / PAGE}.")
+    if rehearse:
+        work = f"{len(finished)} of {len(found.tried)} trials work here, with a tiny model"
+        end(f"{work}, whose losses do not tell which is best.", "search", found.recipe.file)
+        return
+    file = found.recipe.file.with_name(f"{found.recipe.file.stem}-best.yaml")
+    _write(found, best, file, found.recipe.name)
+    end(f"Trial {best.trial.number} is the best of {len(found.tried)}, and {file} has its settings.", "run", file)
+
+
+def _send(found: Search, submit: bool) -> None:
+    """Writes each trial as a recipe with a name of its own, and sends them to the cluster if that is wanted."""
+    recipe, files = found.recipe, []
+    for each in found.tried:
+        name = f"{recipe.name}-{each.trial.number}"
+        files.append(recipe.file.with_name(f"{recipe.file.stem}-{each.trial.number}.yaml"))
+        _write(found, each, files[-1], name)
+    if submit:
+        parts.require("commands", "submit")
+        context = click.get_current_context()
+        group = cast(click.Group, context.find_root().command)
+        for file in files:
+            say(f"\n{file}")
+            context.invoke(cast(click.Command, group.get_command(context, "submit")), path=str(file))
+        end(
+            f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them.",
+            "runs",
+            "--sort",
+            "loss",
+        )
+        return
+    end(f"{len(files)} recipes were written, {files[0]} and so on.", "check", *files[:1])
+
+
+def _write(found: Search, each: Tried, file: Path, name: str) -> None:
+    """Writes a trial's recipe under a name. Raises Stop if another file is there, or if the name makes no recipe."""
+    if file.exists() and not file.read_text(encoding="utf-8").startswith(WRITTEN):
+        raise Stop(*worded("search.other-file", file=file, trial=each.trial))
+    document, why = read(found.recipe.file), f"trial {each.trial.number} of {len(found.tried)}"
+    tried = [Override(setting, None, value, copying.NEW, why) for setting, value in each.trial.settings.items()]
+    text = document.text if name == found.recipe.name else copying.rename(document, name)
+    says = partial(by_schema.sentence, found.recipe.scenario)
+    text = copying.edited(text, [*found.changes, Override("search"), *tried], says)
+    valid(parse(str(file), text))
+    write_text(file, f"{WRITTEN}\n{text}")

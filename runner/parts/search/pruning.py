@@ -1,0 +1,85 @@
+"""Pruning: in the training process, what a trial has reached goes to the study, and a trial in the worse half ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from runner.tools.files import Record
+from runner.trainer import checkpoints
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+
+    from runner.trainer.settings import RunSettings
+    from runner.trainer.telemetry import History
+
+# A trial's own mark in the study: the step after which it ended early.
+ENDED = "ended early after step"
+
+
+@dataclass(frozen=True)
+class TrialRecord(Record):
+    """What ties a run folder to its trial. journal: the study's file; study: its name; trial: the number that the study
+    gave; stop_poor: whether it may end early."""
+
+    FILE = "trial.json"
+    journal: str = ""
+    study: str = ""
+    trial: int = 0
+    stop_poor: bool = True
+
+
+def study(journal: str, name: str, higher: bool) -> Study:
+    """The study in a file, new or known. Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943; asynchronous:
+    Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, … evaluations, the better half continues."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(
+        storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(journal)),
+        study_name=name,
+        direction="maximize" if higher else "minimize",
+        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2),
+        load_if_exists=True,
+    )
+
+
+class Pruning(TrainerCallback):
+    """It ends a training as early stopping does: the checkpoint of this evaluation is saved, and the best one is kept."""
+
+    def __init__(self, record: TrialRecord, history: History, higher: bool) -> None:
+        self.record, self.history, self.higher = record, history, higher
+        self.trial: Trial | None = None
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        over = state.is_world_process_zero and self._poor(state)
+        if checkpoints.any_of(over, args.device):
+            control.should_training_stop = True
+        return control
+
+    def _poor(self, state: Any) -> bool:
+        """Reports the evaluations so far, and returns whether the trial is in the worse half."""
+        import optuna
+
+        measure = "reward" if self.higher else "validation_loss"
+        values = [entry[measure] for entry in self.history.epochs if entry["step"] and entry.get(measure) is not None]
+        if not values:
+            return False
+        if self.trial is None:
+            whole = study(self.record.journal, self.record.study, self.higher)
+            self.trial = optuna.trial.Trial(whole, whole.trials[self.record.trial]._trial_id)
+        self.trial.report(values[-1], len(values))
+        poor = self.record.stop_poor and state.global_step < state.max_steps and self.trial.should_prune()
+        if poor:
+            self.trial.set_user_attr(ENDED, state.global_step)
+            print(f"This trial ends after step {state.global_step:,}, because others were better by then.", flush=True)
+        return bool(poor)
+
+
+def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
+    record = TrialRecord.read(Path(settings.run_dir))
+    return [Pruning(record, history, bool(settings.rewards))] if record.study else []

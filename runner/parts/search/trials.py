@@ -1,0 +1,138 @@
+"""Trials: the settings that a search tries, and whether each makes a valid recipe."""
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+from runner.check import by_schema
+from runner.check.validate import changed
+from runner.recipe.document import Path_
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe, Settings
+from runner.tools.problem import Problem, Stop, worded
+
+# No search has more trials.
+MOST = 32
+# Sections and settings that make no other training.
+NEVER = ("search", "name", "description", "scenario")
+# Draws of a trial that differs from those before.
+ATTEMPTS = 100
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial. number: from 1; settings: values by dotted name."""
+
+    number: int
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"trial-{self.number:02d}"
+
+    @property
+    def changes(self) -> list[Override]:
+        """What makes the recipe that of this trial alone."""
+        why = f"trial {self.number}"
+        tried = (Override(name, None, value, why, why) for name, value in self.settings.items())
+        return [Override("search", None, None, why, why), *tried]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.settings.items())
+
+
+def of(section: Settings) -> list[Trial]:
+    """The trials of a section: every combination, or `trials` random ones, at most MOST."""
+    over, between = _different(section["over"].plain()), section["between"].plain()
+    names, count = [*over, *between], section.get("trials")
+    if not between and (count is None or math.prod(map(len, over.values())) <= count):
+        every: Iterator[tuple[Any, ...]] = islice(product(*over.values()), MOST)
+    else:
+        every = _drawn(over, between, count or MOST, random.Random(section["seed"]))
+    return [Trial(number, dict(zip(names, values, strict=True))) for number, values in enumerate(every, 1)]
+
+
+def _different(over: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Each value once. A list may hold lists, so that values have no hash."""
+    return {
+        name: [value for index, value in enumerate(values) if value not in values[:index]]
+        for name, values in over.items()
+    }
+
+
+def _drawn(
+    over: Mapping[str, list[Any]], between: Mapping[str, list[float]], count: int, random: random.Random
+) -> Iterator[tuple[Any, ...]]:
+    seen: list[tuple[Any, ...]] = []
+    for _ in range(count * ATTEMPTS):
+        drawn = (*map(random.choice, over.values()), *(_between(low, high, random) for low, high in between.values()))
+        if len(seen) < count and drawn not in seen:
+            seen.append(drawn)
+            yield drawn
+
+
+def _between(low: float, high: float, random: random.Random) -> float:
+    """A number between two bounds, with three digits; a whole one between whole ones."""
+    if low > 0 and high / low >= 10:
+        drawn = math.exp(random.uniform(math.log(low), math.log(high)))
+    else:
+        drawn = random.uniform(low, high)
+    if isinstance(low, int) and isinstance(high, int):
+        return round(drawn)
+    return min(max(float(f"{drawn:.3g}"), low), high)
+
+
+def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
+    """Each setting exists and can change what is trained; bounds are in order; there are two trials or more, not too
+    many."""
+    if not (section := recipe.settings.get("search")):
+        return
+    wrong = list(_settings_exist(recipe, section))
+    combinations = math.prod(map(len, section["over"].values()))
+    if section.get("trials") is None and section["between"]:
+        wrong.append(recipe.problem("search", *worded("search.endless"), key=True))
+    elif section.get("trials") is None and combinations > MOST:
+        said = worded("search.too-many", combinations=combinations, most=MOST)
+        wrong.append(recipe.problem("search", *said, key=True))
+    if not wrong and len(of(section)) < 2:
+        wrong.append(recipe.problem("search", *worded("search.too-few"), key=True))
+    yield from wrong
+
+
+def _settings_exist(recipe: Recipe, section: Settings) -> Iterator[Problem]:
+    for kind in ("over", "between"):
+        for name in section[kind]:
+            if name.partition(".")[0] in NEVER or not by_schema.has(recipe.scenario, name):
+                yield recipe.problem(("search", kind, name), *worded("search.no-setting", name=name), key=True)
+    for name, (low, high) in section["between"].items():
+        if low >= high:
+            said = worded("search.bounds", name=name, low=low, high=high)
+            yield recipe.problem(("search", "between", name), *said)
+        if name in section["over"]:
+            yield recipe.problem(("search", "between", name), *worded("search.twice", name=name), key=True)
+
+
+def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
+    """Each trial is a valid recipe. Problems that the recipe has without any trial are reported at their own lines."""
+    if not (section := recipe.settings.get("search")) or list(can_be_tried(recipe)):
+        return
+    try:
+        changed(recipe, Trial(0, {}).changes, look=False)
+    except Stop:
+        return
+    for trial in of(section):
+        try:
+            changed(recipe, trial.changes, look=False)
+        except Stop as stop:
+            first = stop.problems[0]
+            blamed = [name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in first.message]
+            kind = "over" if blamed and blamed[0] in section["over"] else "between"
+            at: Path_ = ("search", kind, blamed[0]) if blamed else ("search",)
+            said = worded("search.not-valid", trial=trial, message=first.message, hint=first.hint)
+            yield recipe.problem(at, *said, key=True)
+
+
+RULES = (can_be_tried, each_is_valid)

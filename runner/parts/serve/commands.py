@@ -1,0 +1,252 @@
+"""`recipe chat` and `recipe serve`: the models of a run side by side, or behind OpenAI's API, on this machine or on the
+cluster; and `recipe plan --serve`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.commands import options
+from runner.commands.options import end, print_notes, say, table
+from runner.parts.openshift.commands import confirm, take_over_option
+from runner.recipe import units
+from runner.recipe.recipe import Recipe
+from runner.tools.problem import Stop, errors_of, worded
+
+if TYPE_CHECKING:
+    from runner.parts.openshift.jobs import Confirm
+    from runner.parts.serve.chat import Sides, Turn
+    from runner.parts.serve.serving import Serving, ServingForecast
+
+
+@click.command()
+@options.recipe_path
+@options.set_option
+@options.run_option
+@options.stage_option
+@options.port_option(8000, "the server")
+@click.option(
+    "--engine",
+    type=click.Choice(("vllm", "transformers")),
+    help="The server program. Default: vLLM if it is installed and an adapter was trained, else transformers.",
+)
+@click.option(
+    "--cluster", "on_cluster", is_flag=True, help="Serve on the cluster, and connect its port to this machine."
+)
+@click.option("--stop", "stops", is_flag=True, help="Remove the server from the cluster.")
+@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, but start nothing.")
+@click.option(
+    "--yes", is_flag=True, help="Replace or remove a server from another recipe file or machine, without asking."
+)
+@take_over_option
+def serve(
+    path: str,
+    sets: tuple[str, ...],
+    run_dir: str | None,
+    stage: str | None,
+    port: int,
+    engine: str | None,
+    on_cluster: bool,
+    stops: bool,
+    dry_run: bool,
+    yes: bool,
+    taken: tuple[str, ...],
+) -> None:
+    """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted as in
+    training.
+
+    A server on the cluster records who sent it. You are asked before it replaces or removes another person's server.
+    """
+    if dry_run and (stops or not on_cluster):
+        raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
+    if on_cluster or stops:
+        return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, taken))
+    from runner.parts.serve import openai_api
+    from runner.run import inference
+
+    recipe, _ = options.open_recipe(path, sets, look=False)
+    folder = inference.folder_of(recipe, run_dir, stage)
+    before, after = inference.models(recipe, folder)
+    chosen = engine or openai_api.engine_for(after)
+    say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …")
+    began = time.monotonic()
+    with openai_api.serving(chosen, recipe.name, before, after, folder.path, port) as server:
+        say(f"Ready after {time.monotonic() - began:.0f} s: {server.url}/v1  (^C ends it)")
+        say(f"models: {', '.join(server.models)}")
+        if len(server.models) == 1:
+            say("vLLM serves one complete model; `--engine transformers` also serves the original one.")
+        say(f"log: {server.log}")
+        end(f"{recipe.name} answers at {server.url}/v1 until ^C.", "ask", path, "QUESTION", "--url", server.url)
+        server.wait()
+
+
+def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm) -> None:
+    from runner.parts.openshift.client import connect
+    from runner.parts.openshift.jobs import Owner
+    from runner.parts.serve import cluster as on_cluster
+    from runner.parts.serve import kserve, serving
+    from runner.render import planned
+
+    recipe = options.with_section(options.open_recipe(path, sets, look=False)[0], "serve", "--cluster")
+    if not stops:
+        plan, server, needs = kserve.served(recipe)
+        problems = serving.problems(recipe, server, needs)
+        print_notes(problems)
+        if wrong := errors_of(problems):
+            raise Stop(wrong)
+    cluster = connect()
+    mine = Owner.here(path, cluster.person())
+    if stops:
+        return on_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
+    return on_cluster.start(cluster, plan, server, say, mine, allowed, port, dry_run)
+
+
+def plan_server(recipe: Recipe, json_wanted: bool) -> int:
+    """Prints what a server of the recipe's model needs; 1 if it does not fit."""
+    from runner.parts.serve import kserve, serving
+
+    _, server, needs = kserve.served(recipe)
+    if needs is None:
+        raise Stop(*worded("serve.unknown-size", recipe=recipe))
+    if json_wanted:
+        say(_as_json(server, needs))
+    else:
+        _show(server, needs)
+    problems = serving.problems(recipe, server, needs)
+    for problem in () if json_wanted else problems:
+        say(f"\n{problem}")
+    return int(bool(errors_of(problems)))
+
+
+def _show(server: Serving, needs: ServingForecast) -> None:
+    """Prints the content of each GPU, and its room for requests."""
+    every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
+    card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
+    verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
+    room = f", of the {units.gib(needs.budget)} that vLLM takes" if needs.budget is not None else ""
+    say(f"Serving {server.name} {verdict}: it needs {units.gib(needs.total)} {every} ({card}){room}.")
+    if needs.requests is not None:
+        say(worded("serve.room", needs=needs)[0])
+    split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
+    each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
+    rows = (
+        ("weights", needs.weights, f"{needs.precision}{split}"),
+        ("adapter", needs.adapter, f"room for rank {needs.rank} beside every linear layer"),
+        ("cache of keys and values", needs.cache, each),
+        ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
+        ("graphs and CUDA context", needs.overhead, "assumed"),
+    )
+    say()
+    table([(what, units.gib(size), why) for what, size, why in rows if size])
+    say()
+    say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
+    say(f"Model: {server.source.uri}")
+    if server.base_name:
+        say(f"The adapter is served beside it, as `{server.name}`; the original model answers as `{server.base_name}`.")
+    say("Computed from the model's sizes and vLLM's own rules; not measured on a GPU.")
+
+
+def _as_json(server: Serving, needs: ServingForecast) -> str:
+    """Bytes on one GPU, and counts."""
+    figures = {
+        name: getattr(needs, name)
+        for name in (
+            *("gpus", "precision", "context", "concurrency", "rank", "weights", "adapter", "cache_a_token"),
+            *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
+        )
+    }
+    return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)
+
+
+HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."
+
+
+@click.command()
+@options.recipe_path
+@options.set_option
+@options.run_option
+@options.stage_option
+@click.option("--page", is_flag=True, help="Open a page in the browser instead of the terminal, for a demo.")
+@options.port_option(7860, "the page")
+def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
+    """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
+    side."""
+    from runner.parts.serve import chat as chatting
+    from runner.run import inference
+
+    recipe, _ = options.open_recipe(path, sets, look=False)
+    folder = inference.folder_of(recipe, run_dir, stage)
+    say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
+    sides = chatting.sides(recipe, folder)
+    questions = inference.questions_of(recipe, folder)
+    if page:
+        title = f"{recipe.name}: before and after training"
+        chatting.show_page(sides, title, questions, port, lambda address: say(f"The page: {address}  (^C ends it)"))
+        return
+    for number, question in enumerate(questions, 1):
+        say(f"/{number}  {question}")
+    say(f"Type {sides.asked_with}. {HELP}")
+    _talk(sides, questions)
+    end("The conversation is over. It was not saved.", "compare", path, *(("--run", run_dir) if run_dir else ()))
+
+
+def _talk(sides: Sides, questions: list[str]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.markup import escape
+    from rich.table import Table
+
+    terminal = Console().is_terminal
+    console = Console(width=None if terminal else 120)
+    turns: list[Turn] = []
+
+    def shown(said: tuple[str, ...], nothing: str = "…") -> Table:
+        table = Table(expand=True)
+        for name in sides.names:
+            table.add_column(name, ratio=1)
+        table.add_row(*(escape(text) or nothing for text in said))
+        return table
+
+    for line in _lines():
+        if line == "/new":
+            turns.clear()
+            continue
+        question = questions[int(line[1:]) - 1] if line[1:].isdigit() and 0 < int(line[1:]) <= len(questions) else line
+        if question is line and line.startswith("/") and line[1:].isalnum():
+            say(f"`{line}` is not in the list. {HELP}")
+            continue
+        said: tuple[str, ...] = ("",) * len(sides.names)
+        try:
+            with Live(shown(said), console=console, refresh_per_second=12) as live:
+                for said in sides.ask(question, turns):
+                    live.update(shown(said))
+                live.update(shown(said, "(nothing)"))
+        except Stop as stop:
+            say(stop.text)
+        except KeyboardInterrupt:
+            say("(interrupted)")
+        else:
+            turns.append((question, said))
+            if not terminal:
+                say()
+
+
+def _lines() -> Iterator[str]:
+    """The lines that a person types, or a program sends."""
+    if sys.stdin.isatty():
+        import readline  # noqa: F401 - gives `input` its editing and history
+    while True:
+        try:
+            line = (input("\n> ") if sys.stdin.isatty() else next(sys.stdin)).strip()
+        except (EOFError, StopIteration):
+            return
+        if line == "/quit":
+            return
+        if line:
+            yield line
