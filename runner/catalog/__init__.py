@@ -20,6 +20,7 @@ from runner.catalog.tables import (
     DEEPSPEED_VERSION,
     HERE,
     Facts,
+    Optimizer,
     Schema,
     axolotl_refusal,
     axolotl_settings,
@@ -29,5 +30,6 @@ from runner.catalog.tables import (
     fused_kernels,
     fused_loss_models,
     near_dataset,
+    optimizers,
     table,
 )

@@ -4,6 +4,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,37 @@ VALIDATION_BLOCKS = 1024
 @cache
 def table(name: str) -> dict[str, Facts]:
     return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A row of optimizers.toml, which explains each entry."""
+
+    moments: int
+    matrices: int
+    factored: bool = False
+    bits: int = 0
+    group: int = 0
+    embeddings: bool = False
+    lists: int = 0
+    largest: int = 0
+    products: int = 0
+    package: str = ""
+    gpu: bool = False
+    least: float = 0.0
+    whole: str = ""
+    sharded: str | bool = True
+    rows: bool = True
+    rate: float = 1.0
+
+    def kept(self, wide: float) -> float:
+        """Bytes of a number that it keeps for a weight of `wide` bytes, with its part of a scale."""
+        return (self.bits / 8 or wide) + (4 / self.group if self.group else 0)
+
+
+@cache
+def optimizers() -> dict[str, Optimizer]:
+    return {name: Optimizer(**{"matrices": facts["moments"], **facts}) for name, facts in table("optimizers").items()}
 
 
 def dataset(name: str | None, subset: str | None = None) -> Facts:

@@ -277,13 +277,23 @@ def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
 
 
-def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
-    """Outside the GPU, steps are AdamW's in fp32, because bitsandbytes and torchao have no 8 bits for processors."""
-    if not sharding.offloaded(recipe)["optimizer"]:
-        return
+def optimizers(recipe: Recipe) -> Iterator[Problem]:
+    """Where an optimizer can step, and how its weights may be shared."""
+    several = recipe.settings.get("distribution") is not None
     for name, part in recipe.sections.items():
-        if part.get("optimizer") == "adamw_bnb_8bit":
-            yield recipe.problem((name, "optimizer"), *worded("check.optimizer-on-gpu"))
+        facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
+        if not facts:
+            continue
+        if facts.gpu and sharding.offloaded(recipe)["optimizer"]:
+            yield recipe.problem(at, *worded("check.optimizer-on-gpu"))
+        elif several and not facts.sharded and sharding.by_fsdp(recipe):
+            yield recipe.problem(at, *worded("check.optimizer-of-whole-weights"))
+        elif several and not facts.rows and sharding.by_zero(recipe):
+            yield recipe.problem(at, *worded("check.optimizer-of-matrices", recipe=recipe))
+        if (gpu := catalog.gpu(recipe.machines.gpu)) and float(gpu.compute_capability) < facts.least:
+            yield recipe.problem(at, *worded("check.optimizer-of-newer-gpus", gpu=gpu, facts=facts))
+        if facts.matrices < facts.moments and part.get("loraplus_lr_ratio"):
+            yield recipe.problem((name, "loraplus_lr_ratio"), *worded("check.optimizer-without-ratio"))
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
@@ -461,7 +471,7 @@ UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates
 RULES: tuple[Rule, ...] = (
     *base_model.RULES,
     *(joined_rows, packed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
-    *(needs_gpus, *of_section("sharding", offload_places, offload_disk), offloaded_optimizer),
+    *(needs_gpus, *of_section("sharding", offload_places, offload_disk), optimizers),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
     *UNUSUAL,

@@ -205,11 +205,8 @@ class TextFolder(RowFile):
     def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         files = text_files(folder) if self.column else []
         if not files:
-            raise Stop(
-                f"`{folder}` is a folder without readable data.",
-                "Name a file in it. Or save it with the `save_to_disk` of `datasets`"
-                + (f", or put files ending in {' or '.join(TEXTS)} in it." if self.column else "."),
-            )
+            texts = f", or put files ending in {' or '.join(TEXTS)} in it" if self.column else ""
+            raise Stop(*worded("data.folder-without-data", folder=folder, texts=texts))
         for number, file in enumerate(files, 1):
             try:
                 yield number, {str(self.column): file.read_text(encoding="utf-8-sig")}

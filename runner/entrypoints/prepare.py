@@ -88,10 +88,8 @@ def require_columns(data: Mapping[str, Any]) -> None:
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:
-                raise Stop(
-                    f"The columns of the data set `{source.hub}` match no form. They are {listed(there)}.",
-                    conversation_formats.NO_FORM,
-                )
+                remedy = conversation_formats.NO_FORM
+                raise Stop(*worded("entrypoints.no-form", source=source, there=listed(there), remedy=remedy))
             settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
             used = settings | dict.fromkeys(conversation_formats.COLUMNS.get(form, ()), f"the form {form}")
             for column, user in used.items():

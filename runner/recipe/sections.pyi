@@ -83,7 +83,7 @@ class Train(Settings):
     weight_decay: float | None
     neftune_noise: float | None
     max_grad_norm: float
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
     cross_entropy: Literal["auto", "fused", "chunked", "plain"] | None
     packing: Literal["auto", "flatten", "pack", "none"]
     kernels: Literal["auto", "none"]
@@ -97,6 +97,7 @@ class Train(Settings):
     last_layers: int
     lm_head: bool
     adapter: Literal["lora", "qlora"]
+    eight_bit_base: bool | None
     lora_rank: int
     use_rslora: bool | None
     lora_alpha: int
@@ -429,7 +430,7 @@ class Pretrain(Settings):
     adam_beta2: float
     max_grad_norm: float
     precision: Literal["auto", "fp8", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
     eval_steps: int
     save_steps: int | None
     keep_checkpoints: int
@@ -454,7 +455,7 @@ class Sft(Settings):
     weight_decay: float
     max_grad_norm: float
     precision: Literal["auto", "fp8", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
     eval_steps: int | None
     save_steps: int | None
     early_stopping: SftEarlyStopping | None
@@ -509,7 +510,7 @@ class Dpo(Settings):
     gradient_accumulation_steps: int
     max_grad_norm: float
     precision: Literal["auto", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
     eval_steps: int
     save_steps: int | None
     keep_checkpoints: int
@@ -562,7 +563,7 @@ class Lora(Settings):
     weight_decay: float
     max_grad_norm: float
     precision: Literal["auto", "bf16", "fp32"] | None
-    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_fp8", "paged_adamw_32bit", "paged_adamw_8bit", "adamc", "adopt_adamw", "ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit", "muon", "sinkgd", "adafactor", "adagrad", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "sgd"]
     eval_steps: int | None
     save_steps: int | None
     early_stopping: LoraEarlyStopping | None

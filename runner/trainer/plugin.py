@@ -129,8 +129,11 @@ class RecipePlugin(BasePlugin):
             # micro batch would then count alike, however few tokens it trains, and the loss would depend on
             # accumulation.
             trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
-        if cfg.load_in_4bit and not torch.cuda.is_available():
-            keep_gradients(trainer.model)
+        if not torch.cuda.is_available():
+            # Some optimizers compile their step, which takes longer here than all steps.
+            torch.compiler.set_stance("force_eager")
+            if cfg.load_in_4bit:
+                keep_gradients(trainer.model)
         no_step_more(trainer)
         for judge in parts.hooks("before_training"):
             if complaint := judge(cfg, trainer, settings):

@@ -75,7 +75,8 @@ class Import:
             self.say(setting, value, key)
         else:
             name = setting.rpartition(".")[2]
-            self.refuse((key,), f"Recipes have no {name} `{value}`.", f"{listed(known, 'or')} is possible.")
+            few = f"{listed(known, 'or')} is possible." if len(known) < 9 else "The schema of recipes names them all."
+            self.refuse((key,), f"Recipes have no {name} `{value}`.", few)
 
     def note(self, key: Path_, message: str, hint: str = "") -> None:
         self.notes.append(self.file.problem(key, message, hint, key=True, severity="note"))

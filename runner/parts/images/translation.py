@@ -192,7 +192,6 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         rehearsal.substitute("train.epochs", epochs, enough),
         rehearsal.substitute("train.effective_batch_size", None, "computed from the lines above"),
         rehearsal.substitute("train.learning_rate", 0.003, "a narrow network takes larger steps"),
-        rehearsal.substitute("train.optimizer", "adamw_torch", "runs on any CPU"),
         rehearsal.substitute("train.logging_steps", 5, "few steps"),
         rehearsal.substitute("train.report_to", "tensorboard", "needs no account"),
         overrides.without_time_limit(rehearsal.BY),

@@ -187,7 +187,7 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     alike = Counter(parameters.layers_trained(workload))
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
-    method = "full" if not workload.adapter else "qlora" if workload.adapter.four_bit else "lora"
+    method = "full" if not workload.adapter else "qlora" if workload.adapter.packed else "lora"
     again = _TRAFFIC[workload.fused_kernels or workload.compile, method]
     passes = 2 if not training else 8 if workload.checkpointing else 6
     return again * passes * kept + (3 if training else 2) * logits
@@ -226,7 +226,7 @@ def unpacked(workload: Workload) -> float:
     measured 1.44 to 1.51 times as slow as LoRA (h2oai/h2o-llmstudio, A100)."""
     if not (adapter := workload.adapter):
         return 0
-    linear = sum(prod(shape) for shape in parameters.linear(workload.model).values()) if adapter.four_bit else 0
+    linear = sum(prod(shape) for shape in parameters.linear(workload.model).values()) if adapter.packed else 0
     measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
     return (UNPACKING * linear + MEASURING * measured) * workload.model.num_hidden_layers
 
@@ -305,15 +305,30 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
 
 def updating(workload: Workload, gpu: Gpu) -> float:
     """The optimizer's step: weights, gradients and state are read, weights and state written; the plain AdamW goes over
-    its lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients
+    its lists of tensors about 20 times, as others of its kind are taken to (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients
     twice and writes them."""
     state = held(workload)
     if workload.offload.optimizer:
         return stepping(workload, gpu)
     moved = 2 * state.optimizer + 3 * state.gradients
-    if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
+    if (workload.rule.lists or workload.rule.largest) and not workload.sharding.startswith("zero"):
         moved = 20 * state.gradients
-    return (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    return (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE) + _orthogonal(workload, gpu)
+
+
+def _orthogonal(workload: Workload, gpu: Gpu) -> float:
+    """Seconds in which Muon makes each trained matrix orthogonal; its products of a matrix m × n, m the smaller, are
+    4m²n + 2m³ operations a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the matrices."""
+    if not workload.rule.products:
+        return 0.0
+    shapes = (
+        sorted(shape[-2:]) for name, shape in parameters.trained(workload).items() if not parameters.outside(name)
+    )
+    operations = sum(4 * one[0] ** 2 * one[1] + 2 * one[0] ** 3 for one in shapes if len(one) == 2)
+    split = workload.machines.world_size if workload.sharding == "fsdp" else 1
+    return (
+        workload.rule.products * operations / split / (shares(gpu).linear * (gpu.bf16_tflops or gpu.fp32_tflops) * 1e12)
+    )
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:

@@ -215,7 +215,8 @@ class LanguageFormulas:
     def notes(self) -> Mapping[str, str]:
         work = self.work
         reference = " and the reference model" if state.reference(work) else ""
-        held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
+        bits = 0 if not work.adapter else 4 * work.adapter.four_bit or 8 * work.adapter.eight_bit
+        held = f"{bits}-bit base" if bits else work.precision
         if work.masters:
             held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained weights in fp32"
         read = "without padding" if work.joined else "padding counted"

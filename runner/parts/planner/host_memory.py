@@ -21,7 +21,7 @@ def moments(workload: Workload) -> dict[str, int]:
 def loading(workload: Workload) -> int:
     """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py). Otherwise, and in 4 bits
     (`state.loaded`), weights go from a mapped file to the GPU."""
-    if workload.sharding != "fsdp" or state.four_bit(workload):
+    if workload.sharding != "fsdp" or state.packed(workload):
         return 0
     return workload.machines.gpus_per_node * whole(workload)
 
@@ -74,6 +74,6 @@ def checkpoint(workload: Workload) -> int:
     optimizer = state.held(workload).optimizer * shards
     copies = 2 if workload.sharding == "fsdp" else 1
     if workload.offload.optimizer:
-        # DeepSpeed's has the fp32 weights in it.
-        optimizer = (8 if workload.sharding == "fsdp" else 12) * parameters.trainable(workload)
+        # DeepSpeed's has the fp32 weights in it, and none has gradients.
+        optimizer = state.beside(workload) - FULL * parameters.trainable(workload) * (1 + (workload.sharding == "fsdp"))
     return copies * weights(workload) + optimizer

@@ -211,8 +211,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         recomputed = whole_layer[index] if workload.checkpointing else 0
         fresh_gradient = layer_gradient if workload.accumulation > 1 else 0
         temporary = backward_pass
-        if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
-            # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
+        if workload.adapter and workload.adapter.packed and workload.checkpointing:
+            # A packed weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
             unpacked = HALF * max(map(prod, linear.values()))
             temporary += max(0, unpacked - HALF * model.intermediate_size * tokens)
         if trained[index]:
@@ -354,13 +354,14 @@ def _added(workload: Workload) -> int:
 
 
 def step(workload: Workload, state: State) -> int:
-    """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds the roots of all second
+    """Temporaries of the optimizer's step: plain ones work on lists of tensors, and AdamW's holds the roots of all second
     moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place. DeepSpeed joins a GPU's share
     of the gradients into one tensor and copies that to fp32 (0.18.9, runtime/zero/stage_1_and_2.py, step), in stage 3
     by groups (stage3.py, _prepare_fp32_grad_for_sub_group); its optimizer's temporaries come when the half ones are
     gone."""
     if not workload.sharding.startswith("zero"):
-        return state.gradients if workload.optimizer == "adamw_torch" else 0
+        rule, largest = workload.rule, max(map(prod, parameters.trained(workload).values()), default=0)
+        return rule.lists * state.gradients + rule.largest * FULL * largest
     if workload.offload.optimizer:
         return 0
     share = parameters.trainable(workload) // workload.machines.world_size

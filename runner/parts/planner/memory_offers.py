@@ -105,9 +105,9 @@ def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]
     if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
         for way in ("zero2", "zero3", "fsdp"):
             yield Advice({"distribution": way}, replace(work, sharding=way))
-    if "8bit" not in work.optimizer and (name := lines.find("optimizer")):
+    if work.optimizer in ("adamw_torch_fused", "adamw_torch") and (name := lines.find("optimizer")):
         yield Advice({name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
-    if work.adapter and not work.adapter.four_bit and lines.find("adapter"):
+    if work.adapter and not work.adapter.packed and lines.find("adapter"):
         four_bit = replace(work, adapter=replace(work.adapter, four_bit=True))
         yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
 

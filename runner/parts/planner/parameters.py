@@ -268,18 +268,19 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
 
     Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
-    layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number.
+    layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number. An 8-bit layer itself keeps
+    its input.
     """
     wide, shapes = workload.widths.linear, linear(workload.model)
-    own = adapter.dropout > 0 or adapter.dora or not (adapter.four_bit or workload.precision == "fp32")
+    own = adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")
     kept, shared = len(adapter.targets) * wide * adapter.rank, dict[str, int]()
     for name in adapter.targets:
         # DoRA keeps the outputs of the layer and of the matrices, which the lengths multiply (lora/dora.py); beside a 4-bit
         # layer its result stays in fp32, and so does what follows (traces of Llama and Qwen).
-        kept += round((3.2 if adapter.four_bit else 2) * wide * shapes[name][1]) if adapter.dora else 0
+        kept += round((3.2 if adapter.packed else 2) * wide * shapes[name][1]) if adapter.dora else 0
         if own:
             kept += (wide + (1 if adapter.dropout else 0)) * shapes[name][0]
-        elif name != "o_proj":  # attention keeps its output already
+        if (not own or adapter.eight_bit) and name != "o_proj":  # attention keeps its output already
             read = "mlp" if name in ("gate_proj", "up_proj", "gate_up_proj") else "attention"
             shared["down" if name == "down_proj" else read] = shapes[name][0]
     return kept + wide * sum(shared.values())
@@ -296,7 +297,7 @@ def backward(workload: Workload) -> int:
     wide, count = workload.widths, 3
     adapter = workload.adapter
     adapted = adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(adapter.targets)
-    if adapted and workload.checkpointing and not (adapter and adapter.four_bit and not adapter.dora):
+    if adapted and workload.checkpointing and not (adapter and adapter.packed and not adapter.dora):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
         # weights it reads what they read, and needs no copy of it.
         count += 2 if family(workload.model).fused else 1

@@ -50,7 +50,7 @@ def _fsdp(workload: Workload) -> State:
     wide, shards = workload.widths.linear, workload.machines.world_size
     whole = sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
-    if four_bit(workload):
+    if packed(workload):
         # Four-bit weights travel packed, and each is unpacked when it is used.
         linear = _linear(workload)
         layer += linear // 2 - wide * linear
@@ -62,7 +62,6 @@ def _fsdp(workload: Workload) -> State:
         count = parameters.trainable(workload)
         weights += 0 if workload.in_full else (FULL - wide) * count
         gradients = FULL * count
-        optimizer = 2 * count + count // 32 if "8bit" in workload.optimizer else 2 * FULL * count
     # The scales of 4-bit weights are no parameters, and every GPU holds all of them: published states are whole with
     # them.
     scales = _scales(workload)
@@ -78,14 +77,14 @@ def loaded(workload: Workload) -> int:
     """Weights on each GPU while a model in 4 bits is split under FSDP: every process has it whole on its GPU, and keeps
     it until all shares exist (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py, `original_sd`). 0 otherwise:
     other weights wait in main memory."""
-    if workload.sharding != "fsdp" or not four_bit(workload):
+    if workload.sharding != "fsdp" or not packed(workload):
         return 0
     return weights_of(workload) + held(workload).weights
 
 
 def _zero(workload: Workload, stage: int) -> State:
-    """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes per trained weight) are
-    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is whole, in stages 1 and 2
+    """DeepSpeed's ZeRO with half-precision weights: fp32 master and optimizer (AdamW's moments make it 12 bytes per trained
+    weight) are split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is whole, in stages 1 and 2
     twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py,
     setup_buckets; stage3.py, ipg_buckets).
 
@@ -96,7 +95,7 @@ def _zero(workload: Workload, stage: int) -> State:
     shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
     weights = weights_of(workload) + reference(workload)
-    optimizer = (3 if wide == HALF else 2) * FULL * count // shards
+    optimizer = int((FULL * (wide == HALF) + workload.rule.moments * workload.rule.kept(FULL)) * count) // shards
     gradients = wide * count // (shards if stage >= 2 else 1)
     buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
     layer = root = 0
@@ -119,9 +118,9 @@ def reference(workload: Workload) -> int:
     return weights_of(workload) if workload.passes_beside and not workload.adapter else 0
 
 
-def four_bit(workload: Workload) -> bool:
-    """Whether the weights beside an adapter are in 4 bits."""
-    return workload.adapter is not None and workload.adapter.four_bit
+def packed(workload: Workload) -> bool:
+    """Whether the weights beside an adapter are in 4 or 8 bits."""
+    return workload.adapter is not None and workload.adapter.packed
 
 
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
@@ -132,27 +131,35 @@ def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True
 
 def whole(workload: Workload) -> int:
     """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
-    if four_bit(workload):
+    if packed(workload):
         return weights_of(workload) - _scales(workload)
     return workload.widths.linear * parameters.total(workload.model) + adapter_bytes(workload)
 
 
 def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
-    numbers, packed = parameters.numbers(workload.model), 0
-    if four_bit(workload):
-        packed = _linear(workload) * workload.model.num_hidden_layers
-        numbers = replace(numbers, inside=numbers.inside - packed)
+    numbers, few = parameters.numbers(workload.model), 0
+    if packed(workload):
+        few = _linear(workload) * workload.model.num_hidden_layers
+        numbers = replace(numbers, inside=numbers.inside - few)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
-    frozen = packed // 2 + _bytes(workload, numbers, trained=False) + _scales(workload)
+    frozen = (
+        few // (2 if workload.adapter and workload.adapter.four_bit else 1)
+        + _bytes(workload, numbers, trained=False)
+        + _scales(workload)
+    )
     return frozen + raised + adapter_bytes(workload)
 
 
 def _scales(workload: Workload) -> int:
-    """The scales of 4-bit weights: a byte for 64 numbers, and four for 16,384 (double quantisation)."""
-    if not four_bit(workload):
+    """The scales of 4-bit weights: a byte for 64 numbers, and four for 16,384 (double quantisation); of 8-bit ones four
+    bytes an output."""
+    if not (adapter := workload.adapter) or not adapter.packed:
         return 0
+    if adapter.eight_bit:
+        outputs = sum(out for _, out in parameters.linear(workload.model).values())
+        return workload.model.num_hidden_layers * FULL * outputs
     counts = [prod(shape) for shape in parameters.linear(workload.model).values()]
     return workload.model.num_hidden_layers * sum(count // 64 + FULL * count // 16384 for count in counts)
 
@@ -192,7 +199,7 @@ def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
     (fan_in, fan_out), widest = shapes[-1], FULL * tokens * max(out for _, out in shapes)
     again = HALF * sum(adapted(workload)) if adapter.dropout and workload.precision != "fp32" else 0
     measuring = 4 * FULL * fan_in * fan_out + HALF * fan_in**2 + 2 * widest
-    factor = IN_FLIGHT + WITH_DROPOUT * bool(adapter.dropout) + IN_FOUR_BITS * adapter.four_bit
+    factor = IN_FLIGHT + WITH_DROPOUT * bool(adapter.dropout) + IN_FOUR_BITS * adapter.packed
     return measuring, round(factor * widest), again
 
 
@@ -217,34 +224,30 @@ def of_words(workload: Workload, name: str) -> int:
 
 
 def _optimizer(workload: Workload) -> int:
-    """Adam's two moments, each in the precision of its weight; in 8 bits a byte each and 8 bytes for every 256 numbers,
-    but fp32 for tensors under 4,096 numbers and for embeddings (transformers, trainer.py)."""
-    if "8bit" not in workload.optimizer:
-        return 2 * trained_bytes(workload)
-    if workload.adapter:
+    """What the optimizer keeps for each trained weight, by the catalog's table; FSDP's trained weights are in fp32."""
+    rule, size = workload.rule, 0.0
+    if one := workload.adapter:
         count = parameters.adapter(workload)
-        return 2 * count + 8 * count // 256
-    size = 0
+        wide = adapter_bytes(workload) / max(count, 1)
+        return int(rule.matrices * rule.kept(wide) * (count // one.rank if rule.factored else count))
+    widths = [_bytes(workload, parameters.Numbers(1 - out, out)) for out in (0, 1)]
     for name, shape in parameters.trained(workload).items():
-        count = prod(shape)
-        in_full = count < 4096 or name == workload.model.embedding
-        size += 2 * FULL * count if in_full else 2 * count + 8 * -(-count // 256)
-    return size
+        count, outside = prod(shape), parameters.outside(name)
+        wide = FULL if workload.sharding == "fsdp" else widths[outside]
+        in_full = rule.bits and (count < 4096 or (name == workload.model.embedding and rule.embeddings))
+        if rule.factored and len(shape) > 1:
+            count = prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
+        size += (rule.moments if outside else rule.matrices) * (FULL if in_full else rule.kept(wide)) * count
+    return int(size)
 
 
 # Its name in the list of files that a run writes.
 ON_DISK = "weights and state on the disk"
-# For each trained number of an optimizer in main memory: its fp32 weight and gradient and two moments (DeepSpeed
-# 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision).
-STATE = 4 * FULL
 # Memory that the system cannot move is handed out in powers of two (the same function's additional_buffer_factor).
 PINNED = 1.5
 # Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
 # memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
 STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
-# Bytes that a step moves from and to a disk for a trained number: weight and moments there and back, its gradient
-# likewise (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1).
-MOVED_A_STEP = 2 * STATE
 # Of PCIe's rate what a copy reaches: 12 of 16 GB/s (ZeRO-Infinity, section 4).
 PCIE_SHARE = 0.75
 # Numbers a second that AdamW goes through on the processors of a machine: 10^9 in 0.26 s at most, with two sockets,
@@ -255,16 +258,22 @@ ADAM, ADAM_A_CORE = 3.9e9, 0.3e9
 PLAIN = 6
 
 
+def beside(workload: Workload) -> int:
+    """Bytes in main memory for all trained numbers: fp32 weight and gradient, and what the optimizer keeps, AdamW two
+    moments (DeepSpeed 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision)."""
+    return (2 + workload.rule.moments) * FULL * parameters.trainable(workload)
+
+
 def main_memory(workload: Workload) -> dict[str, int]:
     """Held in main memory during the whole run, by name."""
     trained, machines = parameters.trainable(workload), workload.machines
     placed, wide = workload.offload, workload.widths.linear
     if workload.sharding == "fsdp":
         frozen = wide * (parameters.total(workload.model) - trained) if not workload.adapter else whole(workload)
-        return {"weights and state beside the GPUs": (STATE * trained + frozen) // machines.nodes} if placed else {}
+        return {"weights and state beside the GPUs": (beside(workload) + frozen) // machines.nodes} if placed else {}
     parts = {}
     if placed.optimizer == "cpu":
-        parts["optimizer beside the GPUs"] = round(PINNED * STATE * trained / machines.nodes)
+        parts["optimizer beside the GPUs"] = round(PINNED * beside(workload) / machines.nodes)
     elif placed.optimizer == "nvme":
         gradients = PINNED * wide * trained / machines.nodes
         buffers = STATE_BUFFERS * FULL * min(workload.group, trained // machines.world_size)
@@ -281,19 +290,20 @@ def main_memory(workload: Workload) -> dict[str, int]:
 def on_disk(workload: Workload) -> int:
     """Offloaded to the disk of one machine."""
     placed, nodes = workload.offload, workload.machines.nodes
-    state_ = STATE * parameters.trainable(workload) if placed.optimizer == "nvme" else 0
+    state_ = beside(workload) if placed.optimizer == "nvme" else 0
     weights = workload.widths.linear * parameters.total(workload.model) if placed.weights == "nvme" else 0
     return (state_ + weights) // nodes
 
 
 def stepping(workload: Workload, gpu: Gpu) -> float:
     """A step of the optimizer on the processors: gradients come from the GPUs and weights go back in half precision,
-    each GPU's own share; under FSDP in fp32, after every micro batch."""
+    each GPU's own share; under FSDP in fp32, after every micro batch. A disk has all that main memory would have, read
+    and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
     trained, machines = parameters.trainable(workload), workload.machines
-    cores = min(ADAM, ADAM_A_CORE * machines.cpus) / (PLAIN if workload.optimizer == "adamw_torch" else 1)
+    cores = min(ADAM, ADAM_A_CORE * machines.cpus) / (1 if workload.optimizer == "adamw_torch_fused" else PLAIN)
     sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
     travelling = sent * trained / machines.world_size / rate(gpu)
-    moved = MOVED_A_STEP * trained / machines.nodes if workload.offload.optimizer == "nvme" else 0
+    moved = 2 * beside(workload) / machines.nodes if workload.offload.optimizer == "nvme" else 0
     return trained / machines.nodes / cores + travelling + moved / (workload.offload.mb_s * 1e6)
 
 

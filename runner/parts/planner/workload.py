@@ -82,7 +82,8 @@ class Widths:
 class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
 
-    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314). dora: whether it also
+    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8 (LLM.int8,
+    Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also
     learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights.
     """
 
@@ -92,6 +93,11 @@ class Adapter:
     four_bit: bool = False
     dora: bool = False
     parameters: tuple[str, ...] = ()
+    eight_bit: bool = False
+
+    @property
+    def packed(self) -> bool:
+        return self.four_bit or self.eight_bit
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,11 @@ class Run:
     disk_mb_s: float = OWN_DISK_MB_S
     disk_spread: tuple[float, float] = ASSUMED
     shared_disk: bool = False
+
+    @property
+    def rule(self) -> catalog.Optimizer:
+        """The facts of its optimizer."""
+        return catalog.optimizers()[self.optimizer]
 
     @property
     def fewest_rows(self) -> int:
@@ -410,6 +421,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         targets=targets if targets and not config.get("lora_target_linear") else model.linear,
         dropout=float(config.get("lora_dropout") or 0),
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
+        eight_bit=bool(config.get("load_in_8bit")),
         dora=bool(config.get("peft_use_dora")),
         parameters=tuple(config.get("lora_target_parameters") or ()),
     )

@@ -77,7 +77,8 @@ SHORT = {"sft": (5, 0.005, 512), "dpo": (1, 0.0005, 256), "lora": (5, 0.01, 256)
 
 
 def _few_steps(recipe: Recipe) -> Iterator[Override]:
-    large, any_processor, train = "random weights need larger steps", "runs on any CPU", recipe.pretrain
+    large, train = "random weights need larger steps", recipe.pretrain
+    yield from rehearsal.optimizer("pretrain", train)
     for setting, value, why in (
         ("steps", STEPS, ROWS),
         ("warmup_ratio", None, ROWS),
@@ -88,7 +89,6 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
         ("gradient_accumulation_steps", min(2, train.gradient_accumulation_steps), ROWS),
         ("eval_steps", STEPS // 12, ROWS),
         ("save_steps", STEPS // 12, ROWS),
-        ("optimizer", "adamw_torch", any_processor),
         ("logging_steps", 1, "few steps"),
     ):
         yield substitute(f"pretrain.{setting}", value, why)
@@ -109,7 +109,7 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
         if stage != "sft":
             yield substitute(f"{stage}.micro_batch_size", 4, ROWS)
         yield substitute(f"{stage}.gradient_accumulation_steps", 1, ROWS)
-        yield substitute(f"{stage}.optimizer", "adamw_torch", any_processor)
+        yield from rehearsal.optimizer(stage, section)
         yield substitute(f"{stage}.logging_steps", 1, "few steps")
 
 

@@ -85,6 +85,8 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     model.config.use_cache = False
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
+    if workload.adapter and workload.adapter.eight_bit:
+        stand_ins.eight_bit(model)
     if workload.adapter and workload.adapter.four_bit:
         stand_ins.four_bit(model, dtype, DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8)
     if workload.checkpointing:
@@ -140,18 +142,18 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
 
 
 def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer over the trained parameters; the 8-bit one is a stand-in."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if "8bit" in run.optimizer:
-        # torchao's, which shards have (`adamw_torch_8bit`), treats embeddings like the rest.
-        embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-        in_full = {parameter for module in embeddings for parameter in module.parameters()}
-        return stand_ins.EightBitAdam(trained, set() if run.sharding == "fsdp" else in_full)
+    """The optimizer over the trained parameters; those beside PyTorch's AdamW and SGD are stand-ins."""
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if run.optimizer == "sgd":
-        return torch.optim.SGD(trained)
-    # On a GPU the plain AdamW works on lists of tensors, and its temporaries are as large as what it updates.
-    fused = run.optimizer.endswith("fused")
-    return torch.optim.AdamW(trained, fused=fused, foreach=not fused)
+        return torch.optim.SGD(named.values())
+    if run.optimizer in ("adamw_torch_fused", "adamw_torch"):
+        # On a GPU the plain AdamW works on lists of tensors, and its temporaries are as large as what it updates.
+        fused = run.optimizer.endswith("fused")
+        return torch.optim.AdamW(named.values(), fused=fused, foreach=not fused)
+    embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    in_full = {parameter for module in embeddings for parameter in module.parameters()}
+    # FSDP has torchao's, which treats embeddings like the rest.
+    return stand_ins.Keeping(named, run.rule, in_full if run.rule.embeddings and run.sharding != "fsdp" else set())
 
 
 def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:

@@ -17,6 +17,9 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 from transformers.pytorch_utils import Conv1D
 
+from runner.catalog import Optimizer
+from runner.parts.planner.parameters import outside
+
 # GPT-2 and its relatives have a linear class of their own.
 LINEAR = (nn.Linear, Conv1D)
 ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
@@ -152,11 +155,59 @@ def four_bit(model: nn.Module, dtype: torch.dtype, stored: torch.dtype = torch.u
     """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits
     and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
     model.is_loaded_in_4bit = True
+    _replace(model, lambda child: FourBit(child, dtype, stored))
+
+
+def _replace(model: nn.Module, packed: Callable[[Any], nn.Module]) -> None:
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) in LINEAR and child is not head:
-                setattr(parent, name, FourBit(child, dtype, stored))
+                setattr(parent, name, packed(child))
+
+
+class _MatMul8Bit(torch.autograd.Function):
+    """bitsandbytes' MatMul8bitLt (0.50.2): keeps its input; multiplies by way of half-precision and 8-bit copies of it and a
+    product in 32 bits, whose half-precision form it casts; and unpacks the weight backward."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor) -> Any:
+        ctx.save_for_backward(given, weight)
+        small = torch.empty_like(given.to(torch.float16), dtype=torch.int8)
+        product = small.new_empty((*given.shape[:-1], weight.shape[0]), dtype=torch.int32)
+        halves = torch.empty_like(product, dtype=torch.float16)
+        return halves.to(given.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        given, weight = ctx.saved_tensors
+        unpacked = weight.to(given.dtype)
+        return torch.matmul(gradient, unpacked), None
+
+
+class EightBit(bnb.nn.Linear8bitLt):
+    """A linear layer whose weight is in 8 bits, with a scale for each output (arXiv 2208.07339)."""
+
+    def __init__(self, old: nn.Linear | Conv1D) -> None:
+        nn.Module.__init__(self)
+        shape = tuple(old.weight.shape)
+        self.shape = shape[::-1] if isinstance(old, Conv1D) else shape
+        self.out_features, self.in_features = self.shape
+        self.weight = nn.Parameter(torch.empty(self.shape, dtype=torch.int8), requires_grad=False)
+        self.scales = nn.Buffer(torch.empty(self.out_features, dtype=torch.float32))
+        self.state, self.index, self.bias = bnb.MatmulLtState(), None, old.bias
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        half = (
+            torch.get_autocast_dtype(given.device.type) if torch.is_autocast_enabled(given.device.type) else given.dtype
+        )
+        output = _MatMul8Bit.apply(given.to(half), self.weight)
+        return output if self.bias is None else output + self.bias.to(output.dtype)
+
+
+def eight_bit(model: nn.Module) -> None:
+    model.is_loaded_in_8bit = True
+    _replace(model, EightBit)
 
 
 class _Dropped(torch.autograd.Function):
@@ -258,26 +309,37 @@ def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
     return patch.object(torch, "is_autocast_enabled", lambda device=None: known(device) if device else enabled)
 
 
-class EightBitAdam(torch.optim.Optimizer):
-    """bitsandbytes' blockwise 8-bit Adam: two bytes per number and 8 bytes for each 256; in fp32 for small tensors
-    (under 4,096 numbers) and, as transformers' Trainer asks, for embeddings."""
+class Keeping(torch.optim.Optimizer):
+    """An optimizer that keeps what the catalog's table says, and holds what it says during a step. in_full: parameters whose
+    numbers are kept in 32 bits however few the others have."""
 
-    def __init__(self, parameters: Any, embeddings: set[nn.Parameter]) -> None:
-        super().__init__(parameters, {})
-        self.embeddings = embeddings
+    def __init__(self, named: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]) -> None:
+        super().__init__(list(named.values()), {})
+        self.rule, self.in_full = rule, in_full
+        self.outside = {parameter for name, parameter in named.items() if outside(name)}
 
     def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and not self.state[parameter]:
-                    self.state[parameter] = dict(enumerate(self._state(parameter)))
+        given = [one for group in self.param_groups for one in group["params"] if one.grad is not None]
+        for parameter in given:
+            if not self.state[parameter]:
+                self.state[parameter] = dict(enumerate(self._state(parameter)))
+        beside = [torch.empty_like(one.grad) for one in given for _ in range(self.rule.lists)]
+        largest = max(given, key=torch.Tensor.numel)
+        beside += [torch.empty_like(largest, dtype=torch.float32) for _ in range(self.rule.largest)]
+        del beside
 
-    def _state(self, parameter: torch.Tensor) -> list[Any]:
-        if parameter.numel() < 4096 or parameter in self.embeddings:
-            return [torch.empty_like(parameter, dtype=torch.float32) for _ in range(2)]
-        packed = [torch.empty_like(parameter, dtype=torch.uint8) for _ in range(2)]
-        blocks = -(-parameter.numel() // 256)
-        return packed + [parameter.new_empty(blocks, dtype=torch.float32) for _ in range(2)]
+    def _state(self, parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+        rule, own = self.rule, parameter.detach()
+        own = own.to_local() if isinstance(own, DTensor) else own
+        count, bits = own.numel(), rule.bits or 8 * own.element_size()
+        if rule.factored and own.dim() > 1:
+            count = own[..., 0].numel() + own[..., 0, :].numel()
+        if rule.bits and (count < 4096 or parameter in self.in_full):
+            bits = 32
+        for _ in range(rule.moments if parameter in self.outside else rule.matrices):
+            yield own.new_empty(count * bits // 8, dtype=torch.uint8)
+            if bits < 16:
+                yield own.new_empty(-(-count // rule.group), dtype=torch.float32)
 
 
 # PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).

@@ -213,6 +213,18 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.quantize_experts", *worded("scenarios.experts-in-four-bits"))
 
 
+def eight_bits(recipe: Recipe) -> Iterator[Problem]:
+    if not recipe.train.get("eight_bit_base"):
+        return
+    message, hint = "", "Delete the line, or write `distribution: zero2` or `ddp`."
+    if recipe.train.adapter == "qlora":
+        message, hint = "The base model of `adapter: qlora` is in 4 bits already.", "Delete one of the two lines."
+    elif sharding.by_fsdp(recipe) or recipe.distribution == "zero3":
+        message = "Weights in 8 bits cannot be split between GPUs (bitsandbytes 0.50.2)."
+    if message:
+        yield recipe.problem("train.eight_bit_base", message, hint)
+
+
 def decay(recipe: Recipe) -> Iterator[Problem]:
     if recipe.train.get("loraplus_lr_ratio") and recipe.train.get("weight_decay"):
         yield recipe.problem("train.weight_decay", *worded("scenarios.decay-without-effect"))
@@ -300,7 +312,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(answers, layers, products, trained_layers, experts, decay, preferring, one_validation),
+    *(answers, layers, products, trained_layers, experts, eight_bits, decay, preferring, one_validation),
     common.cadence_rule(validates),
 )
 

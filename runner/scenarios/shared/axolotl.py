@@ -55,11 +55,12 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, and no code
-    of the model's own. DoRA's lengths they would keep as they were before the first step, because fused and 8-bit AdamW
+    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code
+    of the model's own, and no weights in 8 bits. DoRA's lengths they would keep as they were before the first step, because fused and 8-bit AdamW
     leave the version of a tensor as it is (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch 2.13)."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
-    fused = fused and not (recipe.settings.get("train") or {}).get("use_dora")
+    train = recipe.settings.get("train") or {}
+    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base"))
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 

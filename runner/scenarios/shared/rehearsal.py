@@ -251,8 +251,13 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("distribution", (), "ddp", "one process shares nothing"),
     ("sharding", (), None, "there is no GPU to save memory on"),
     ("*.precision", (), None, "CPUs compute in fp32"),
-    ("*.optimizer", ("adamw_torch_fused", "adamw_bnb_8bit"), "adamw_torch", "the same steps without a GPU"),
+    *(
+        ("*.optimizer", (name,), one.whole, "the same rule; numbers this small are slow without a GPU")
+        for name, one in catalog.optimizers().items()
+        if one.whole
+    ),
     ("*.adapter", ("qlora",), "lora", "4-bit weights need a GPU"),
+    ("*.eight_bit_base", (), None, "8-bit weights need a GPU"),
     ("*.kernels", (), "none", "compiled for a GPU"),
     ("*.cross_entropy", (), "plain", "compiled for a GPU"),
     ("*.packing", ("auto", "flatten"), "none", "rows are padded; only a GPU joins them cheaply"),
@@ -305,6 +310,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
+    rate *= catalog.optimizers()[chosen.optimizer].rate
     if recipe.rows in (PREFERENCES, LABELS):
         rate /= 10
     of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
@@ -321,7 +327,6 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         ("train.eval_batch_size", None, "the micro batch size"),
         ("train.effective_batch_size", None, "computed from the lines above"),
         ("train.learning_rate", rate, larger),
-        ("train.optimizer", "adamw_torch", "runs on any CPU"),
         ("train.logging_steps", 1, "few steps"),
         ("train.report_to", "tensorboard", "needs no account"),
     )
@@ -338,10 +343,18 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         *substitutes(recipe, table),
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, of_some),
+        *optimizer("train", chosen),
         *any_improvement("train", chosen),
         *of_answers,
         limit,
     ]
+
+
+def optimizer(home: str, section: Settings) -> Iterator[Override]:
+    """The one that a processor uses in the place of the recipe's."""
+    for name, values, value, why in NEEDS_GPU:
+        if name == "*.optimizer" and section.get("optimizer") in values:
+            yield substitute(f"{home}.optimizer", value, why)
 
 
 def toy_task(recipe: Recipe) -> Iterator[Override]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runner import catalog
 from runner.plan import EngineConfig, Machines, Place
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_, merged
@@ -60,7 +61,8 @@ def offloaded(recipe: Recipe) -> dict[str, str]:
 
 def optimizer(recipe: Recipe, chosen: str) -> str:
     """Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
-    return "adamw_torch_8bit" if chosen == "adamw_bnb_8bit" and by_fsdp(recipe) else chosen
+    other = catalog.optimizers()[chosen].sharded
+    return other if isinstance(other, str) and by_fsdp(recipe) else chosen
 
 
 def _fsdp(recipe: Recipe) -> EngineConfig:

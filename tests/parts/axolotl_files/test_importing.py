@@ -101,7 +101,7 @@ def test_a_line_that_axolotl_drops_is_left_out_however_it_is_written():
 REFUSED = """\
 base_model: Qwen/Qwen2.5-0.5B-Instruct
 rl: grpo
-optimizer: lion_8bit
+optimizer: galore_adamw
 attn_implementation: xformers
 processor_type: AutoProcessor
 adapter: lora
@@ -154,7 +154,7 @@ def test_the_command_writes_the_recipe_or_nothing(tmp_path, recipe_command, gold
     done = recipe_command("import", "mine.yml", cwd=tmp_path)
     assert done.returncode == 1
     golden_message(done.stderr, "a second time")
-    (tmp_path / "bad.yml").write_text(FILE.replace("adamw_bnb_8bit", "muon"), "utf-8")
+    (tmp_path / "bad.yml").write_text(FILE.replace("adamw_bnb_8bit", "galore_adamw"), "utf-8")
     done = recipe_command("import", "bad.yml", cwd=tmp_path)
     assert done.returncode == 1 and not (tmp_path / "bad.yaml").exists()
     golden_message(done.stderr, "a line that no recipe has")

@@ -219,7 +219,10 @@ def test_the_disk_that_a_run_takes_is_the_plan_s(name, recipe_command):
 def test_an_8_bit_optimizer_needs_its_package():
     machine = replace(WELL, packages=WELL.packages | {"bitsandbytes": None})
     assert found(machine)[doctor.PROBLEM] == []
-    assert any("8-bit" in line for line in found(machine, "pretrain.optimizer=adamw_bnb_8bit")[doctor.PROBLEM])
+    assert any(
+        "`optimizer: adamw_bnb_8bit`" in line
+        for line in found(machine, "pretrain.optimizer=adamw_bnb_8bit")[doctor.PROBLEM]
+    )
 
 
 def test_the_command_looks_at_this_machine(recipe_command):

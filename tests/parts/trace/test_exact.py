@@ -75,6 +75,7 @@ KINDS = {
     "last layer, fp32 weights": {"unfrozen": ("^model.layers.2.", "embed_tokens"), "fp32_weights": True},
     "lora": {"adapter": True},
     "qlora": {"adapter": True, "four_bit": True},
+    "lora on 8 bits": {"adapter": True, "eight_bit": True},
     "dora": {"adapter": True, "dora": True},
     "dora on 4 bits": {"adapter": True, "dora": True, "four_bit": True},
     "8 bit": {"optimizer": "adamw_bnb_8bit"},
@@ -83,7 +84,7 @@ KINDS = {
 
 
 # The others take as long each and say little beside these.
-QUICK = ("full", "lora", "qlora", "dora", "8 bit, fp32 weights", "last layer, fp32 weights")
+QUICK = ("full", "lora", "qlora", "lora on 8 bits", "dora", "8 bit, fp32 weights", "last layer, fp32 weights")
 
 
 @pytest.mark.parametrize("kind", but_for(QUICK, KINDS))
@@ -93,7 +94,8 @@ def test_what_is_held_between_steps_agrees_to_two_thousandths(kind):
     model = replace(shrunk(MODELS[0]), linear=MODELS[0].linear)
     other = dict(KINDS[kind])
     if other.pop("adapter", False):
-        other["adapter"] = Adapter(16, model.linear, 0.05, other.pop("four_bit", False), other.pop("dora", False))
+        base = {name: other.pop(name, False) for name in ("four_bit", "eight_bit", "dora")}
+        other["adapter"] = Adapter(16, model.linear, 0.05, **base)
     job = work(model, **other)
     exact, quick = trace(job), memory.held(job)
     assert exact.parameters == parameters.total(model) + parameters.adapter(job)

@@ -267,12 +267,11 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
     recipe = recipe.of_stage(f"{PRETRAIN}-")
+    for name in sorted({one for part in recipe.sections.values() if (one := part.get("optimizer"))}):
+        if package := catalog.optimizers()[name].package:
+            yield package, f"`optimizer: {name}`", train
     if recipe.scenario != "pipeline":
         return
-    stages = [section for name in ("pretrain", "sft", "dpo", "lora") if (section := recipe.settings.get(name))]
-    if any("bnb" in stage.optimizer for stage in stages):
-        for name in ("bitsandbytes", "torchao"):
-            yield name, "an 8-bit optimizer", train
     if recipe.speed.fused_kernels or recipe.speed.fused_cross_entropy:
         yield "liger-kernel", "`speed.fused_kernels` and `speed.fused_cross_entropy`", train
     if not recipe.data.packed:
