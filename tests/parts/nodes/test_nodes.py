@@ -320,8 +320,8 @@ def test_a_main_machine_that_falls_silent_has_stopped(monkeypatch):
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_main_machine_that_ends_while_it_prepares_has_stopped(killed):
     code = (
-        "import os, sys, time; from tests.parts.nodes.test_nodes import hello, rendezvous\n"
-        f"with rendezvous.Main(hello(), 2, int(sys.argv[1]), 20, print) as main:\n"
+        "import os, sys, time; from tests.parts.nodes.test_nodes import hello, node\n"
+        f"with node.Main(hello(), 2, int(sys.argv[1]), 20, print) as main:\n"
         f"    main.gather(); time.sleep(1.5); {'os._exit(9)' if killed else 'raise SystemExit(1)'}"
     )
     port, said = free_port(), []
