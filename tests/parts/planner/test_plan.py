@@ -70,7 +70,7 @@ def test_a_plan_shows_what_people_ask_for(recipe_command):
         "trained-models-pvc: 41.1 GiB will be written; claim size: 50 GiB",
         "at 2 a GPU hour",
         "speed-up  of ideal",
-        "published GPU runs",
+        "fake-tensor runs and published",
     ):
         assert wanted in done.stdout
     assert "note:" not in done.stderr
@@ -169,7 +169,7 @@ def test_where_evaluation_takes_most_the_plan_says_so_and_offers_its_own_batch(r
     assert found.memory.moment == "evaluation" and found.fits is False
     assert offered(GEMMA, *small)[0] == ["train.eval_batch_size: 2"]
     shown = recipe_command("plan", GEMMA, "--details").stdout
-    assert "(28.8 GB) needed, in evaluation" in shown and "at the backward pass" in shown
+    assert "(28.8 GB) needed; the peak is in evaluation" in shown and "in the backward pass" in shown
     ((_, message, _),) = broken(GEMMA, "limits.gpu_memory=10 GB")
     assert "evaluation 24.5 GiB" in message
     golden_message(message)
