@@ -26,8 +26,9 @@ def project(tmp_path_factory) -> Path:
     home.mkdir()
     (home / "schema.yaml").write_text("$ref: last-layers/schema.yaml\n", encoding="utf-8")
     text = (copy / "runner" / "scenarios" / "language" / "translation.py").read_text("utf-8")
-    assert "Nothing is trained" in text
-    text = text.replace("Nothing is trained", "Nothing of mine is trained")
+    ours = '*worded("scenarios.nothing-trained")'
+    assert ours in text
+    text = text.replace(ours, '"Nothing of mine is trained."')
     (home / "translation.py").write_text(text, encoding="utf-8")
     done = run(copy, "schemas/build.py")
     assert done.returncode == 0, done.stdout + done.stderr

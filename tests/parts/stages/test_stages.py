@@ -35,7 +35,7 @@ WRONG = {
     "a value that the technique lacks": ("    technique: lora ", "    technique: full "),
     "a wrong value in a stage": ("      beta: 0.1 ", "      beta: -1 "),
     "a rule that looks at a stage": (
-        "      epochs: 1                       # times through all rows",
+        "      epochs: 1                       # passes through all rows",
         "      warmup_steps: 3\n      warmup_ratio: 0.1   #",
     ),
     "an unknown technique": ("    technique: lora ", "    technique: lorra "),
