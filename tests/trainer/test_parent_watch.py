@@ -67,10 +67,12 @@ def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
     gone.wait()
     path = os.pathsep.join([str(ROOT), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = os.environ | {"PYTHONPATH": path, child_process.PARENT: str(gone.pid)}
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    places = {"folder": tmp_path, "socket": theirs.fileno()}
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "address"))
+    listener.listen()
+    places = {"folder": tmp_path, "socket": listener.fileno()}
     command = [sys.executable, "-m", module, *(part.format_map(places) for part in CHILDREN[module])]
-    with ours, theirs:
+    with listener:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, pass_fds=[places["socket"]])
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     assert Path(tmp_path / "demo.json").is_fifo()
