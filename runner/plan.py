@@ -108,6 +108,11 @@ class Prediction(Record):
     # The part of `step_seconds` spent waiting for other GPUs.
     waiting_seconds: float | None = None
 
+    @property
+    def too_large(self) -> bool:
+        """Whether even the least memory that it may need is more than the card has, as far as both are known."""
+        return bool(self.usable and (self.memory_least or 0) > self.usable)
+
 
 @dataclass(frozen=True)
 class Machines:

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +28,9 @@ from runner.recipe import overrides as changing
 from runner.render import NAMES
 from runner.tools import packaged
 from runner.tools.problem import Stop
+
+if TYPE_CHECKING:
+    from runner.run.run_folder import RunFolder
 
 
 @click.command()
@@ -117,29 +121,26 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
     }
 
 
-def runs() -> list[dict[str, str]]:
-    """The rows of the run folders below this one, the newest first."""
-    from runner.run.run_folder import all_here
+def run_row(run: "RunFolder") -> dict[str, str]:
+    """The row of a run folder."""
     from runner.tools.run_files import RUN
 
-    found = []
-    for run in all_here():
-        state = run.state
-        status = INTERRUPTED if state.status == "running" and not run.at_work else state.status
-        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
-        row = {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
-        found.append(row)
-    return found
+    state = run.state
+    status = INTERRUPTED if state.status == "running" and not run.at_work else state.status
+    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
+    return {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
 
 
 @click.command("list")
 @listing_option
 def list_recipes(style: str) -> None:
     """List the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
+    from runner.run.run_folder import all_here
+
     starters = [facts(path) for path in packaged.starters()]
     minimal = [facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()]
     own = [facts(path, str(path)) for path in batch.within(Path())]
-    made = runs()
+    made = list(map(run_row, all_here()))
     if style == "json":
         whole = {"starters": starters, "minimal": minimal, "recipes": own, "runs": made}
         say(json.dumps(whole, indent=2, ensure_ascii=False))

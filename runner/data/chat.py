@@ -265,7 +265,7 @@ class PromptRows(PreferenceRows[Prompts]):
         return super().told(prompt, "")
 
     def rendered(self, item: Answered) -> RenderedExample:
-        (answer,) = (vars(item)[name] for name in self.answers)
+        answer = vars(item)["answer"]
         return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\nreference: {answer}")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:

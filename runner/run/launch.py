@@ -32,7 +32,8 @@ WITHOUT_GPU = {
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
-    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is 1.5 times # as fast.
+    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is 1.5 times
+    # as fast.
     "OMP_WAIT_POLICY": "passive",
 }
 
@@ -109,8 +110,8 @@ def engine_environment() -> dict[str, str]:
 
 
 def forking() -> AbstractContextManager[None]:
-    """A server for forks of stages without a GPU, for as long as this lasts; Axolotl reads some of its environment when it
-    is imported."""
+    """A server for forks of stages without a GPU, for as long as this lasts. Axolotl reads some of its environment when
+    it is imported."""
     return fork_server.forking(engine_environment() | WITHOUT_GPU | UNTRACKED)
 
 

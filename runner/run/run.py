@@ -98,8 +98,8 @@ def _require_patience(
         instead += f"; `recipe submit {path}` sends it to the cluster's GPUs"
     for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
         name, each = decision.stage.name, foreseen.get(decision.stage.name, Prediction())
-        if each.usable and (each.memory_least or 0) > each.usable:
-            need, have = units.gib(each.memory or 0), units.gib(each.usable)
+        if each.too_large:
+            need, have = units.gib(each.memory or 0), units.gib(each.usable or 0)
             raise Stop(*worded("run.too-much-memory", name=name, need=need, have=have, instead=instead))
         if each.seconds is not None:
             likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")

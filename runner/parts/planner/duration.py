@@ -304,9 +304,9 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
 
 
 def updating(workload: Workload, gpu: Gpu) -> float:
-    """The optimizer's step: weights, gradients and state are read, weights and state written; the plain AdamW goes over
-    its lists of tensors about 20 times, as others of its kind are taken to (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients
-    twice and writes them."""
+    """The optimizer's step: weights, gradients and state are read, weights and state written. The plain AdamW goes over
+    its lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms); the same is assumed of
+    other optimizers that hold such lists. Clipping reads gradients twice and writes them."""
     state = held(workload)
     if workload.offload.optimizer:
         return stepping(workload, gpu)

@@ -268,8 +268,8 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
 
     Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
-    layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number. An 8-bit layer itself keeps
-    its input.
+    layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number. An 8-bit layer itself
+    keeps its input.
     """
     wide, shapes = workload.widths.linear, linear(workload.model)
     own = adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")

@@ -83,10 +83,10 @@ def loaded(workload: Workload) -> int:
 
 
 def _zero(workload: Workload, stage: int) -> State:
-    """DeepSpeed's ZeRO with half-precision weights: fp32 master and optimizer (AdamW's moments make it 12 bytes per trained
-    weight) are split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is whole, in stages 1 and 2
-    twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py,
-    setup_buckets; stage3.py, ipg_buckets).
+    """DeepSpeed's ZeRO with half-precision weights: fp32 master and optimizer (AdamW's moments make it 12 bytes per
+    trained weight) are split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is
+    whole, in stages 1 and 2 twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero:
+    stage_1_and_2.py, setup_buckets; stage3.py, ipg_buckets).
 
     In stage 3 some weights are whole: those needed again within `reuse` numbers, around the turn from forward to
     backward those half as far away; and those gathered ahead, each in one piece before it is copied out (0.18.9,

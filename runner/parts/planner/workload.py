@@ -82,9 +82,9 @@ class Widths:
 class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
 
-    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8 (LLM.int8,
-    Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also
-    learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights.
+    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
+    (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also learns the length of each row of a weight
+    (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights.
     """
 
     rank: int

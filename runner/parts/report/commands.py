@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from runner.commands.options import complete_recipe, end, listing_option, open_r
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing
 from runner.recipe.reading import read
-from runner.run.run_folder import RunFolder, find
+from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import PAGE, RUN
@@ -79,12 +80,14 @@ def runs(name: str | None, sort: str, paged: bool, style: str) -> None:
 
     Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among them.
     """
-    rows = [row for row in map(_result, show.runs()) if not name or f"{row['recipe']}-".startswith(f"{name}-")]
-    if not rows:
+    of_recipe = (run for run in all_here() if not name or f"{run.state.recipe}-".startswith(f"{name}-"))
+    found = [(_row(run, known := _known(run)), known) for run in of_recipe]
+    if not found:
         of = f" of a recipe `{name}`" if name else ""
         raise Stop(f"There are no runs{of} below this folder.", "`recipe run` and `recipe rehearse` make them.")
     if sort != "changed":
-        rows.sort(key=lambda row: math.inf if row[sort] is None else row[sort])
+        found.sort(key=lambda one: math.inf if one[0][sort] is None else one[0][sort])
+    rows = [row for row, _ in found]
     alike = name or len({row["recipe"] for row in rows}) == 1
     tried = differing((row["settings"] for row in rows), "") if alike else []
     if style == "json":
@@ -94,26 +97,30 @@ def runs(name: str | None, sort: str, paged: bool, style: str) -> None:
         titles = [*map(str.upper, COLUMNS), *(setting for setting, _ in tried)]
         table([titles, *([*one, *(values[index] for _, values in tried)] for index, one in enumerate(cells))])
     if paged:
-        folders = [RunFolder.at(Path(row["folder"]).absolute()) for row in rows if row["settings"]]
-        write_text(Path("runs") / PAGE, page.of_runs(*folders))
+        write_text(Path("runs") / PAGE, page.render([known for _, known in found if known]))
     what = f"The page about {len(rows)} runs is runs/{PAGE}." if paged else f"{len(rows)} runs are here."
     end(what, "report", rows[0]["folder"])
 
 
-def _result(row: dict[str, Any]) -> dict[str, Any]:
-    """A run's row in the list, with its results, and its settings by their dotted names; without them if it has no plan."""
-    try:
-        run = facts.of(RunFolder.at(Path(row["folder"]).absolute()))
-    except Stop:
-        return {**row, "loss": None, "gpu hours": None, "gates": "", "settings": {}}
-    done = [stage.summary for stage in run.trained if stage.summary]
+def _known(run: RunFolder) -> facts.RunFacts | None:
+    """The facts of a run; None if it has no plan."""
+    with suppress(Stop):
+        return facts.of(run)
+    return None
+
+
+def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
+    """A run's row in the list, with its results, and its settings by their dotted names."""
+    done = [stage.summary for stage in known.trained if stage.summary] if known else []
     gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
+    gated = known.gated if known else ()
+    settings = page.flat(known.planned.settings) if known else {}
     return {
-        **row,
+        **show.run_row(run),
         "loss": done[-1].best_validation_loss if done else None,
         "gpu hours": sum(gpus) if gpus else None,
-        "gates": "" if not run.gated else "open" if all(stage.open for stage in run.gated) else "closed",
-        "settings": {name: value for name, value in page.flat(run.planned.settings).items() if name not in page.OWN},
+        "gates": "" if not gated else "open" if all(stage.open for stage in gated) else "closed",
+        "settings": {setting: value for setting, value in settings.items() if setting not in page.OWN},
     }
 
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 JOURNAL = "search.journal"
 # The first line of a recipe that this command may replace.
 WRITTEN = "# Written by `recipe search`."
-UNASKED = 3600  # seconds of training that start without a question
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,6 @@ class Tried:
     def gpu_hours(self) -> float:
         """By the plan; 0 if unknown."""
         return (self.planned.seconds or 0) * self.planned.gpus / 3600 if self.planned else 0.0
-
-    @property
-    def fits(self) -> bool:
-        """Whether its memory may be enough, as far as that is known."""
-        planned = self.planned
-        return not (planned and planned.usable and planned.memory_least and planned.memory_least > planned.usable)
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -148,7 +141,11 @@ def search(
         _send(found, submit)
         return
     seconds = sum(each.planned.seconds or 0 for each in found.tried if each.planned)
-    if not rehearse and seconds > UNASKED and not confirm(yes, f"The trials take about {units.duration(seconds)}."):
+    if (
+        not rehearse
+        and seconds > running.UNASKED
+        and not confirm(yes, f"The trials take about {units.duration(seconds)}.")
+    ):
         raise Stop("Nothing was started.")
     for each in found.tried:
         if (known := found.known(each)) and known.state.is_finished():
@@ -184,7 +181,7 @@ def _show(found: Search, rehearse: bool) -> None:
         say(f"\nAll trials together take about {hours:.1f} GPU hours if none ends early.")
     if rehearse:
         return
-    if large := [each for each in found.tried if not each.fits]:
+    if large := [each for each in found.tried if each.planned and each.planned.too_large]:
         numbers = listed(str(each.trial.number) for each in large)
         said = worded("search.too-large", trials=numbers, gpu=found.recipe.machines.gpu)
         raise Stop(found.recipe.problem("search", *said, key=True))
@@ -199,7 +196,7 @@ def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
 
     known = found.known(each) or found.study.ask()
     stop_poor = found.recipe.settings["search"]["stop_poor"]
-    record = pruning.TrialRecord(str(found.home / JOURNAL), found.name, known.number, stop_poor)
+    record = pruning.TrialRecord(str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor)
     out, changes = str(each.run.path), each.trial.changes
     with at_work(each.run.kind, path, sets, out, False, more=changes) as (recipe, made, run):
         record.write(run.path)

@@ -24,12 +24,13 @@ ENDED = "ended early after step"
 @dataclass(frozen=True)
 class TrialRecord(Record):
     """What ties a run folder to its trial. journal: the study's file; study: its name; trial: the number that the study
-    gave; stop_poor: whether it may end early."""
+    gave; higher: whether more of what is measured is better, a reward; stop_poor: whether it may end early."""
 
     FILE = "trial.json"
     journal: str = ""
     study: str = ""
     trial: int = 0
+    higher: bool = False
     stop_poor: bool = True
 
 
@@ -51,8 +52,8 @@ def study(journal: str, name: str, higher: bool) -> Study:
 class Pruning(TrainerCallback):
     """It ends a training as early stopping does: the checkpoint of this evaluation is saved, and the best one is kept."""
 
-    def __init__(self, record: TrialRecord, history: History, higher: bool) -> None:
-        self.record, self.history, self.higher = record, history, higher
+    def __init__(self, record: TrialRecord, history: History) -> None:
+        self.record, self.history = record, history
         self.trial: Trial | None = None
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -65,12 +66,12 @@ class Pruning(TrainerCallback):
         """Reports the evaluations so far, and returns whether the trial is in the worse half."""
         import optuna
 
-        measure = "reward" if self.higher else "validation_loss"
+        measure = "reward" if self.record.higher else "validation_loss"
         values = [entry[measure] for entry in self.history.epochs if entry["step"] and entry.get(measure) is not None]
         if not values:
             return False
         if self.trial is None:
-            whole = study(self.record.journal, self.record.study, self.higher)
+            whole = study(self.record.journal, self.record.study, self.record.higher)
             self.trial = optuna.trial.Trial(whole, whole.trials[self.record.trial]._trial_id)
         self.trial.report(values[-1], len(values))
         poor = self.record.stop_poor and state.global_step < state.max_steps and self.trial.should_prune()
@@ -82,4 +83,4 @@ class Pruning(TrainerCallback):
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
     record = TrialRecord.read(Path(settings.run_dir))
-    return [Pruning(record, history, bool(settings.rewards))] if record.study else []
+    return [Pruning(record, history)] if record.study else []

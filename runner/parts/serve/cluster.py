@@ -308,8 +308,12 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
 
 def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     serves = entry["name"] == kserve.CONTAINER
-    of_image, of_model = worded("serve.not-fetched")
-    yield from diagnose.unfetched(pod, entry, where, of_image if serves else of_model)
+    remedy = (
+        "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin."
+        if serves
+        else "If the model is there, correct `serve.model`; otherwise ask the cluster's admin."
+    )
+    yield from diagnose.unfetched(pod, entry, where, remedy)
     yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` generates what it needs.")
     again = diagnose.again(entry)
     for ended in diagnose.ends(entry):

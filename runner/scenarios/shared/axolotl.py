@@ -55,9 +55,10 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code
-    of the model's own, and no weights in 8 bits. DoRA's lengths they would keep as they were before the first step, because fused and 8-bit AdamW
-    leave the version of a tensor as it is (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch 2.13)."""
+    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code of the
+    model's own, and no weights in 8 bits. DoRA's lengths they would keep as they were before the first step, because
+    fused and 8-bit AdamW leave the version of a tensor as it is (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale;
+    torch 2.13)."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     train = recipe.settings.get("train") or {}
     fused = fused and not (train.get("use_dora") or train.get("eight_bit_base"))
