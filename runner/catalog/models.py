@@ -76,6 +76,13 @@ class Model:
         return dict(json.loads(self.config))
 
     @property
+    def sizes(self) -> Facts:
+        """What its class needs to build it, by the names of its config."""
+        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+        more = ("head_dim", "vocab_size", "max_position_embeddings")
+        return {name: getattr(self, name) for name in (*names, *more)} | {"tie_word_embeddings": self.tied} | self.own
+
+    @property
     def family(self) -> Facts:
         """The facts about its architecture; empty if it is unknown."""
         return table("families").get(self.model_type, {})

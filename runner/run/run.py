@@ -25,6 +25,7 @@ from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import forecasting, translate
+from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal, sharding
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
@@ -140,15 +141,14 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     return [names[index] for index in mine], launch.visible_devices(visible, numbers, len(names), len(mine))
 
 
-def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
+def on_these(recipe: Recipe, gpus: list[str]) -> list[Override]:
+    """The changes that put a recipe on the GPUs that are here, or on the processor if none is. gpus: the driver's names."""
     planned = common.world_size(recipe)
     count = min(planned, len(gpus)) or 1
     numbers = launch.gpus_of(recipe)[:count]
     why = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
     if not gpus:
-        tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
         changes = list(rehearsal.without_gpu(recipe, BY))
     if count != planned:
         batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
@@ -156,7 +156,14 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if gpus and count == 1 and shared and not sharding.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
-    here, made = changed(recipe, changes)
+    return changes
+
+
+def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
+    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
+    if not gpus:
+        tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
+    here, made = changed(recipe, on_these(recipe, gpus))
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(gpus)):
         if catalog.label_of(name) != recipe.machines.gpu:
@@ -178,14 +185,17 @@ def rehearse(
     watch: Watch,
     changes: Iterable[Override] = (),
     model: Path | None = None,
+    own: Substitutions | None = None,
+    env: dict[str, str] | None = None,
 ) -> None:
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
     data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: the
-    folder of a real model that is trained instead of a twin. Raises Stop if anything fails, a gate does not open, or too
-    little is learned (see the scenario's `rehearsal`).
+    folder of a real model that is trained instead of a twin. own: in the place of the scenario's substitutions; env: of
+    training beside. Raises Stop if anything fails, a gate does not open, or too little is learned (see the scenario's
+    `rehearsal`).
     """
-    own, place = scenarios.rehearsal(recipe.scenario), run.place()
+    own, place = own or scenarios.rehearsal(recipe.scenario), run.place()
     rehearsed, made = changed(
         recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())]
     )
@@ -195,7 +205,7 @@ def rehearse(
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
     prepares = with_config(recipe, plan.stages[0], beside)
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
-    tell("Substitutions for the rehearsal")
+    tell(f"Substitutions for the {'rehearsal' if run.kind == 'rehearsal' else 'measurement'}")
     for override in made:
         tell(f"  {override}")
     _introduce(plan, tell)
@@ -208,7 +218,7 @@ def rehearse(
             [stage for stage in stages if stage.name == DATA],
             partial(keep, run, recipe, plan, rehearsed),
         )
-        carry_out(plan, data_alone, tell, watch, run.made_with(changes, made), keeping)
+        carry_out(plan, data_alone, tell, watch, run.made_with(changes, made, run.state.processor), keeping)
         rows = PreparedRows.read(Path(place.data_dir))
         if not rows:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
@@ -220,11 +230,14 @@ def rehearse(
         made += more
         # The rows were prepared for the model that they train, not for the twin.
         plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
+    plan = _with_env(plan, env or {})
     if model:
         plan = _with_env(plan, {"OMP_NUM_THREADS": str(threads())})
         _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
     keeping = partial(keep, run, recipe, plan, rehearsed)
-    summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made), keeping)
+    summaries = carry_out(
+        plan, chosen.of(plan), tell, watch, run.made_with(changes, made, run.state.processor), keeping
+    )
     for line in report(plan):
         tell(line)
     try:

@@ -122,7 +122,8 @@ class Architecture(Protocol):
 
 class Substitutions(Protocol):
     # Further substitutions, once the rows are known; the path is the run's. None if nothing depends on the rows.
-    after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
+    @property
+    def after_data(self) -> Callable[[Recipe, PreparedRows, Path], list[Override]] | None: ...
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
         """Substitutions of the data. file: rows to use instead of the recipe's sample. Raises Stop if this machine has

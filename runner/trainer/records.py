@@ -101,8 +101,8 @@ class Summary(Record):
     the person's and the runner's changes of the recipe. adapter: kind, rank, alpha, dropout and layers. sets: each data
     set's share of the training rows. backend: None for one process. effective_batch_size: rows a step;
     effective_batch_tokens: tokens a step of packed rows. learning_rate: after scaling. gpu: the driver's name of the
-    card; empty for none. step_seconds: the median. gpu_memory_gib, gpu_reserved_gib: the most that PyTorch's tensors
-    and its allocator took of the first GPU. planned: the forecast for this stage in `planned.json`. best_checkpoint:
+    card; empty for none. step_seconds: the median. gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib: the most that
+    PyTorch's tensors and its allocator took of the first GPU, and that its driver counted. planned: the forecast for this stage in `planned.json`. best_checkpoint:
     the name of its folder. model: the network's shape, for images. proof: `proof.json` without the rows that it shows.
     preference accuracy: how often DPO's model prefers the better answer, on held-out pairs. reward: the mean of the
     model's own answers to held-out prompts.
@@ -136,6 +136,7 @@ class Summary(Record):
     step_seconds: float | None = None
     gpu_memory_gib: float | None = None
     gpu_reserved_gib: float | None = None
+    gpu_driver_gib: float | None = None
     planned: Mapping[str, Any] | None = None
     time_limit: TimeUsed | None = None
     early_stop: EarlyStop | None = None

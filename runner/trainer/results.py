@@ -110,7 +110,7 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
 
     steps = history.steps[1:] or history.steps
     paces = [pace for entry in steps if (pace := entry["samples_per_second"])]
-    memory = ("gpu_memory_gib", "gpu_reserved_gib")
+    memory = ("gpu_memory_gib", "gpu_reserved_gib", "gpu_driver_gib")
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "step_seconds": settings.effective_batch_size / statistics.median(paces) if paces else None,

@@ -31,7 +31,7 @@ OF_ANSWERS = {
 
 class History(TrainerCallback):
     """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
-    samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib); `epochs` (train_loss, validation_loss;
+    samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib); `epochs` (train_loss, validation_loss;
     accuracy, 0 to 1, for classes; those of MEASURES; epoch 0 is before training). Steps and evaluations of GRPO also have
     the mean of each reward, `reward.NAME`, and steps those of OF_ANSWERS."""
 
@@ -71,6 +71,7 @@ class History(TrainerCallback):
         if "loss" not in logs:
             return
         now, cuda = time.monotonic(), torch.cuda.is_available()
+        free, total = torch.cuda.mem_get_info() if cuda else (0, 0)
         seconds = max(now - self.last_time, 1e-9)
         steps = state.global_step - self.last_step
         tokens = state.num_input_tokens_seen - self.last_tokens
@@ -84,6 +85,7 @@ class History(TrainerCallback):
             "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
             "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
             "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
+            "gpu_driver_gib": round((total - free) / 2**30, 2) if cuda else None,
             **_found(OF_ANSWERS, logs),
             **_each(logs, "rewards/"),
         }

@@ -253,7 +253,7 @@ def test_the_history_holds_every_step_and_every_epoch(rehearsed):
     steps = load(run, "training_summary.json")["steps"]
     assert [entry["step"] for entry in history["steps"]] == list(range(1, steps + 1))
     assert set(history["steps"][0]) == {
-        "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second", "tokens_per_second", "gpu_memory_gib", "gpu_reserved_gib",
+        "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second", "tokens_per_second", "gpu_memory_gib", "gpu_reserved_gib", "gpu_driver_gib",
     }  # fmt: skip
     assert all(entry["tokens_per_second"] > 0 for entry in history["steps"])
     assert history["epochs"][0]["epoch"] == 0 and history["epochs"][0]["train_loss"] is None

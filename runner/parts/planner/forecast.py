@@ -210,7 +210,9 @@ def of(
     its figures are read.
     """
     forecasts = []
-    run_dir = Path(RUNS) / recipe.name if look else None
+    here, prepared = Path(plan.place.data_dir), Path(RUNS) / recipe.name / "data"
+    if not plan.place.on_cluster and here.is_dir() and here != prepared.absolute():
+        prepared = here
     if price is None:
         price = stated(recipe).get("price_per_gpu_hour")
     own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
@@ -219,7 +221,7 @@ def of(
     for stage in plan.stages:
         if stage.engine not in parts.table("formulas"):
             continue
-        rows = counted.of(recipe, plan, stage, run_dir, given_rows)
+        rows = counted.of(recipe, plan, stage, prepared if look else None, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)

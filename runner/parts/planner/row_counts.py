@@ -46,21 +46,20 @@ class Rows:
         return self.lengths.mean or None
 
 
-def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
-    """The rows of a stage. run_dir: the local run folder, where data may be prepared already; None to read only recipe
-    and catalog, so that the answer is the same on every machine. given: the value of `--rows`, for every stage whose
-    rows are counted."""
+def of(recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given: int | None = None) -> Rows:
+    """The rows of a stage. folder: where data may be prepared already; None to read only recipe and catalog, so that
+    the answer is the same on every machine. given: the value of `--rows`, for every stage whose rows are counted."""
     source, data = source_of(plan, stage)
     sections = dict(recipe.of_stage(stage.name).data_sections)
     home = next((home for home in ((stage.name, "data"), ("data",)) if home in sections), None)
     told = [one.get("sample") for _, one in sets_of(home, sections[home])] if home else []
     samples = [recipe.folder / name if name else None for name in told]
     if source is None:
-        return known(data, run_dir and run_dir / "data", given, samples)
-    own = known(data, run_dir and run_dir / "data" / stage.name, given, samples)
+        return known(data, folder, given, samples)
+    own = known(data, folder and folder / stage.name, given, samples)
     if (drawn := source.get("earlier_rows", {}).get(stage.name)) and own.training and not given:
         name = drawn["of"]
-        others = known(source[name], run_dir and run_dir / "data" / name)
+        others = known(source[name], folder and folder / name)
         return _mixed(own, own.training, others, drawn["share"], name)
     return own
 

@@ -28,22 +28,9 @@ def hf_config(workload: Workload) -> Any:
             return config
     except (OSError, ValueError):
         pass
-    return AutoConfig.for_model(
-        model.model_type,
-        hidden_size=model.hidden_size,
-        intermediate_size=model.intermediate_size,
-        num_hidden_layers=model.num_hidden_layers,
-        num_attention_heads=model.num_attention_heads,
-        num_key_value_heads=model.num_key_value_heads,
-        head_dim=model.head_dim,
-        vocab_size=model.vocab_size,
-        max_position_embeddings=max(model.max_position_embeddings, workload.sequence_len),
-        tie_word_embeddings=model.tied,
-        **model.own,
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    longest = {"max_position_embeddings": max(model.max_position_embeddings, workload.sequence_len)}
+    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    return AutoConfig.for_model(model.model_type, **{**model.sizes, **longest, **tokens})
 
 
 def attentions(config: Any) -> tuple[str, ...]:

@@ -60,7 +60,8 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
 
 
 def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path) -> dict[str, Any]:
-    """What a data stage must make, as plain settings for `tokenizer_for` and `build`."""
+    """What a data stage must make, as plain settings for `tokenizer_for` and `build`. layers: 0 for the whole model, in
+    bf16."""
     return {
         "folder": str(folder),
         "model": asdict(model),
@@ -95,7 +96,8 @@ def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> 
     words = AutoTokenizer.from_pretrained(str(folder))
     numbers = {f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     ready = partial(first, tokenizer=words) if first else None
-    _write(model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], numbers, ready)
+    sizes = geometry(model, twin["layers"], len(words)) if twin["layers"] else model.sizes
+    _write(model, folder, sizes, twin["seed"], numbers, ready if twin["layers"] else None)
 
 
 def bare(model: Model, folder: Path) -> None:
@@ -125,7 +127,8 @@ def _write(
     # Read back by the catalog: facts that a config.json lacks are then those of this very model.
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
-    built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    dtype = torch.bfloat16 if sizes == model.sizes else torch.float32
+    built = AutoModelForCausalLM.from_config(config, dtype=dtype)
     if ready:
         ready(built)
         # So small a model knows few words, and would repeat the likeliest ones without end.

@@ -16,9 +16,10 @@ from runner.catalog import hardware
 from runner.catalog.models import why_no_hub
 from runner.check.validate import changed
 from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
+from runner.commands.run import at_work
 from runner.parts.planner import forecast, storage
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.plan import Plan
+from runner.plan import RUNS, Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
@@ -432,8 +433,13 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 @click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @click.option("--out", metavar="DIR", help="The folder for results. Default: the current folder.")
-def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
+@click.option(
+    "--gpu", "measured", is_flag=True, help="Train a few minutes with random weights, and compare with the plan."
+)
+def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: bool) -> int:
     """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
+    if measured:
+        return _measure(path, sets, out)
     recipe = plan = None
     if path:
         recipe, _ = open_recipe(path, sets)
@@ -450,3 +456,15 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     else:
         end("This machine is ready.", "rehearse", path or "RECIPE")
     return 1 if problems else 0
+
+
+def _measure(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
+    from runner.parts.start.commands import measure
+
+    if path is None:
+        raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
+    name = measure.require_measurable(open_recipe(path, sets, aside=True)[0])
+    with at_work("run", path, sets, out or f"{RUNS}/{name}-doctor", True) as (recipe, made, run):
+        measure.measure(recipe, run, made)
+    end("Measured: `recipe plan` now uses the pace of this machine.", "plan", path)
+    return 0

@@ -1,0 +1,182 @@
+"""`recipe doctor RECIPE --gpu`: a few minutes of a recipe's training at full size on this machine, beside its plan. The
+weights are random numbers in the shape of the recipe's model, so nothing is downloaded."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner import catalog, parts
+from runner.check.validate import changed
+from runner.commands.options import say
+from runner.commands.run import watch
+from runner.data.report import PreparedRows
+from runner.parts.planner import forecast
+from runner.parts.planner.constants import GIB, kind
+from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.workload import Workload, row_tokens
+from runner.plan import Plan
+from runner.recipe import units
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.run import inference
+from runner.run import run as running
+from runner.run.pipeline import Selection
+from runner.run.run_folder import RunFolder
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.scenarios.shared import common, rehearsal
+from runner.tools.problem import Stop, worded
+from runner.tools.process import threads
+from runner.trainer.records import Summary
+
+BY = "doctor --gpu"
+LONGEST, ENOUGH_STEPS, ROWS = "3 min", 40, 2000
+# Files of at least this many bytes are weights and the optimizer's state, which nobody needs afterwards.
+LARGE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The substitutions of a measurement. gpus: the driver's names of those that the recipe may use here."""
+
+    gpus: list[str]
+
+    def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
+        made = [*rehearsal.data(recipe, file), *rehearsal.split(recipe), *running.on_these(recipe, self.gpus)]
+        if self.gpus:
+            made.append(Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's"))
+        return made
+
+    def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
+        twin = rehearsal.twin_of(recipe, folder / rehearsal.TWIN)
+        return {"twin": {**twin, "layers": 0}, "sample_rows": ROWS}
+
+    def after_data(self, recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
+        weights, few = "random numbers in its shape", "a measurement takes minutes"
+        table = (
+            ("model.revision", None, weights),
+            ("model.trust_remote_code", None, "random weights come without code"),
+            ("resume_from", None, weights),
+            ("train.report_to", "tensorboard", "needs no account"),
+            ("train.logging_steps", 1, few),
+            ("train.early_stopping", None, few),
+            ("demo.max_new_tokens", 1, "random weights have no answers"),
+        )
+        base = Override("model.base", None, str(folder / rehearsal.TWIN), BY, weights)
+        made = [base, *rehearsal.substitutes(recipe, table), Override("limits.time", None, LONGEST, BY, few)]
+        here = changed(recipe, made)[0]
+        (planned,) = forecast.of(here, translate(here, RunFolder.at(folder).place()))
+        _require_memory(planned)
+        if steps := planned.steps:
+            epochs = recipe.train.epochs * max(1, math.ceil(ENOUGH_STEPS / steps))
+            made.append(Override("train.epochs", None, epochs, BY, f"at least {ENOUGH_STEPS} steps"))
+            # One evaluation in the end, and one checkpoint.
+            every = steps * max(1, math.ceil(ENOUGH_STEPS / steps))
+            made += [Override(f"train.{name}", None, every, BY, few) for name in ("eval_steps", "save_steps")]
+        return made
+
+    def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
+        return map(str, made)
+
+    def judge(self, plan: Plan, summaries: list[Summary]) -> None:
+        """Random weights learn nothing that could be judged."""
+
+
+def _require_memory(planned: Forecast) -> None:
+    if planned.usable is not None and planned.memory_range[0] > planned.usable:
+        need, have = units.gib(planned.memory.total), units.gib(planned.usable)
+        raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
+
+
+def require_measurable(recipe: Recipe) -> str:
+    """The recipe's name. Raises Stop for a recipe with several stages, or without a base model of language."""
+    if recipe.stage_recipes or not recipe.settings["model"].knows("base") or "train" not in recipe.settings:
+        raise Stop(*worded("start.not-measurable"))
+    return recipe.name
+
+
+def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override]) -> None:
+    """Trains in the run folder, prints what it took beside its plan, and keeps that for `recipe plan`."""
+    gpus, devices = running.gpus_here(recipe)
+    run.mark("running", processor=not gpus)
+    env = {"CUDA_VISIBLE_DEVICES": devices} if gpus else {"OMP_NUM_THREADS": str(threads())}
+    if not gpus:
+        say("This machine has no GPU, so its CPU is measured.")
+    own = Measured(gpus[: common.world_size(recipe)])
+    running.rehearse(recipe, run, None, Selection(), say, watch, changes, own=own, env=env)
+    plan = inference.plan_of(recipe, run)
+    (planned,) = forecast.of(changed(recipe, run.overrides)[0], plan)
+    (summary,) = (made for stage in plan.stages if stage.trains and (made := StageFolder(plan, stage).summary))
+    say()
+    for after_run in parts.hooks("after_run"):
+        for line in after_run(recipe, run):
+            say(line)
+    if summary.gpu_driver_gib:
+        say(f"The driver counted {summary.gpu_driver_gib:.1f} GiB; planned were {planned.memory.shown / GIB:.1f} GiB.")
+    for file in run.path.rglob("*"):
+        if file.is_file() and not file.is_symlink() and file.stat().st_size > LARGE:
+            file.unlink()
+    if line := public_line(recipe, planned, summary):
+        say(f"\nThis line has nothing private in it; it would help others in {OUTSIDE}:\n{line}")
+
+
+OUTSIDE = "benchmarks/outside/public.csv"
+COLUMNS = """
+key, id, source, path, gpu, gpus, model, parameters, method, lora_rank, lora_targets, lora_dropout, four_bit,
+seq_len, micro_batch, accumulation, sharding, checkpointing, precision, fp32_weights, autocast, optimizer, loss,
+attention, fused_kernels, compile, fp8, packed, expandable_segments, mean_row_tokens, allocated_gib, active_gib,
+reserved_gib, driver_gib, other_gib, state_gib, tokens_per_s_per_gpu, grade, differs
+"""
+LOSSES = {"none": "plain"}
+
+
+def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
+    """The measurement as a row of the table of published runs; empty for a model that is not in the catalog, and without
+    a GPU."""
+    work, base = planned.workload, recipe.model.base
+    if not summary.gpu or base not in catalog.model_ids() or not isinstance(work, Workload):
+        return ""
+    adapter, tokens = work.adapter, work.lengths.mean
+    facts: dict[str, Any] = {
+        "source": "recipe doctor --gpu",
+        "gpu": work.machines.gpu,
+        "gpus": work.machines.world_size,
+        "model": base,
+        "parameters": summary.total_parameters,
+        "method": kind(work).method,
+        "lora_rank": adapter.rank if adapter else 0,
+        "lora_targets": "+".join(adapter.targets) if adapter else "",
+        "lora_dropout": adapter.dropout if adapter else 0,
+        "four_bit": int(bool(adapter and adapter.four_bit)),
+        "seq_len": work.sequence_len,
+        "micro_batch": work.micro_batch_size,
+        "accumulation": work.accumulation,
+        "sharding": work.sharding,
+        "checkpointing": int(work.checkpointing),
+        "precision": work.precision,
+        "fp32_weights": int(work.fp32_weights),
+        "optimizer": work.optimizer,
+        "loss": LOSSES.get(work.fused_loss, work.fused_loss),
+        "attention": work.attention,
+        "fused_kernels": int(work.fused_kernels),
+        "compile": int(work.compile),
+        "fp8": int(work.fp8),
+        "packed": int(work.packing),
+        "expandable_segments": int(work.expandable_segments),
+        "mean_row_tokens": f"{tokens:.1f}" if tokens else "",
+        "allocated_gib": summary.gpu_memory_gib,
+        "reserved_gib": summary.gpu_reserved_gib,
+        "driver_gib": summary.gpu_driver_gib,
+    }
+    if summary.step_seconds:
+        step = row_tokens(work) * work.answers * work.micro_batch_size * work.accumulation
+        facts["tokens_per_s_per_gpu"] = round(step / summary.step_seconds, 1)
+    written = io.StringIO()
+    csv.writer(written).writerow(facts.get(name.strip(), "") for name in COLUMNS.split(","))
+    return written.getvalue().strip()
