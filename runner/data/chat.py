@@ -1,6 +1,6 @@
-"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
-preferences: a question, and a better and a worse answer to it, or one with a label. And prompts: a question with a
-reference answer."""
+"""Prepares conversations of any form as Parquet: without duplicates, none too long, with a split that leaks no
+question. Also preferences (a question with a better and a worse answer, or one answer with a label), and prompts (a
+question with a reference answer)."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -102,7 +102,7 @@ Talk = TypeVar("Talk", bound=Conversations)
 
 
 class ConversationRows(ItemPreparer[Talk]):
-    """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools` if there are any."""
+    """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools`, if any."""
 
     batch = staticmethod(batch)
 
@@ -191,7 +191,7 @@ Prompted = TypeVar("Prompted", bound=Preferences | Labels | Prompts)
 
 
 class PreferenceRows(ItemPreparer[Prompted]):
-    """Rows with a prompt and, mostly, what people judged. Longer ones are cut in training."""
+    """Rows with a prompt. Training cuts preferences and labels that are too long."""
 
     uncounted = "the tokenizer is not here; longer rows are cut in training"
 
@@ -237,7 +237,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
                 yield self.told([Turn(**turn) for turn in row["prompt"]], row[answer or self.answers[0]])
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """Counts the tokens of each row's longest answer after its prompt, and those of all that training cuts."""
+        """Counts the tokens of each row's prompt with its longest answer, and the tokens that training cuts."""
         report, limit = self.report, self.asked.sequence_len
         lengths = np.stack([blocks.lengths(self.texts(kept, name), tokenizer) for name in self.answers])
         longer = lengths.max(axis=0)
