@@ -62,7 +62,7 @@ def free() -> None:
 
 
 def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
-    """Cross-entropy in nats per token, over all counted tokens of all rows, and their number. Raises Cannot for
+    """Cross-entropy in nats per token, over the counted tokens of all rows, and their number. Raises Cannot for
     none."""
     import torch
 
