@@ -136,7 +136,7 @@ class ImageFormulas:
     @property
     def _state(self) -> State:
         layers, gradients = list(convolutions(self.work)), FULL * self.counts.total
-        weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # norms count as they go
+        weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # running statistics of norms
         optimizer = 0 if self.work.optimizer == "sgd" else 2 * gradients
         return State(weights, gradients, optimizer, buffers=gradients if self.work.sharding == "ddp" else 0)
 
