@@ -120,7 +120,7 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
     return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
 
 
-def looked_at(recipe: Recipe) -> Iterator[Problem]:
+def known_type(recipe: Recipe) -> Iterator[Problem]:
     """Notes an architecture that no model in the catalog has, because its layers and memory are guesses."""
     facts = recipe.model_facts if _base(recipe) else None
     if facts is None or facts.model_type in catalog.model_types():
@@ -225,7 +225,7 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(known, looked_at, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
+    *(known, known_type, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
     attention_fits_model,
     attention_fits_precision,
 )

@@ -141,7 +141,7 @@ def examine(
                 return list(found)
         document, _ = override(opened(document)[0], changes)
     except Stop as stop:
-        return _said(file, stop)
+        return _problems_of(file, stop)
     return examined(document, online, allowed)[1]
 
 
@@ -159,12 +159,12 @@ def examined(
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
-        return None, problems + _said(document.file, stop)
+        return None, problems + _problems_of(document.file, stop)
     problems += _foreseen(recipe, plan, allowed)
     return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unasked(recipe))]
 
 
-def _said(file: Path | str, stop: Stop) -> list[Problem]:
+def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
     return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 

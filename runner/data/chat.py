@@ -163,7 +163,7 @@ class ConversationRows(ItemPreparer[Talk]):
     def _messages(self, turns: pa.StructArray, offsets: np.ndarray) -> pa.ListArray:
         prompt = self.asked.system_prompt
         if prompt:
-            turns, offsets = _behind(prompt.strip(), turns, offsets)
+            turns, offsets = _with_system(prompt.strip(), turns, offsets)
         fields = {name: turns.field(name) for name in ("role", "content")}
         if self.besides:
             besides = [json.loads(besides) if besides else {} for besides in turns.field("besides").to_pylist()]
@@ -278,7 +278,7 @@ class PromptRows(PreferenceRows[Prompts]):
         return table.add_column(2, "prompt", table["messages"])
 
 
-def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
+def _with_system(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
     """Turns, and the beginning of each conversation, with the system prompt before those without one of their own."""
     own = pc.equal(turns.field("role").take(pa.array(offsets[:-1])), "system").to_numpy(zero_copy_only=False)
     moved = offsets + np.concatenate([[0], np.cumsum(~own)])

@@ -223,10 +223,10 @@ def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
         asked = "\n".join(filter(None, texts))
         said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
     elif form == "prompt_completion":
-        said = [*_said(row["prompt"], "prompt", "user"), *_said(row["completion"], "completion", "assistant")]
+        said = [*_turns_in(row["prompt"], "prompt", "user"), *_turns_in(row["completion"], "completion", "assistant")]
     else:
         (column,) = COLUMNS[form]
-        said = _said(row[column], column)
+        said = _turns_in(row[column], column)
     if row.get("system") and _role(said[0], 1) != "system":
         said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
     for number, message in enumerate(said, 1):
@@ -241,7 +241,7 @@ def _text(value: Any, column: str) -> str:
     return text_of(value, column).strip()
 
 
-def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
+def _turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
     """The turns in a column; in a table they are JSON. role: the role of a plain text; None if that is not allowed."""
     turns = value
     if isinstance(value, str):
@@ -279,7 +279,7 @@ def _turn(message: Any, number: int) -> Turn:
         return Turn(role, content.strip())
     besides = {name: message[name] for name in BESIDES if message.get(name)}
     if CALLS in besides:
-        besides[CALLS] = [_call(call, number) for call in _said(besides[CALLS], CALLS)]
+        besides[CALLS] = [_call(call, number) for call in _turns_in(besides[CALLS], CALLS)]
     if isinstance(content, list):
         content = "".join(_part(part, number) for part in content)
     if content is None and not besides:
@@ -313,7 +313,7 @@ def _call(call: Any, number: int) -> Message:
 def as_json(value: Any, what: str) -> str:
     """A value of any shape as JSON, so that different rows fit into one column; text is JSON already."""
     if not isinstance(value, str):
-        return json.dumps(_given(value), ensure_ascii=False)
+        return json.dumps(_without_nulls(value), ensure_ascii=False)
     try:
         json.loads(value)
     except (ValueError, RecursionError):
@@ -321,11 +321,11 @@ def as_json(value: Any, what: str) -> str:
     return value
 
 
-def _given(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """A value without the nulls that Parquet adds for fields of other rows."""
     if isinstance(value, Mapping):
-        return {key: _given(item) for key, item in value.items() if item is not None}
-    return [_given(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
@@ -415,7 +415,7 @@ def _turns_of(template: str, row: Mapping[str, Any], role: str) -> tuple[Turn, .
     """The turns that a template gives: those in its column, or its text as a turn of this role."""
     column, said = template[1:-1], list[Any]()
     if templates.columns(template) == [column]:
-        said = _said(row[column], column, role)
+        said = _turns_in(row[column], column, role)
     turns = tuple(_turn(message, number) for number, message in enumerate(said, 1))
     if any(turn.besides for turn in turns):
         raise NoConversation(f"`{column}` has {listed(BESIDES, 'or')}, which only conversations may have")

@@ -314,14 +314,14 @@ def of_sets(
         # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
         context = get_context("spawn")
         with ProcessPoolExecutor(len(parts), context, child_process.end_with, (os.getpid(),)) as pool:
-            for part, counted in pool.map(_apart, jobs):
+            for part, counted in pool.map(_in_process, jobs):
                 spools.append(part)
                 report.add(counted)
     files = tuple(file for spool in spools for file in spool.files)
     return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
-def _apart(job: tuple[data_sets.DataSets, int, FilePart, ItemOf, ItemBatch, Path]) -> tuple[Spool, Report]:
+def _in_process(job: tuple[data_sets.DataSets, int, FilePart, ItemOf, ItemBatch, Path]) -> tuple[Spool, Report]:
     # Rows form no cycles, and collecting garbage would take a fifth of the time.
     gc.disable()
     report = Report.of(job[0])

@@ -28,7 +28,7 @@ SHOWN_BAD_LINES = 10
 MOST_NAMED = 10_000
 
 
-def _in_order(where: Where) -> tuple[str, int]:
+def _sort_key(where: Where) -> tuple[str, int]:
     number, _, of_set = str(where).partition(" of ")
     return of_set, int(number)
 
@@ -74,7 +74,7 @@ class DataFinding:
     @classmethod
     def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()) -> Self:
         """A finding with the first of some unsorted lines."""
-        return cls(kind, count, said, remedy, tuple(sorted(lines, key=_in_order)[:MOST_NAMED]))
+        return cls(kind, count, said, remedy, tuple(sorted(lines, key=_sort_key)[:MOST_NAMED]))
 
     def told_of(self) -> str:
         return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
@@ -357,13 +357,13 @@ def require_room(data_dir: Path) -> None:
 
 def asked(data: Mapping[str, Any]) -> str:
     """A hash of the request in a stage's `data`, wherever its files are."""
-    return content_hash(_anywhere(data), 32)
+    return content_hash(_placeless(data), 32)
 
 
-def _anywhere(value: Any) -> Any:
+def _placeless(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: Path(item).name if name == "path" and item else _anywhere(item) for name, item in value.items()}
-    return [_anywhere(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: Path(item).name if name == "path" and item else _placeless(item) for name, item in value.items()}
+    return [_placeless(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def contents(data: Mapping[str, Any]) -> str:

@@ -191,7 +191,7 @@ def axolotl(stage: Stage, place: Place) -> list[str]:
     return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
 
 
-def of_scenario(stage: Stage, place: Place) -> list[str]:
+def of_part(stage: Stage, place: Place) -> list[str]:
     """A part's own trainer in this interpreter, through torchrun if there are several processes."""
     processes = stage.machines.world_size
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
@@ -207,5 +207,5 @@ def runner(stage: Stage, place: Place) -> list[str]:
 # Parts add their own.
 ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {
     **{"axolotl": axolotl, "runner": runner},
-    **dict.fromkeys(parts.table("engines"), of_scenario),
+    **dict.fromkeys(parts.table("engines"), of_part),
 }

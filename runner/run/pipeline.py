@@ -294,7 +294,7 @@ def finish(folder: StageFolder) -> Iterable[str]:
     if folder.run.kind == "run":
         shutil.rmtree(folder.place.scratch_dir, ignore_errors=True)
     folder.mark("finished", outputs=folder.outputs())
-    return _told(folder)
+    return _lines_about(folder)
 
 
 def _complete(folder: StageFolder) -> None:
@@ -335,7 +335,7 @@ def _more_time(folder: StageFolder, point: str) -> str:
     return f"Raise `limits.time`. The same command then continues from {point}."
 
 
-def _told(folder: StageFolder) -> Iterable[str]:
+def _lines_about(folder: StageFolder) -> Iterable[str]:
     """The lines about a finished stage."""
     report, summary = folder.results / REPORT, folder.summary
     if folder.prepares and report.is_file():

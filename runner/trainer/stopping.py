@@ -254,14 +254,14 @@ class Preemption(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.process = os.getpid()
         self.before = signal.signal(signal.SIGTERM, self._ask)
-        os.register_at_fork(after_in_child=self._stand_apart)
+        os.register_at_fork(after_in_child=self._leave_group)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """What follows is repeated from the last checkpoint, so SIGTERM may end it at once."""
         signal.signal(signal.SIGTERM, self.before)
         self.waits, self.process = False, 0
 
-    def _stand_apart(self) -> None:
+    def _leave_group(self) -> None:
         """torchrun signals the whole group (torch 2.13), but the step needs its data workers, which are forks. They end
         when their parent is gone."""
         if self.process:

@@ -247,11 +247,11 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
             (Path(made) / file.name).symlink_to(file)
         (Path(made) / name).symlink_to(Path(found).resolve())
         (Path(made) / settings).unlink(missing_ok=True)
-        write_json(Path(made) / settings, read_record(source.model / settings) | _told(tokenizer, source.chat.chat))
+        write_json(Path(made) / settings, read_record(source.model / settings) | _special(tokenizer, source.chat.chat))
         yield Path(made)
 
 
-def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
+def _special(tokenizer: Any, chat: bool) -> dict[str, Any]:
     """The settings of a tokenizer that transformers 4 wrote and the converter reads: the special tokens, and whether a
     text begins with a blank. llama.cpp also adds that blank after each special token, such as the first of a
     conversation; so a chat's setting is what the tokenizer does there."""

@@ -46,11 +46,11 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
         "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
     }
-    text = _unsaid(plan, stage) + yaml_text(made)
+    text = _not_settable(plan, stage) + yaml_text(made)
     return [*kubernetes.files(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
 
 
-def _unsaid(plan: Plan, stage: Stage) -> str:
+def _not_settable(plan: Plan, stage: Stage) -> str:
     """A comment with the settings that a TrainJob cannot have, because the runtime decides them."""
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
     if not kubernetes.patched(plan.site):

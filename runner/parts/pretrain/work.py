@@ -68,7 +68,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
     """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with ChatML's special tokens. Raises
     Stop if it has more entries than the embedding has rows, or cannot be loaded."""
     if chosen.base:
-        tokenizer = _taken(chosen.base, chosen.revision)
+        tokenizer = _from_base(chosen.base, chosen.revision)
         tokenizer.save_pretrained(str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +78,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
     return tokenizer
 
 
-def _taken(base: str, revision: str) -> Any:
+def _from_base(base: str, revision: str) -> Any:
     from transformers import AutoTokenizer
 
     template = catalog.chat_template("chatml")

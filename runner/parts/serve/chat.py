@@ -87,7 +87,7 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
     """A model's answer so far, while it is generated; the complete answer last. It can be cancelled."""
     from transformers import StoppingCriteriaList
 
-    said = _Said(loaded.said)
+    said = _Streamer(loaded.said)
     stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
 
     def work() -> None:
@@ -110,7 +110,7 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
         worker.join(PATIENCE_SECONDS)
 
 
-class _Said:
+class _Streamer:
     """A streamer for transformers that keeps all tokens, because the words of a part differ from those of the whole."""
 
     def __init__(self, words: Callable[[list[int]], str]) -> None:

@@ -46,7 +46,7 @@ from runner.trainer.generation import Chat, end_tokens, messages, repetition_pen
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 LOOK_SECONDS = 0.3
-_KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 def engine_for(chat: Chat) -> str:
@@ -95,7 +95,7 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
         command += ["--model-timeout", "-1"]  # models stay loaded
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--trust-remote-code"] if after.trust_remote_code else []
-    env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
+    env = engine_environment() | _OFFLINE | {"HF_HUB_CACHE": str(home)}
     empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
@@ -286,7 +286,7 @@ class Served:
         measures = Measures()
         for chat, before in ((self.after, False), (self.before, True)):
             if not chat.model:
-                measures.take([AGREEMENT], _not_there, before)
+                measures.take([AGREEMENT], _no_model, before)
                 continue
             measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
             measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
@@ -334,7 +334,7 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     return known
 
 
-def _not_there() -> dict[str, float]:
+def _no_model() -> dict[str, float]:
     raise Cannot("the server does not have this model")
 
 

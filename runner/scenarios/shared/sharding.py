@@ -123,7 +123,7 @@ def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
     decides = decided(recipe, precision, max_grad_norm)
-    usual = _by_reason(recipe, precision, merged(own, decides))
+    usual = _defaults(recipe, precision, merged(own, decides))
     return merged(merged(usual, own), decides)
 
 
@@ -152,7 +152,7 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
     }
 
 
-def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
+def _defaults(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
     """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
     said = both["zero_optimization"]
     gpus = common.world_size(recipe)
