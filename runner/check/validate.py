@@ -170,7 +170,7 @@ def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
     """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed. Raises
-    Stop if a stage cannot fit, unless that is allowed. Raises Stop if a stage cannot fit, unless that is allowed."""
+    Stop if a stage cannot fit, unless that is allowed."""
     problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
     if wrong := errors_of(problems):
         raise Stop(wrong)
@@ -194,7 +194,7 @@ OF_BATCH = (
 
 
 def with_followers(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes and then their derived changes; only the changes themselves if they cannot be applied."""
+    """The changes and then their derived changes, if the changes can be applied."""
     whole = list(changes)
     with suppress(Stop, BrokenSetting):
         of_parts = (each for more in parts.hooks("followers") for each in more())

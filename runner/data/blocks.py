@@ -331,9 +331,8 @@ def figures(counts: np.ndarray) -> dict[str, int]:
 
 
 def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:
-    """The results of `work` for batches of documents, in order, with a thread for each core. The tokenizer's Rust code
-    releases the interpreter's lock. At most two batches a thread are pending, so that slow readers take little
-    memory."""
+    """The results of `work` for batches of documents, in order, with a thread for each core: the tokenizer's Rust code
+    releases the interpreter's lock. At most two batches a thread are pending, so slow readers take little memory."""
     threads = len(os.sched_getaffinity(0))
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
     # The tokenizer would divide every batch over the cores again, and compete with these threads (a quarter slower).

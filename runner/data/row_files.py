@@ -308,8 +308,7 @@ class JsonList(RowFile):
 
 
 class Documents(RowFile):
-    """Documents of a text file, separated by empty lines, each with the number of its first line. column: of their
-    text."""
+    """Documents of a text file, separated by empty lines, each with its first line's number. column: of their text."""
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)
@@ -344,8 +343,7 @@ class Documents(RowFile):
 
 
 class _Lines:
-    """Lines of a table. number: of the last line, from 1. taken: the current record's lines, which can be given
-    back."""
+    """Lines of a table. number: of the last line, from 1. taken: the current record's lines, which can be returned."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._again = iter(lines), deque[str]()

@@ -116,8 +116,7 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
-    """The base model's tokenizer, from the downloaded model, else from this machine or the hub; None if there is
-    none."""
+    """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there is none."""
     if named is None:
         return None
     trust = named.trust_remote_code
@@ -131,8 +130,7 @@ def fetch_model(
     tell: Tell,
     hint: str = "Check its name and the network. A gated model also needs `openshift.hub_token_secret`.",
 ) -> None:
-    """Downloads a model's files at its revision, unless they exist; an interrupted download continues. hint: on
-    failure."""
+    """Downloads a model's files at its revision, or the rest after an interruption. hint: the remedy for a failure."""
     folder = Path(model["folder"])
     done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):

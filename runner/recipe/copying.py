@@ -72,8 +72,7 @@ def edit(text: str, changes: Iterable[Override]) -> str:
 def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit) -> str:
     """Changes the file that was read, and returns the difference, a unified diff without context. edited: makes the
     changes in the text. Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its
-    form does not allow the change. Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile,
-    or if its form does not allow the change."""
+    form does not allow the change."""
     changes, path = list(changes), Path(document.file)
     expected, _ = apply(document, changes)
     lines = listed(f"{change.setting}: {written(change.after)}" for change in changes)

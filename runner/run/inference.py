@@ -24,8 +24,7 @@ from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
-    """The recipe's plan in a run folder, with the run's changes, even without its data. Raises Stop for another's
-    run."""
+    """The recipe's plan in a run folder with the run's changes, even without data. Raises Stop for another recipe's."""
     try:
         return translate(changed(recipe, run.overrides, look=False)[0], run.place())
     except Stop:

@@ -36,8 +36,7 @@ SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
 
 @dataclass
 class Measures:
-    """The results so far, and why others are missing, as in `Found`. higher: whether more is better, for lm-eval's
-    scores."""
+    """The results so far, and why others are missing (see `Found`). higher: whether more is better, for lm-eval's."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
@@ -221,8 +220,7 @@ def by_training(task: Task) -> dict[str, float]:
 
 
 def loss_rise(task: Task, window: int) -> float:
-    """The largest rise of the validation loss between two of the last evaluations, in nats; negative if it always
-    fell."""
+    """The largest rise of the validation loss between two of the last evaluations, in nats; negative if all fell."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
     if len(losses) < window:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")

@@ -94,8 +94,7 @@ def rise_window(metric: str) -> int | None:
 
 
 def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()) -> list[str]:
-    """The metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of the stage
-    before."""
+    """Metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of the stage before."""
     if what.kind == "images":
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
     own = {

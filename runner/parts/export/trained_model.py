@@ -66,8 +66,7 @@ class AdapterFolder:
 
     @property
     def follows_formula(self) -> bool:
-        """Whether the merged model is base + scale · B · A (DoRA: with learned norms of rows), as the proof
-        requires."""
+        """Whether the merged model is base + scale · B · A, for the proof (DoRA: with learned norms of rows)."""
         return not self.config.get("modules_to_save")
 
     def scale(self, layer: str) -> float:

@@ -86,8 +86,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
 
 
 def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArguments:
-    """The Trainer's arguments: the recipe's and the runner's. transformers 4.57 to 5.13 (stock images) differ in two
-    names."""
+    """The Trainer's arguments. Two have other names in transformers 4.57 than in 5.13 (stock images)."""
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     trainer = dict(trainer)
     if "warmup_ratio" not in known:

@@ -24,8 +24,7 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """The tokenizer of `base` at `revision`, or one of `vocabulary` entries, trained on the text. most: the model's
-    rows."""
+    """A tokenizer: of `base` at `revision`, or of `vocabulary` entries, trained on the text. most: the model's rows."""
 
     base: str | None
     revision: str

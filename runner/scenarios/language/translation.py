@@ -325,8 +325,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
-    """Short blocks, judged on held-out documents. one_file: whether the text is one file, without one for
-    validation."""
+    """Short blocks, judged on held-out documents. one_file: whether the text is one file without validation text."""
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
     )

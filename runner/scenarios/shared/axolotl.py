@@ -284,8 +284,7 @@ def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Sta
 
 
 def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
-    """The format of a model's stored weights. precision: of the computation; torch unscales fp16's gradients only in
-    fp32."""
+    """The format of stored weights. precision: of the computation; torch unscales fp16's gradients only in fp32."""
     return "bf16" if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16" else "fp32"
 
 

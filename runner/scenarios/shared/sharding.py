@@ -118,8 +118,7 @@ def own_file(recipe: Recipe) -> Document | None:
 
 
 def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
-    """A DeepSpeed config. accelerate fills in `auto` from Axolotl's settings (transformers' documentation of
-    DeepSpeed)."""
+    """A DeepSpeed config. accelerate fills in `auto` from Axolotl's settings (transformers' DeepSpeed guide)."""
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
     decides = decided(recipe, precision, max_grad_norm)
