@@ -272,8 +272,7 @@ def folder(out: Path) -> Iterator[Path]:
 
 
 def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
-    """Writes items, each with its line and its data set's number, into an Arrow stream. seed: of the order of
-    groups."""
+    """Writes items, with their lines and data sets' numbers, into an Arrow stream. seed: of the order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     files: list[Path] = []
     facts = [np.empty(0, FACTS)]

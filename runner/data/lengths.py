@@ -15,8 +15,8 @@ BYTES_A_TOKEN = 4.2
 
 _POINTS = 256  # the number of evenly spaced quantiles that represent a distribution
 _HIGH = 2.3263  # the 99th percentile of the normal distribution with mean 0 and standard deviation 1
-# Sigma, from rows that are cut at a length to those with a long tail; beyond 1 the 99th percentile comes nearer to the
-# mean again. Not -1, because half of it would be 0.
+# The bounds of sigma, for rows that are cut at a length and for a long tail; beyond 1, the 99th percentile approaches
+# the mean again. Not -1 and 1, because bisection would begin at 0, which divides by 0.
 _SKEWED = (-1.01, 1.0)
 
 

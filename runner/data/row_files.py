@@ -43,8 +43,8 @@ Numbered = tuple[int, DataRow | Bad]
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part of a file: bytes of a file of lines, or rows of a Parquet file, from start to before end. first: the
-    number of its first row, from 1."""
+    """A part of a file, from start up to end (exclusive): bytes of a file of lines, or rows of a Parquet file. first:
+    the number of its first row, from 1."""
 
     start: int
     end: int

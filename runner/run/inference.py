@@ -24,7 +24,7 @@ from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
-    """The recipe's plan in a run folder with the run's changes, even without data. Raises Stop for another recipe's."""
+    """The recipe's plan in one of its runs, with that run's changes, even without data. Raises Stop for other runs."""
     try:
         return translate(changed(recipe, run.overrides, look=False)[0], run.place())
     except Stop:

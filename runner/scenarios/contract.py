@@ -53,7 +53,7 @@ returns a function from a file to the share of each answer; of `targets` is a Ta
                                            overrules a gate of a run on the cluster
     after_fetch(run, tell)                 after the results of a run were downloaded from the cluster
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
-                                           two verbs of `runner.entrypoints.stage`
+                                           two subcommands of `runner.entrypoints.stage`
     seal_key(make, namespace)              the key that a namespace's pods seal with; make: create the user's own if it is missing
     page_of_runs(*runs)                    an HTML page about one run or several
     trace(run, operations)                 the exact memory of a training step

@@ -37,7 +37,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def same(text: str) -> str:
-    """A text for comparisons, the same for texts that differ only in space and case."""
+    """A text for comparisons; texts that differ only in space and case become equal."""
     return " ".join(text.split()).casefold()
 
 

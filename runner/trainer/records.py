@@ -15,8 +15,8 @@ from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
 Thing = TypeVar("Thing")
-# The measure that compares evaluations: the validation loss; or the accuracy for images or the reward of a model's own
-# answers, of which more is better.
+# The measure that compares evaluations: the validation loss; or, with more being better, the accuracy for images or the
+# reward of a model's own answers.
 LOSS, ACCURACY, REWARD = "loss", "accuracy", "reward"
 
 
@@ -85,7 +85,7 @@ INTERRUPTED_SECONDS = 86400.0
 
 def seconds_between(writing: float) -> float:
     """Seconds of training between two checkpoints that take `writing` seconds each: √(2 · writing · time between
-    interruptions), which minimises the cost of writing plus the loss by interruptions (Young 1974,
+    interruptions), which minimises the time lost to writing and to interruptions (Young 1974,
     doi.org/10.1145/361147.361115)."""
     return max(LEAST_SECONDS, math.sqrt(2 * writing * INTERRUPTED_SECONDS))
 

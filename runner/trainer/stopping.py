@@ -124,7 +124,7 @@ def no_step_more(trainer: Any) -> None:
 class Patience(TrainerCallback):
     """Early stopping. It counts evaluations in the Trainer's own log, which is in every checkpoint, so that a resumed
     run has waited as long as the interrupted one. transformers' own callback forgets its counter (5.16.1, unless
-    `restore_callback_states_from_checkpoint`), and does not count many small improvements.
+    `restore_callback_states_from_checkpoint`), and ignores a large improvement in many small steps.
 
     It comes last of those that ask for checkpoints: in a run that had ended already, an older Trainer makes one more
     step (see `no_step_more`), which must be neither measured nor saved."""

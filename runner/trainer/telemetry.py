@@ -21,8 +21,8 @@ MEASURES = {
     **{"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"},
     "reward": "eval_reward",
 }
-# Its measures of a step's own answers: the mean reward, the share of prompts whose answers all have the same reward,
-# the mean number of tokens, and the share of answers that were cut.
+# TRL's measures of a step's answers: the mean reward, the share of prompts whose answers all have the same reward, the
+# mean number of tokens, and the share of answers that were cut.
 OF_ANSWERS = {
     **{"reward": "reward", "alike": "frac_reward_zero_std"},
     **{"answer_tokens": "completions/mean_length", "cut": "completions/clipped_ratio"},

@@ -215,8 +215,8 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
         if torch.equal(tensor, was):
             raise unproven(*worded("export.adapter-lost", name=name))
         off = (tensor.double() - was.double() - change).abs()
-        # Twice half a unit in the last place of both, and sums over the rank in another order; DoRA also rounds a row's
-        # norm and its factor.
+        # Allows twice half a unit in the last place of both, and sums over the rank in another order; DoRA also rounds
+        # a row's norm and its factor.
         rounded = 4 if adapter.config.get("use_dora") else 2
         allowed = torch.finfo(dtype).eps * (rounded * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):

@@ -275,7 +275,6 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
     class or why it is not an image. known: the classes."""
     homes = [("train", path)]
     if (path / "train").is_dir():
-        # The first of equal images counts, so the test images are last.
         homes = sorted(((split_of(home.name), home) for home in folders(path)), key=lambda home: home[0] == "test")
     for home in dict.fromkeys([path, *(home for _, home in homes)]):
         for file in entries(home):
@@ -296,8 +295,8 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
 @dataclass
 class ImageReport(Report):
     """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: of red, green
-    and blue over the training images, 0 to 1. shared: test images that are in training too, pixel by pixel, and are
-    removed there; shared_named: the first of them, as the training image and the test image."""
+    and blue over the training images, 0 to 1. shared: test images that are also in training, pixel by pixel, and are
+    removed from it; shared_named: the first of them, each with its training image."""
 
     test_rows: int = 0
     resized: int = 0

@@ -385,8 +385,7 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
 
 
 def main() -> None:
-    """Runs a server that ends with its parent, in an empty folder: transformers would take a folder there for a
-    model."""
+    """Runs a server that ends with its parent, in an empty folder: a folder named like a model would be loaded."""
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])

@@ -164,8 +164,8 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
 
 
 def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True) -> EngineConfig:
-    """The prepared rows in a folder. Text and prompts are used unchanged. In conversations, some turns are trained with
-    their end-of-turn tokens: the assistant's, the last of them, which prepared rows mark, or all."""
+    """The prepared rows in a folder. Text and prompts are used unchanged. In conversations, the trained turns, each
+    with its end-of-turn token, are the assistant's, only the last of these (which prepared rows mark), or all."""
     reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
     if rows in (TEXT, PROMPTS):
         reads = {"type": ""}
