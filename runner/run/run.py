@@ -182,7 +182,6 @@ def rehearse(
     own: Substitutions | None = None,
     env: dict[str, str] | None = None,
 ) -> None:
-<<<<<<< HEAD
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
     data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: the
@@ -191,13 +190,6 @@ def rehearse(
     `rehearsal`).
     """
     own, place = own or scenarios.rehearsal(recipe.scenario), run.place()
-=======
-    """Rehearses the chosen stages of a recipe in a run folder and reports the results. data: a file with rows to use
-    instead of the recipe's sample. changes: the user's changes of the recipe. model: the folder of a real model that is
-    trained instead of a twin. Raises Stop if anything fails, a gate does not open, or too little is learned (see the
-    scenario's `rehearsal`)."""
-    own, place = scenarios.rehearsal(recipe.scenario), run.place()
->>>>>>> main
     rehearsed, made = changed(
         recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())]
     )

@@ -60,12 +60,8 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
 
 
 def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path) -> dict[str, Any]:
-<<<<<<< HEAD
-    """What a data stage must make, as plain settings for `tokenizer_for` and `build`. layers: 0 for the whole model, in
-    bf16."""
-=======
-    """The twin that a data stage must make, as plain settings for `tokenizer_for` and `build`."""
->>>>>>> main
+    """The twin that a data stage must make, as plain settings for `tokenizer_for` and `build`. layers: 0 for the whole
+    model, in bf16."""
     return {
         "folder": str(folder),
         "model": asdict(model),
