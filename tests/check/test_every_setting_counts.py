@@ -113,7 +113,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "openshift.network.links": RDMA,
     "distribution": {"machines.gpus_per_node": 2},
     "sharding": ZERO3,
-    "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3"},
+    "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3", "stages.0.technique": "full"},
     "speed.persistent_workers": {"speed.data_workers": 2},
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},
@@ -134,6 +134,8 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
     ".cross_entropy": [{"model.base": OTHER_MODEL}],
     "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
     "distribution": [{"machines.gpus_per_node": 1}],
+    # Some cannot change weights that are split, and some need DeepSpeed for those.
+    "lora.optimizer": [{"distribution": "zero2"}, {"distribution": "ddp"}],
     "data.form": [{"data.question": "[question]", "data.answer": "[answer]"}],
     "sets.0.form": [{"data.sets.0.question": "[question]", "data.sets.0.answer": "[answer]"}],
     "offload_optimizer": [ON_DISK, {"sharding": {"nvme_path": "/tmp/offload"}}],
@@ -322,9 +324,9 @@ def contexts(scenario: str, recipes: Path) -> list[Context]:
                 found.append(Context(f"{starter.stem} {where}", override(document, [*without, *changes])[0], {}))
             except Stop:
                 continue
-    # And the first one with rows of each other kind.
+    # And the first one that learns from answers of people, with rows of each other kind.
     if "x-by-rows" in part_of(scenario, "data.form"):
-        document = found[0].document
+        document = next(context.document for context in found if "rewards" not in context.document.data)
         up = "../" * (len(Path(document.file).relative_to(recipes).parts) - 1)
         for rows, data in OF_ROWS.items():
             named = {"hub": "me/rows", "sample": f"{up}{data['sample']}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -122,12 +123,13 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
         for part in recipe.pretrain.curriculum
         for split in ("train", "validation")
     }
-    missing = [file.name for file in expected if not file.is_file()]
+    # Unlike a path's own `is_file`, this answers for a name that is too long for a file.
+    missing = [file.name for file in expected if not os.path.isfile(file)]
     if missing:
         said = worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
         yield recipe.problem("data.packed", *said)
     for file, length in expected.items():
-        if file.is_file():
+        if os.path.isfile(file):
             try:
                 packed_blocks(file, length)
             except Stop as stop:
