@@ -110,12 +110,12 @@ def read(file: Path) -> list[Row]:
 
 
 def model_of(row: Row, folders: Iterable[Path]) -> Model:
-    """Raises KeyError where no folder has the model's geometry."""
+    """Raises KeyError if neither the catalog nor a folder has the model's geometry."""
     for folder in folders:
         file = folder / row["model"] / "config.json"
         if file.is_file():
             return catalog.from_config(row["model"], json.loads(file.read_text(encoding="utf-8")))
-    raise KeyError(f"no geometry of {row['model']}")
+    return catalog.model(row["model"])
 
 
 def workload(row: Row, model: Model) -> Workload:

@@ -199,7 +199,7 @@ def rehearse(
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
     prepares = with_config(recipe, plan.stages[0], beside)
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
-    tell(f"Substitutions for the {'rehearsal' if run.kind == 'rehearsal' else 'measurement'}")
+    tell(f"Substitutions for the {run.kind}")
     for override in made:
         tell(f"  {override}")
     _introduce(plan, tell)
@@ -232,8 +232,9 @@ def rehearse(
     summaries = carry_out(
         plan, chosen.of(plan), tell, watch, run.made_with(changes, made, run.state.processor), keeping
     )
-    for line in report(plan):
-        tell(line)
+    if run.kind == "rehearsal":
+        for line in report(plan):
+            tell(line)
     try:
         own.judge(plan, summaries)
     except Stop as stop:

@@ -48,7 +48,7 @@ class RunRecord(Record):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder. kind: `run` or `rehearsal`."""
+    """A run's folder. kind: `run`, `rehearsal` or `measurement`."""
 
     path: Path
     kind: str = "run"
@@ -133,7 +133,7 @@ def moved(value: Any, there: str, here: str) -> Any:
 
 def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
     """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current folder."""
-    path = Path(out) if out else ROOT / (name if kind == "run" else f"{name}-rehearsal")
+    path = Path(out) if out else ROOT / (name if kind == "run" else f"{name}-{kind}")
     return RunFolder(Path(os.path.abspath(path)), kind)
 
 

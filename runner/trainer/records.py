@@ -95,7 +95,7 @@ class Summary(Record):
     """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in seconds; None for what a
     stage does not have.
 
-    recipe: with every default. stage: empty until it is finished. kind: `run` or `rehearsal`. changes, substitutions:
+    recipe: with every default. stage: empty until it is finished. kind: as of a RunFolder. changes, substitutions:
     the user's and the runner's changes of the recipe. adapter: kind, rank, alpha, dropout and layers. sets: each data
     set's share of the training rows. backend: None for one process. effective_batch_size: rows a step;
     effective_batch_tokens: tokens a step of packed rows. learning_rate: after scaling. gpu: the driver's name of the

@@ -73,6 +73,11 @@ OWN_ROWS = "rows"
 EXPERTS = {"model.base": "LiquidAI/LFM2-8B-A1B", "train.lora_rank": 4, "train.lora_alpha": 8, "train.lora_dropout": 0}
 RDMA = {"openshift.network": {"kind": "rdma", "rdma_resource": "rdma/rdma_shared_device_a"}}
 OWN_CODE = "def reward(question, answer, reference):\n    return 1.0\n\n\ndef other(*texts):\n    return 0.0\n"
+ALL_WEIGHTS = {
+    "name": "sft",
+    "technique": "full",
+    "data": {"hub": "me/rows", "question": "[question]", "answer": "[answer]"},
+}
 # What a setting needs beside it so that it can matter, by how its name begins.
 NEEDS: dict[str, dict[str, Any]] = {
     "data.path": {**NO_SOURCE, "data.validation_split": None},
@@ -113,7 +118,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "openshift.network.links": RDMA,
     "distribution": {"machines.gpus_per_node": 2},
     "sharding": ZERO3,
-    "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3", "stages.0.technique": "full"},
+    "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3", "stages": [ALL_WEIGHTS]},
     "speed.persistent_workers": {"speed.data_workers": 2},
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},

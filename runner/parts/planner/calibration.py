@@ -70,7 +70,7 @@ def _than(ratio: float) -> str:
 
 def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Beside]:
     """The stages of a run that have trained on the card of their plan, each beside that plan. Empty for a rehearsal."""
-    known = {each.stage: each for each in planned} if run.kind == "run" else {}
+    known = {each.stage: each for each in planned} if run.kind != "rehearsal" else {}
     found = []
     for stage in plan.stages:
         summary, foreseen = StageFolder(plan, stage).summary, known.get(stage.name)

@@ -19,7 +19,7 @@ from runner.commands.options import complete_recipe, end, open_recipe, say, set_
 from runner.commands.run import at_work
 from runner.parts.planner import forecast, storage
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.plan import RUNS, Plan
+from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
@@ -463,8 +463,7 @@ def _measure(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
 
     if path is None:
         raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
-    name = measure.require_measurable(open_recipe(path, sets, aside=True)[0])
-    with at_work("run", path, sets, out or f"{RUNS}/{name}-doctor", True) as (recipe, made, run):
+    with at_work("measurement", path, sets, out, True) as (recipe, made, run):
         measure.measure(recipe, run, made)
     end("Measured: `recipe plan` now uses the pace of this machine.", "plan", path)
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from runner.check.validate import changed
 from runner.commands.options import say
 from runner.commands.run import watch
 from runner.data.report import PreparedRows
-from runner.parts.planner import forecast
+from runner.parts.planner import forecast, processor
 from runner.parts.planner.constants import GIB, kind
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.workload import Workload, row_tokens
@@ -36,8 +35,10 @@ from runner.tools.process import threads
 from runner.trainer.records import Summary
 
 BY = "doctor --gpu"
-LONGEST, ENOUGH_STEPS, ROWS = "3 min", 40, 2000
-# Files of at least this many bytes are weights and the optimizer's state, which nobody needs afterwards.
+# Steps are planned to take this long; the limit ends a machine that is slower than its plan.
+SECONDS, LONGEST = 150, "3 min"
+ENOUGH_STEPS, FEWEST_STEPS, ROWS = 40, 3, 2000
+# Larger files are weights and the state of the optimizer, which have no use afterwards.
 LARGE = 1_000_000
 
 
@@ -48,7 +49,9 @@ class Measured:
     gpus: list[str]
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        made = [*rehearsal.data(recipe, file), *rehearsal.split(recipe), *running.on_these(recipe, self.gpus)]
+        judged = ((name, None, "random weights learn nothing that could be judged") for name in ("gates", "evaluation"))
+        made = [*rehearsal.data(recipe, file), *rehearsal.split(recipe), *rehearsal.substitutes(recipe, judged)]
+        made += running.on_these(recipe, self.gpus)
         if self.gpus:
             made.append(Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's"))
         return made
@@ -74,18 +77,19 @@ class Measured:
         (planned,) = forecast.of(here, translate(here, RunFolder.at(folder).place()))
         _require_memory(planned)
         if steps := planned.steps:
-            epochs = recipe.train.epochs * max(1, math.ceil(ENOUGH_STEPS / steps))
-            made.append(Override("train.epochs", None, epochs, BY, f"at least {ENOUGH_STEPS} steps"))
-            # One evaluation in the end, and one checkpoint.
-            every = steps * max(1, math.ceil(ENOUGH_STEPS / steps))
-            made += [Override(f"train.{name}", None, every, BY, few) for name in ("eval_steps", "save_steps")]
+            pace = planned.time.step_seconds if planned.time else 0.0
+            count = max(FEWEST_STEPS, min(ENOUGH_STEPS, int(SECONDS / pace) if pace else ENOUGH_STEPS))
+            epochs = round(recipe.train.epochs * count / steps, 3)
+            made.append(Override("train.epochs", None, epochs, BY, f"about {count} steps"))
+            # One evaluation and one checkpoint, at the end.
+            made += [Override(f"train.{name}", None, count, BY, few) for name in ("eval_steps", "save_steps")]
         return made
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
         return map(str, made)
 
     def judge(self, plan: Plan, summaries: list[Summary]) -> None:
-        """Random weights learn nothing that could be judged."""
+        """Nothing is judged."""
 
 
 def _require_memory(planned: Forecast) -> None:
@@ -94,26 +98,23 @@ def _require_memory(planned: Forecast) -> None:
         raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
 
 
-def require_measurable(recipe: Recipe) -> str:
-    """The recipe's name. Raises Stop for a recipe with several stages, or without a base model of language."""
+def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override]) -> None:
+    """Trains in the run folder, prints what it took beside its plan, and keeps that for `recipe plan`. Raises Stop for a
+    recipe of several stages, or without a base model of language, and if this machine's memory is too small."""
     if recipe.stage_recipes or not recipe.settings["model"].knows("base") or "train" not in recipe.settings:
         raise Stop(*worded("start.not-measurable"))
-    return recipe.name
-
-
-def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override]) -> None:
-    """Trains in the run folder, prints what it took beside its plan, and keeps that for `recipe plan`."""
     gpus, devices = running.gpus_here(recipe)
     run.mark("running", processor=not gpus)
     env = {"CUDA_VISIBLE_DEVICES": devices} if gpus else {"OMP_NUM_THREADS": str(threads())}
     if not gpus:
         say("This machine has no GPU, so its CPU is measured.")
+        processor.measure()
     own = Measured(gpus[: common.world_size(recipe)])
     running.rehearse(recipe, run, None, Selection(), say, watch, changes, own=own, env=env)
     plan = inference.plan_of(recipe, run)
     (planned,) = forecast.of(changed(recipe, run.overrides)[0], plan)
     (summary,) = (made for stage in plan.stages if stage.trains and (made := StageFolder(plan, stage).summary))
-    say()
+    say(f"\ntrained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters, {summary.steps} steps")
     for after_run in parts.hooks("after_run"):
         for line in after_run(recipe, run):
             say(line)
@@ -137,10 +138,12 @@ LOSSES = {"none": "plain"}
 
 
 def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
-    """The measurement as a row of the table of published runs; empty for a model that is not in the catalog, and without
-    a GPU."""
+    """The measurement as a row of the table of published runs. Empty without a GPU, for a model that is not in the
+    catalog, and for last layers and preferences, for which the table has no columns."""
     work, base = planned.workload, recipe.model.base
     if not summary.gpu or base not in catalog.model_ids() or not isinstance(work, Workload):
+        return ""
+    if work.unfrozen or work.objective != "sft":
         return ""
     adapter, tokens = work.adapter, work.lengths.mean
     facts: dict[str, Any] = {
@@ -154,7 +157,7 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
         "lora_targets": "+".join(adapter.targets) if adapter else "",
         "lora_dropout": adapter.dropout if adapter else 0,
         "four_bit": int(bool(adapter and adapter.four_bit)),
-        "seq_len": work.sequence_len,
+        "seq_len": work.most_tokens,
         "micro_batch": work.micro_batch_size,
         "accumulation": work.accumulation,
         "sharding": work.sharding,
