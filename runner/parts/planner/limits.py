@@ -51,7 +51,7 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
-    """A note for each limit of the recipe that does not hold, by estimate: time and speed are certain within a third."""
+    """A note for each limit of the recipe that does not hold, by estimate."""
     limits = stated(recipe)
     if not forecasts:
         why = f"there are no formulas for the scenario `{recipe.scenario}`"
