@@ -25,7 +25,7 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
-# A model in place of one that the catalog lacks, if only the other lines are judged; it takes the longest rows.
+# The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
 # Axolotl's names for a recipe's optimizers.
 OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit"}

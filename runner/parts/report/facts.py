@@ -104,7 +104,7 @@ class StageFacts:
 
     @property
     def steps_made(self) -> int:
-        """The steps of this stage alone; a stage that continues another one goes on with its count."""
+        """The steps of this stage alone; the count of a stage that continues another one begins with that one's."""
         before = self.epochs[0].get("step", 0) if self.epochs else 0
         return max(0, self.last_step - before)
 
