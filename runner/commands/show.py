@@ -97,7 +97,7 @@ def render(
     if "openshift" in recipe.settings:
         end(said, *(("serve", path, "--cluster") if targets == ("kserve",) else ("submit", path)))
     else:
-        end(f"{said} Copy them to every machine, check each one, and start its script there.", "doctor", path)
+        end(f"{said} Copy them to every machine, check each machine, and start its script there.", "doctor", path)
 
 
 # The state of a run that was neither finished nor is at work.

@@ -223,7 +223,7 @@ def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop |
             if not answer.get("ready") and number not in answer.get("accepted", ()):
                 heard.put(_stopped(hello))
                 break
-            met = "Same recipe and packages as machine 0; it prepares the data"
+            met = "Same recipe and packages as machine 0, which now prepares the data"
             heard.put(met if word == "met" else answer["files"])
         store.set(f"left/{number}", "")
     except RuntimeError:

@@ -1,7 +1,6 @@
 """The commands for the cluster, and what commands of other parts ask of it.
 
-Imports that only one command needs are in it, because `recipe status` is asked often.
-"""
+A command imports what only it needs, because `recipe status` runs often."""
 
 import shlex
 import sys
@@ -159,7 +158,7 @@ def submit(
     print_notes(validate.require_fits(recipe, here, allowed))
     for note in rules.RENDER_NOTES:
         print_notes(note(recipe))
-    # Rows that are in the image were read from the hub when it was built.
+    # The rows in an image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
     print_notes(asked)
     if wrong := errors_of(asked):
@@ -193,7 +192,7 @@ def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
             return True
         if not sys.stdin.isatty():
             how = f"ask {person} first, then add `--take-over {shlex.quote(person)}`" if person else "add `--yes`"
-            raise Stop(f"{said} It stays as it is.", f"To {what}, {how}.")
+            raise Stop(f"{said} Nothing was changed.", f"To {what}, {how}.")
         return click.confirm(f"{said} {what.capitalize()}?")
 
     return ask
@@ -249,14 +248,17 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
         cluster = connect()
         namespace = namespace or cluster.namespace
         jobs_there = _table(cluster, namespace, live)
-        end(f"The namespace `{namespace}` has {jobs_there or 'no'} jobs of recipe-runner.", "status", "RECIPE")
+        count = f"{jobs_there or 'no'} job{'' if jobs_there == 1 else 's'}"
+        verb = "status" if jobs_there else "submit"
+        end(f"The namespace `{namespace}` has {count} of recipe-runner.", verb, "RECIPE")
         return
     plan = open_plan(path, sets)
     way = _stages(connect(), plan, stage, path)
     looked_at = pipeline.looked_at(way)
     follows = ["-f"] if looked_at and looked_at.at_work else []
     verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else "submit"
-    at = {"logs": "is running or waiting", "why": "has failed", "submit": "is next"}
+    failed = "is closed" if looked_at and looked_at.of_gate else "has failed"
+    at = {"logs": "has not finished yet", "why": failed, "submit": "is next"}
     said = f"{looked_at.title} of `{plan.name}` {at[verb]}." if looked_at else f"All stages of `{plan.name}` are done."
     end(said, verb, path, *follows)
 
@@ -356,7 +358,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end(f"This is the log of `{plan.name}` on machine {node} so far.", "status", path)
+    end(f"This is the log of `{plan.name}` on machine {node}.", "status", path)
 
 
 @click.command()
@@ -384,13 +386,15 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
     where = (Path(to) if to else folder.path) / chosen.folder
-    say(f"{came} files fetched to {where}")
+    say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")
     if current:
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
     here = ("--run", to) if to else ()
-    end(f"The results of `{plan.name}` are in {where}.", *(("compare", path, *here) if current else ("status", path)))
+    finished = bool(folder.state and folder.state.status == FINISHED)
+    what = "results of an older version" if not current else "results" if finished else "results so far"
+    end(f"The {what} of `{plan.name}` are in {where}.", *(("compare", path, *here) if current else ("status", path)))
 
 
 @click.command()
@@ -421,7 +425,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:
-    """Ends what `recipe stop` ends, adds the names to `stopped`, and returns the stage. ask: raises Stop if a job must
+    """Ends what `recipe stop` ends, adds its names to `stopped`, returns the stage. ask: raises Stop if a job must
     stay."""
 
     def end_job(job: Manifest) -> None:
@@ -479,8 +483,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
 
 
 def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
-    """The progress of a recipe's job, and its problems. Raises Stop if there is no job, or the cluster does not
-    answer."""
+    """The progress of a recipe's job, and its problems. Raises Stop without a job or an answer of the cluster."""
     plan = open_plan(path, sets)
     cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))

@@ -331,7 +331,7 @@ TROUBLE = {
                 }
             ],
         },
-        "Those that have one are all in use",
+        "All machines that have it are in use",
     ),
     "no image": (
         {"phase": "Pending"}
@@ -396,7 +396,7 @@ def test_a_gpu_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     name = pod_soon(platform)["metadata"]["name"]
     platform.set_status("Pod", name, TROUBLE["no GPU free"][0])
-    heard(capsys, "waiting for a machine", "no machine with the GPU `NVIDIA-L40S` is free for it")
+    heard(capsys, "waiting for a machine", "no machine with the GPU `NVIDIA-L40S` is free.")
     platform.set_status("Pod", name, READY)
     assert at_work.ended() == 0
 
