@@ -1,4 +1,4 @@
-"""Plan: what is to run, on what, as a list of stages. It is independent of Kubernetes; the targets add that."""
+"""Plan: what runs on which machines, as a list of stages. It is independent of Kubernetes, which the targets add."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ from runner.tools.names import content_hash, did_you_mean, listed
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
 
-# The recipe with every default, beside the emitted configs.
-RECIPE_FILE = "recipe.json"
+RECIPE_FILE = "recipe.json"  # the recipe with every default, beside the emitted configs
 # The plan up to a stage, beside the stage's config, for the pod that runs or measures it.
 PLAN_FILE = "plan.json"
 # The engine of stages that train nothing: the runner's own work, on a machine that needs no GPU.
 RUNNER = "runner"
-# Where runs on this machine are, below the current folder.
-RUNS = "runs"
-# The size of a claim if neither the recipe nor an estimate gives one.
-USUAL_CLAIM_GIB = 50
+RUNS = "runs"  # the folder of runs on this machine, below the current folder
+USUAL_CLAIM_GIB = 50  # the size of a claim if neither the recipe nor an estimate gives one
 
-# What an engine reads, under its own names for settings.
-EngineConfig = dict[str, Any]
+EngineConfig = dict[str, Any]  # an engine's settings, under the engine's own names
 
 
 @dataclass(frozen=True)
@@ -34,23 +30,18 @@ class Place:
 
     config_dir: str
     data_dir: str
-    # Results, shared by all machines.
-    run_dir: str
-    # This machine's own folder; it may be lost.
-    scratch_dir: str
+    run_dir: str  # results, shared by all machines
+    scratch_dir: str  # this machine's own folder; it may be lost
     # Whether there are GPUs; without them, processes communicate over gloo, and DDP replaces sharding.
     accelerator: bool = True
-    # Whether stages run in pods, if nothing looks after the run folder between them.
-    on_cluster: bool = False
-    # Whether data, and the model if there is one, are ready before training starts, which then needs no network.
-    prepared: bool = False
+    on_cluster: bool = False  # whether stages run in pods, so that no process manages the run folder between them
+    prepared: bool = False  # whether data and base model are ready before training starts, so that it needs no network
     # The base model's folder once it has been downloaded; None if training downloads it from the hub itself.
     model_dir: str | None = None
-    # Where pods have the recipe's data files; None if they are read from beside the recipe.
+    # The folder of the recipe's data files in pods; None if they are read from the recipe's folder.
     files_dir: str | None = None
-    # On a cluster, the name of a stage's checkpoints, by the stage's folder, so training does not resume from those
-    # of the recipe before a change. None if a plan is only judged: its stages then have no keys, because a name needs
-    # all stages, which would be built twice.
+    # On a cluster, the subfolder of each stage's checkpoints, by the stage's folder, so that a changed recipe does not
+    # resume from old checkpoints. None if the plan is only judged: for keys, all stages would be built twice.
     checkpoint_keys: Mapping[str, str] | None = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
@@ -82,35 +73,28 @@ class Place:
 
 @dataclass(frozen=True)
 class Prediction(Record):
-    """What was planned for a stage: bytes of each GPU, seconds, counts; None for what could not be predicted. A figure
-    is between `least` and `most` in nine of ten cases."""
+    """The estimates for a stage: bytes on each GPU, seconds, counts; None if there is no estimate. In nine of ten cases
+    the true value is between `least` and `most`."""
 
     stage: str = ""
-    # Its name for people.
-    gpu: str = ""
+    gpu: str = ""  # the GPU's name in messages
     gpus: int = 0
     steps: int | None = None
     seconds: float | None = None
     seconds_least: float | None = None
     seconds_most: float | None = None
-    # What the run needs.
-    memory: int | None = None
+    memory: int | None = None  # memory that the run needs
     memory_least: int | None = None
     memory_most: int | None = None
-    # The part of `memory` that PyTorch calls allocated.
-    tensors: int | None = None
-    # What the card has.
-    usable: int | None = None
-    # The card as recipes name it.
-    label: str = ""
-    # Of one step, by the formulas alone, whatever was measured on this card.
-    step_seconds: float | None = None
-    # The part of `step_seconds` spent waiting for other GPUs.
-    waiting_seconds: float | None = None
+    tensors: int | None = None  # the part of `memory` that PyTorch calls allocated
+    usable: int | None = None  # memory that the card has
+    label: str = ""  # the GPU's name in recipes
+    step_seconds: float | None = None  # the time of one step by the formulas alone, without measurements on this card
+    waiting_seconds: float | None = None  # the part of `step_seconds` spent waiting for other GPUs
 
     @property
     def too_large(self) -> bool:
-        """Whether even the least memory that it may need is more than the card has, as far as both are known."""
+        """Whether even the lower bound of its memory exceeds the card's; False if either is unknown."""
         return bool(self.usable and (self.memory_least or 0) > self.usable)
 
 
@@ -124,11 +108,10 @@ class Machines:
     # The part of each machine that the run may use; in pods these are the limits.
     memory_gib: float
     cpus: int
-    # What pods request; None if that is as much.
+    # What pods request; None if it equals the limits.
     requested_memory_gib: float | None = None
     requested_cpus: int | None = None
-    # The GPUs of each machine if the machines differ, else empty.
-    uneven: tuple[int, ...] = ()
+    uneven: tuple[int, ...] = ()  # the GPUs of each machine if the machines differ, else empty
 
     @property
     def world_size(self) -> int:
@@ -172,28 +155,18 @@ class Evaluation:
     """How a stage is measured."""
 
     kind: Kind
-    # The metrics that its gates need.
-    metrics: tuple[str, ...] = ()
-    # Of draws if there are more rows than are measured.
-    seed: int = 0
-    # Of lm-eval.
-    tasks: tuple[str, ...] = ()
-    # A file that replaces `tasks`.
-    sample_task: str | None = None
-    # Rows of each task; None for all.
-    limit: int | None = None
-    # Rows at a time.
-    batch_size: int = 1
-    # The text that the model continues.
-    prompt: str = ""
-    # Held-out blocks of tokens, a `.npy` file.
-    text_blocks: str = ""
+    metrics: tuple[str, ...] = ()  # the metrics that its gates need
+    seed: int = 0  # the seed of the draw, if there are more rows than are measured
+    tasks: tuple[str, ...] = ()  # tasks of lm-eval
+    sample_task: str | None = None  # a file that replaces `tasks`
+    limit: int | None = None  # rows of each task; None for all
+    batch_size: int = 1  # rows that are evaluated together
+    prompt: str = ""  # the text that the model continues
+    text_blocks: str = ""  # held-out blocks of tokens, a `.npy` file
     # Kinds of questions with separate results, each recognised by words in it.
     asked: Mapping[str, str] = field(default_factory=dict)
-    # The folder of the held-out rows, if it is not that of training.
-    rows: str = ""
-    # The stage whose metrics a `regression` is compared with.
-    before: str | None = None
+    rows: str = ""  # the folder of the held-out rows, if it is not that of the training rows
+    before: str | None = None  # the stage whose metrics a `regression` is compared with
 
 
 @dataclass(frozen=True)
@@ -201,24 +174,20 @@ class Stage:
     """One piece of work of one engine: a training run, or the preparation of one."""
 
     name: str
-    # Who does the work, a key of `runner.run.launch.ENGINES`.
-    engine: str
+    engine: str  # the program that does the work, a key of `runner.run.launch.ENGINES`
     # The engine's settings, and the name of the file that they are written to.
     config: Mapping[str, Any]
     config_file: str
     # What a training stage learns from: the JSON form of the dataclass that a preparer takes; `kind` chooses it.
     data: Mapping[str, Any]
-    # What is in `config_dir` when the stage starts, `config_file` included.
-    files: tuple[Artifact, ...]
+    files: tuple[Artifact, ...]  # what is in `config_dir` when the stage starts, `config_file` included
     # For a machine of a cluster; the launcher fills in rank and address from the environment.
     command: tuple[str, ...]
     env: Mapping[str, str]
     machines: Machines
-    # Shared memory that the data loader and NCCL may use, GiB.
-    shm_gib: int
-    # Where its files and results are, below the plan's; empty for the plan's own folders.
-    folder: str = ""
-    # The stages whose results it reads, each with the beginnings of the files' names; () means all of them.
+    shm_gib: int  # shared memory that the data loader and NCCL may use, GiB
+    folder: str = ""  # the subfolder of its files and results in the plan's folders; empty for these folders themselves
+    # The stages whose results it reads, each with the prefixes of the files' names; () means all files.
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # If its results are read in parts: each part by its folder, with the names of the settings that it depends on.
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -226,12 +195,12 @@ class Stage:
     keys: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     evaluation: Evaluation | None = None
-    # What must be downloaded into `place.model_dir` first (`base`, `revision`); None if nothing must.
+    # The model to download into `place.model_dir` first (`base`, `revision`); None for no download.
     model: Mapping[str, Any] | None = None
     # By estimate: bytes of `gpu_memory` on each GPU and of `memory` on each machine, `tokens_per_second` or, for
     # images, `samples_per_second` over all GPUs; and the recipe's `price_per_gpu_hour`. Empty without an estimate.
     needs: Mapping[str, float] = field(default_factory=dict)
-    # The time that a machine needs to save its state when it is taken back, by estimate, or None.
+    # The estimated time that a machine needs to save its state when it is preempted, or None.
     grace_seconds: int | None = None
 
     @property
@@ -262,7 +231,7 @@ def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping
 
 
 def on_claim(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> OnClaim | None:
-    """Its place on a claim, or None."""
+    """The folder's place on a claim, or None."""
     if (claim := claim_of(folder, claims)) is None:
         return None
     return OnClaim(claim["name"], "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim["mount"])).parts))
@@ -270,14 +239,12 @@ def on_claim(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> OnClaim
 
 @dataclass(frozen=True)
 class Plan:
-    """The complete meaning of a recipe."""
+    """A recipe translated into everything that runs."""
 
     name: str
     scenario: str
-    # Hash of every setting that can change the result.
-    fingerprint: str
-    # The folders that the stages' configs name.
-    place: Place
+    fingerprint: str  # hash of every setting that can change the result
+    place: Place  # the folders that the stages' configs name
     stages: tuple[Stage, ...]
     # The recipe's settings for the cluster; only targets read them.
     site: Mapping[str, Any] = field(default_factory=dict)
@@ -289,10 +256,8 @@ class Plan:
     facts: Mapping[str, Any] = field(default_factory=dict)
     # The size to request for a claim without one, by the claim's name; empty without an estimate.
     claims_gib: Mapping[str, int] = field(default_factory=dict)
-    # Machines of the largest stage, if this plan is one of several that share the claims.
-    most_nodes: int = 1
-    # Whether a stage of the whole plan has gates, so that measurements must be sealed.
-    has_gates: bool = False
+    most_nodes: int = 1  # machines of the largest stage, if this plan is one of several that share the claims
+    has_gates: bool = False  # whether a stage of the whole plan has gates, so that measurements must be sealed
 
     def claim_gib(self, name: str) -> int:
         """The size to request for a claim: the recipe's, else the estimate's, else a usual one."""
@@ -355,7 +320,7 @@ class Plan:
 
 
 def read_plan(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
-    """The plan in a file. form: reads its text. Raises Stop if there is none."""
+    """The plan in a file. form: parses its text. Raises Stop if the file is missing or broken."""
     try:
         return form(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -381,12 +346,12 @@ _NEUTRAL = {
     # Only for a message about the number of steps.
     *("data.effective_batch_size", "data.epochs", "data.warmup_steps", "data.eval_steps"),
 }
-# The machine that cleans text changes no document, and a proof changes no row; `proven_for` has a proof's settings.
+# Neither the place of cleaning nor a proof changes the rows; `proven_for` has a proof's settings.
 _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.", "proofs.")
 
 
 def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """An engine's settings that decide the result, flat, by names for people."""
+    """An engine's settings that can change the result, by dotted names."""
     for name, value in flat(config):
         neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_PARTS)
         if not neutral and not (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
@@ -394,7 +359,7 @@ def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings within settings as one level, by dotted names."""
+    """Nested settings on one level, by dotted names."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flat(item, f"{name}.{key}" if name else str(key))
@@ -408,7 +373,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def without_place(value: Any, place: Place) -> Any:
-    """Names the folders of a run relative to it, so that a moved run folder is the same run."""
+    """A text with labels instead of the run's folders, so that a moved run folder has the same keys."""
     if not isinstance(value, str):
         return value
     for label, folder in (("DATA", place.data_dir), ("CONFIG", place.config_dir), ("RUN", place.run_dir)):
@@ -417,8 +382,8 @@ def without_place(value: Any, place: Place) -> Any:
 
 
 def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
-    """For each stage by name: a hash of all that its results depend on, the stages before it included, under "" for all
-    of them and under each name of `Stage.parts` for that part. Equal settings, equal keys, whatever the rest says."""
+    """For each stage by name, a hash of everything that its results depend on, earlier stages included: under "" for
+    all results, and under each name of `Stage.parts` for that part."""
     by_stage: dict[str, dict[str, str]] = {}
     for stage in stages:
         own = {name: without_place(value, place) for name, value in learned_from(stage.config)}
@@ -431,6 +396,6 @@ def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
 
 
 def read_keys(keys_of_stage: Mapping[str, str], beginnings: Iterable[str]) -> dict[str, str | None]:
-    """The keys of the parts that another stage reads, of a stage's keys. beginnings: of files' names."""
+    """The keys, of a stage's keys, of the parts that another stage reads. beginnings: prefixes of files' names."""
     parts = sorted({beginning.split("/")[0] for beginning in beginnings}) or [""]
     return {part: keys_of_stage.get(part) for part in parts}

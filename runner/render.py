@@ -1,4 +1,4 @@
-"""A plan as files, and the targets: the places where a recipe can run, and its folders there. Targets belong to parts."""
+"""Renders a plan as files for targets, the places where a recipe can run. Targets belong to parts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from runner.scenarios.contract import Target
 
 
-# All targets of `recipe render`.
-NAMES = tuple(parts.table("targets"))
+NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
 
 
 def target(name: str) -> Target:
@@ -46,10 +45,8 @@ def named(recipe: Recipe) -> tuple[str, ...]:
 
 
 def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
-    """The engine's own configs, and the job of each target for a stage. Pure: the same plan gives the same bytes.
-
-    A plan of several stages gets a folder for each, rendered as a plan of its own.
-    """
+    """The engine's own configs, and the job of each target for a stage. Pure: the same plan gives the same bytes. A
+    plan of several stages gets a folder for each, rendered as a plan of its own."""
     return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, targets)]
 
 
@@ -65,10 +62,8 @@ def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     """The files of the requested targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
-
     Files for plain machines name other folders than those for the cluster, and are in a folder of their own. Raises
-    Stop if the recipe lacks a target's section.
-    """
+    Stop if the recipe lacks a target's section."""
     names = names or named(recipe)
     if not names:
         sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]

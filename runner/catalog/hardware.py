@@ -1,4 +1,4 @@
-"""Hardware: what a GPU, the network between machines, and a pod on one of them have."""
+"""Hardware: the facts about GPUs, and what a machine has left for a pod."""
 
 import math
 from contextlib import suppress
@@ -8,19 +8,16 @@ from runner.catalog.tables import table
 from runner.tools.files import cache_folder, read_record
 from runner.tools.names import nearest
 
-# PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink: NVIDIA's
-# data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
+# PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink:
+# NVIDIA's data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
 _PCIE = (((9, 0), 64.0), ((8, 0), 32.0), ((0, 0), 16.0))
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
-
-    usable_gib: the part that PyTorch can use. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and
-    its kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of
-    it.
-    """
+    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`). usable_gib: the
+    part that PyTorch can use. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. …_tflops: dense rates, 10^12
+    operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: in one direction."""
 
     name: str
     title: str
@@ -43,7 +40,7 @@ class Gpu:
 
     @property
     def fp8(self) -> bool:
-        """What Axolotl counts as FP8: compute capability 9.0 or newer."""
+        """Axolotl supports FP8 from compute capability 9.0."""
         return self.capability >= (9, 0)
 
     def precision(self, fp16: bool) -> str:
@@ -74,19 +71,18 @@ def alike(name: str) -> list[str]:
 
 
 def label_of(name: str) -> str:
-    """A GPU's label on a cluster, by the name that its driver gives it."""
+    """A GPU's label on a cluster, from its name in the driver."""
     return name.replace(" ", "-")
 
 
-# The label of this machine's processor if it trains instead of a GPU, and the file of its facts, which the planner
-# measures.
+# The label of this machine's processor if it trains instead of a GPU, and the file that the planner writes about it.
 PROCESSOR, MEASURED = "processor", "processor.json"
 
 
 def gpu(name: str) -> Gpu | None:
-    """The card of the catalog with that label, or this machine's processor as one."""
+    """The catalog's GPU with that label, or this machine's processor as a GPU; None if unknown."""
     facts = read_record(cache_folder() / MEASURED) if name == PROCESSOR else table("gpus").get(name)
-    # Another version may have measured other facts.
+    # Another version may have written other facts.
     with suppress(TypeError):
         return Gpu(**{"name": name, **facts}) if facts else None
     return None
@@ -100,15 +96,14 @@ DRIVER = DRIVERS["13"]
 # Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those bytes as memory.
 KERNEL = 64 / 4096
 # OpenShift's sizing of `system-reserved` (machine-config-operator,
-# templates/common/_base/files/kubelet-auto-sizing.yaml; harche/openshift-node-sizing has its table): of each further
-# GiB that share.
+# templates/common/_base/files/kubelet-auto-sizing.yaml; harche/openshift-node-sizing has its table): for each step in
+# GiB, the share that is reserved.
 RESERVED_MEMORY = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
-# The same for CPUs: for the first, for each other one, and at least.
+# The same for CPUs: the share of the first, the share of each other one, and the least in total.
 RESERVED_FIRST_CPU, RESERVED_OTHER_CPU, RESERVED_CPUS = 0.06, 0.012, 0.5
-# The kubelet's own default of `evictionHard` (`memory.available`).
-EVICTION = 100 * 2**20
-# What the cluster's own pods request on each machine: network, DNS, metrics, tuning and storage drivers about 2 GiB and 0.4
-# CPUs, and room for a log collector and the GPU operator. Assumed; `oc describe node` shows a site's own sum.
+EVICTION = 100 * 2**20  # the kubelet's own default of `evictionHard` (`memory.available`)
+# What the cluster's own pods request on each machine: network, DNS, metrics, tuning and storage drivers about 2 GiB and
+# 0.4 CPUs, and room for a log collector and the GPU operator. Assumed; `oc describe node` shows a site's own sum.
 PODS_MEMORY, PODS_CPUS = 3 * GIB, 0.5
 
 

@@ -27,13 +27,12 @@ class Model:
     once; None if they were not counted. chat_template: the special tokens it was trained to see, a section of
     templates.toml; empty if unknown. fp16: whether its activations stay within fp16. own_template: whether its
     tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
-    remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
-    tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be
-    had. revision: the commit that a lock file holds it to; empty if none does. usual_glu: whether its feed-forward part
-    has the activation of its family and no biases, which is what fused kernels compute; False if unknown.
-    config: what else its class needs, as JSON. beside: numbers in its files that are not trained. stored: how its files
-    hold the experts, if not as plain numbers.
-    """
+    remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may
+    count tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before a
+    download. revision: the commit in a lock file; empty without one. usual_glu: whether its feed-forward part has the
+    activation of its family and no biases, which is what fused kernels compute; False if unknown. config: what else its
+    class needs, as JSON. beside: parameters in its files that are not trained. stored: the quantization method of its
+    files; empty for plain numbers."""
 
     id: str
     model_type: str
@@ -92,8 +91,8 @@ class Model:
 
     @property
     def fused_lora(self) -> bool:
-        """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
-        run if these are one layer (Phi), or if a norm covers the whole of one (OLMo). They were not tried beside experts."""
+        """Whether Axolotl's fused LoRA kernels support its layers: they look for separate query, key and value, and
+        stop a run if these are one layer (Phi), or if a norm covers the whole of one (OLMo). Untried with experts."""
         joint = self.family.get("joint_norms") or "layer" in self.family
         return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and not joint
 
@@ -193,7 +192,7 @@ def config_of(name: str, folder: Path | None) -> Facts:
 
 # The errors of `from_config` if a config lacks the size of its model.
 NO_GEOMETRY = (KeyError, TypeError, ValueError, ZeroDivisionError)
-# Facts that a `config.json` lacks: those that models of one kind share, and those that models of one vocabulary share.
+# Facts that a `config.json` lacks: those that models of one type share, and those of one vocabulary.
 INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
 SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
 # The setting in a tiny twin's `config.json` with these facts about its original; older twins contain only its name.
@@ -208,24 +207,22 @@ def cached_model(name: str, revision: str) -> Model | None:
     try:
         commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
         config = read_record(cached / "snapshots" / commit / CONFIG)
-        # It is on the hub nevertheless, with any code of its own.
+        # Not a folder as the source: the model, with any code of its own, is on the hub.
         return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
     except (*NO_GEOMETRY, OSError):
         return None
 
 
 def original(model: Model) -> Facts:
-    """What `from_config` reads of a twin's original, which may be a model that no catalog has."""
+    """The facts about a twin's original that `from_config` reads. The original need not be in the catalog."""
     return {"id": model.id, **{name: getattr(model, name) for name in ("linear", *INHERITED, *SPOKEN)}}
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
     """A Model from a Hugging Face `config.json`. Missing values come from a twin's original, else from the catalog's
     first model of that type, and special tokens only if the vocabulary has the same size. Other names inside the model
-    are those of the LLaMA family.
-
-    Raises KeyError if the config lacks a size, or another of NO_GEOMETRY if a size is not a number.
-    """
+    default to those of the LLaMA family. Raises KeyError if the config lacks a size, or another of NO_GEOMETRY if a
+    size is not a number."""
     models = _models()
     if not isinstance(config["model_type"], str):
         raise TypeError("model_type is not text")
@@ -253,7 +250,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         head_dim=head,
         tied=config.get("tie_word_embeddings", False),
         linear=tuple(kin.get("linear", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))),
-        # Where transformers has the class itself, code that is beside the weights (Phi) is not used.
+        # If transformers has the class, code beside the weights (Phi) is not used.
         custom_code=bool(code) and not kin,
         # `owner/name--module.Class` means that the code is in another repository than the weights.
         remote_code=any("--" in place for place in code),
@@ -268,13 +265,12 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
-# Models without positions accept rows of any length.
-UNBOUNDED = 2**31 - 1
+UNBOUNDED = 2**31 - 1  # models without positions accept rows of any length
 
 
 def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     """The config of an architecture that the catalog does not contain, with its sizes under the usual names. Sizes that
-    it may lack (heads of a state-space model, positions of ALiBi) get neutral values: only its trace counts."""
+    it may lack (heads of a state-space model, positions of ALiBi) get neutral values, because only a trace counts."""
     other_names = table("synonyms")["sizes"]
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
     known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
@@ -288,7 +284,7 @@ def _by_usual_names(config: Mapping[str, Any]) -> Facts:
         step, factor = config.get("block_multiple_of", 256), config.get("block_ffn_dim_multiplier") or 1
         narrow = int(factor * int(2 * known["intermediate_size"] / 3))
         known |= {"intermediate_size": -(-narrow // step) * step, "block_auto_adjust_ff_dim": False}
-    # Values that differ by layer are not one for all.
+    # Lists of values by layer are dropped.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
     return {key: value for key, value in config.items() if key not in odd and key not in other_names} | known
 
@@ -311,12 +307,11 @@ def _usual_glu(config: Mapping[str, Any]) -> bool:
 class ChatTemplate:
     """The special tokens around each message of a conversation.
 
-    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`, and after `{answer}`
-    that of the answering role, if it is another; end: the token that ends it; assistant: what the answering role is
-    called. tokens: those that the tokenizer must have as one token each. begin: what stands before the first message,
-    where the model's own tokenizer writes that. system: a system prompt, as `{content}`, if it has no turn of its own:
-    it then is in the next question, before its words.
-    """
+    axolotl: Axolotl's name for it. turn: the form of a message, with `{role}` and `{content}`; after `{answer}` the
+    form of an answer, if it differs. end: the token that ends a message. assistant: the name of the answering role.
+    tokens: texts that the tokenizer must have as one token each. begin: the text before the first message, if the
+    model's own tokenizer writes one. system: the form of a system prompt without a turn of its own, with `{content}`;
+    it precedes the words of the next question."""
 
     axolotl: str
     turn: str
@@ -422,15 +417,15 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """A token, which a tokenizer's config has as text or with facts about it."""
+    """A token, which a tokenizer's config contains as text or as an object."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else ""
 
 
 def _template(kin: str, own: str, words: Mapping[str, Any]) -> str:
-    """The catalog's template whose tokens the model's own template writes, its kin's first and else the one with the
-    most; for a model without one its kin's, if its tokenizer has those tokens. Empty if none fits: then its own is
-    used."""
+    """The catalog's template whose tokens are all in the model's own template: that of related models (`kin`) if it
+    fits, else the one with the most tokens. A model without a template gets `kin` if its tokenizer has the tokens.
+    Empty if none fits; then its own is used."""
     known = {name: chat_template(name).tokens for name in table("templates")}
     added = {_token(value) for value in (words.get("added_tokens_decoder") or {}).values()}
     if own in ('""', "[]"):

@@ -21,7 +21,7 @@ DEEPSPEED_VERSION = "0.18.9"
 DEEPSPEED_SETTINGS_FILE = HERE / "deepspeed-settings.json"
 # Basic blocks in each of the four stages of a network for images: 18 layers with weights, counting stem and classifier.
 DEPTHS = {"resnet18": (2, 2, 2, 2)}
-# Blocks of validation text that are kept, and that an evaluation looks at; more would only cost time at every evaluation.
+# The most blocks of validation text that are saved and evaluated; more would only make every evaluation slower.
 VALIDATION_BLOCKS = 1024
 
 
@@ -52,7 +52,7 @@ class Optimizer:
     rate: float = 1.0
 
     def kept(self, wide: float) -> float:
-        """Bytes of a number that it keeps for a weight of `wide` bytes, with its part of a scale."""
+        """Bytes of each number that it stores for a weight of `wide` bytes, with its part of a scale."""
         return (self.bits / 8 or wide) + (4 / self.group if self.group else 0)
 
 
@@ -133,6 +133,6 @@ def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str 
 
 
 def _there(config: Mapping[str, Any], name: str) -> bool:
-    """Whether a config has a setting, or `setting=value`."""
+    """Whether a config has a setting, or for `setting=value` this value."""
     name, _, value = name.partition("=")
     return config.get(name) == value if value else bool(config.get(name))

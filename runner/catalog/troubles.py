@@ -24,10 +24,8 @@ _KINDS = {
     TAKEN: "(?i)evict|preempt|NodeLost|low on resource|deletion",
     ENDED: "(?i)job|deadline ?exceeded|backoff ?limit|exitcode|OOMKilled|SIGKILL|Killed",
 }
-# Optional words of a sentence.
-_SPARE = ("advice", "busy", "plan", "ranks")
-# Characters of a message that are shown.
-SHOWN = 300
+_SPARE = ("advice", "busy", "plan", "ranks")  # optional words of a sentence
+SHOWN = 300  # characters of a message that are shown
 # Lines of a log that name an error: at the beginning of a line, as at the end of Python's trace, else anywhere.
 _ERRORS = (
     r"(?m)^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$",
@@ -37,9 +35,8 @@ _ERRORS = (
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that goes wrong: the places to look for it, its patterns, its meaning and remedy. needs: a word that
-    the caller must give; reads: the reader that adds words from the text; follows: whether another machine usually
-    causes it."""
+    """One thing that goes wrong: the places to look for it, its patterns, its meaning and remedy. needs: a word from
+    the caller; reads: the reader that adds words from the text; follows: whether another machine usually causes it."""
 
     name: str
     places: tuple[str, ...]
@@ -71,7 +68,7 @@ class Trouble:
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
                 at = matches[-1].start()
                 line = _line(text, at)
-                # For a long line, the part from there on.
+                # A long line is shown from the match on.
                 line = (line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]).strip()[:SHOWN]
                 own = _READERS[self.reads](text, groups | dict(words)) if self.reads else {}
                 said = line.rstrip(".")
@@ -98,7 +95,7 @@ class FoundTrouble:
 
     @property
     def with_line(self) -> str:
-        """The same, with the line of the log."""
+        """The sentences with the line of the log."""
         return self._sentences(f"The log says: {self.line}.")
 
     def __str__(self) -> str:
@@ -186,8 +183,7 @@ _WAITED = re.compile(
     r"[^\n]*?Timeout\(ms\)=(\d+)"
 )
 _REACHED = re.compile(r"Rank (\d+)\][^\n]*last enqueued NCCL work: (-?\d+)")
-# PyTorch's mark of the process that wrote a line.
-_WRITES = re.compile(r"\[[rR]ank ?(\d+)\]")
+_WRITES = re.compile(r"\[[rR]ank ?(\d+)\]")  # PyTorch's mark of the process that wrote a line
 
 
 def _of_one_machine(some: set[int]) -> range:

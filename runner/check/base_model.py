@@ -37,7 +37,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("model.base", *worded("check.described-by-lock", base=base, lock=lock))
 
 
-# The fields of a `config.json`. A person may have corrected the other lines of a lock.
+# The fields of a lock entry that come from `config.json`. Users may have corrected the others.
 SHAPE = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code", "config"),
@@ -66,7 +66,7 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
 
 
 def unknown(recipe: Recipe) -> Problem:
-    """The problem that the base model is unknown. It does not prevent a copy of the recipe or a lock file beside it."""
+    """The problem of an unknown base model. A copied recipe may have it, because a lock file can follow."""
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
     if named := hub_name(base):
         return recipe.problem("model.base", *worded("check.page-address", base=base, named=named))
@@ -120,8 +120,8 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
     return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
 
 
-def looked_at(recipe: Recipe) -> Iterator[Problem]:
-    """For an architecture without a model in the catalog, layers and memory are guesses."""
+def known_type(recipe: Recipe) -> Iterator[Problem]:
+    """Notes an architecture that no model in the catalog has, because its layers and memory are guesses."""
     facts = recipe.model_facts if _base(recipe) else None
     if facts is None or facts.model_type in catalog.model_types():
         return
@@ -173,7 +173,7 @@ def advised_precision(recipe: Recipe) -> str:
 
 
 def precisions(recipe: Recipe) -> dict[str, str]:
-    """The precision that each section states, by the section's name: the model's, or a stage's own."""
+    """The precision in each section that states one, by the section's name."""
     return {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
 
 
@@ -225,7 +225,7 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(known, looked_at, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
+    *(known, known_type, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
     attention_fits_model,
     attention_fits_precision,
 )

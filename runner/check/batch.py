@@ -1,4 +1,4 @@
-"""Batch: finds the recipes below folders, where other YAML is left alone, and judges all of them."""
+"""Finds the recipes among the YAML files below folders, and judges all of them."""
 
 import codecs
 import json
@@ -19,8 +19,7 @@ from runner.tools.problem import Problem, Stop, errors_of, report_bug, worded
 from runner.tools.run_files import RUN
 
 ENDINGS = (".yaml", ".yml")
-# Folders that the product itself writes: emitted files, runs, and a site.
-OWN = {"build", "runs"}
+OWN = {"build", "runs"}  # folders that recipe-runner writes: generated files and runs
 # Hardly any other YAML has two of these sections.
 SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "nodes", "demo", "limits", "pretrain", "sft"}
 
@@ -34,7 +33,7 @@ class RecipeFiles:
 
 
 def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
-    """The recipe files at these paths. strict: all YAML below a folder. Raises Stop (exit 2) for none."""
+    """The recipe files at these paths. strict: all YAML below a folder. Raises Stop (exit 2) if a folder has none."""
     recipes: list[str] = []
     others: list[str] = []
     for path in paths:
@@ -73,8 +72,7 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 
 def is_meant(file: Path) -> bool:
-    """Whether a file is meant as a recipe, or is Axolotl's own and there is a part that reads those, judged by the names at
-    the beginning of its lines."""
+    """Whether the first names in a file's lines are those of a recipe, or of an Axolotl file that a part reads."""
     names = {found[1] for _, line in _lines(file) if (found := _SETTING.match(line))}
     return (
         "scenario" in names or len(names & SECTIONS) >= 2 or ("base_model" in names and bool(parts.hooks("other_file")))
@@ -102,7 +100,7 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """A file's lines with their numbers, as far as it can be read."""
+    """A file's lines with their numbers; none if it is unreadable or too large."""
     with suppress(OSError):
         raw = file.read_bytes() if file.stat().st_size <= reading.MAX_BYTES else b""
         text = raw.decode("utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", "replace")
@@ -111,7 +109,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of `recipe check`. checked: the number of recipes; bugs: of files on which the runner failed."""
+    """The result of `recipe check`. checked, bugs: the numbers of recipes, and of those that crashed the runner."""
 
     checked: int
     problems: tuple[Problem, ...]
@@ -126,7 +124,7 @@ class CheckReport:
         return tuple(errors_of(self.problems))
 
     def as_json(self) -> Mapping[str, object]:
-        """The form for other programs: errors, and separately notes."""
+        """For other programs: errors, and notes in a separate list."""
         notes = [problem.as_json() for problem in self.problems if problem.severity != "error"]
         return {"checked": self.checked, "problems": [problem.as_json() for problem in self.errors], "notes": notes}
 
@@ -154,19 +152,19 @@ def judged(
 def _examined(
     file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
 ) -> tuple[list[Problem], bool]:
-    """The Problems with a file, and whether the runner itself failed on it."""
+    """The Problems in a file, and whether the runner itself failed on it."""
     try:
         return validate.examine(file, changes, online, allowed), False
     except Exception:
         return [Problem(str(file), 0, 0, report_bug())], True
 
 
-# A report for other programs. Arguments: the files as they were named, and the report.
+# Formats a report for other programs. Arguments: the files as the user named them, and the report.
 Format = Callable[[Sequence[str], CheckReport], str]
 
 
 def formats() -> Mapping[str, Format]:
-    """The formats of `recipe check`, besides text."""
+    """The output formats of `recipe check` besides text, by name."""
     own: dict[str, Format] = {"json": lambda files, verdict: as_json(verdict.as_json())}
     return own | {name: form for more in parts.hooks("check_formats") for name, form in more().items()}
 

@@ -1,4 +1,4 @@
-"""A document judged by its scenario's schema, and its settings, with refused values marked as broken."""
+"""Judges a document by its scenario's schema, and reads its settings, with refused values marked as broken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @cache
 def schema(scenario: str, rows: str = "") -> Schema:
-    """The schema of a scenario; rows: only for rows of this kind, if there are several."""
+    """The schema of a scenario. rows: the kind of rows to narrow it to, if the scenario has several."""
     if rows:
         return cast(Schema, scenarios.narrowed(schema(scenario), "rows", rows))
     whole: Schema = json.loads(schema_text(scenario))
@@ -78,7 +78,7 @@ def part(scenario: Any, setting: str | Path_) -> Schema:
 
 
 def part_in(document: Document, path: Path_) -> Schema:
-    """The schema of a setting for the rows of a document, or of its stage; empty if it is not for them."""
+    """The schema of a setting, narrowed to the rows of the document or stage; empty if these rows do not have it."""
     for _, index, one in stages.documents(document):
         if path[:2] == (stages.STAGES, index) and (own := part_in(one, stages.alone(path[2:], one))):
             return own
@@ -86,14 +86,14 @@ def part_in(document: Document, path: Path_) -> Schema:
 
 
 def below(part: Schema, path: Path_) -> Schema:
-    """The schema of a setting below a section; empty if it has none."""
+    """The schema of the setting at a path below a section; empty if there is none."""
     for key in path:
         part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
     return part
 
 
 def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
-    """Every setting and section of the scenario, by its whole name, with its schema."""
+    """Every setting and section of the scenario, by its full name, with its schema."""
     return ((setting(path), part) for path, part in schema_errors.settings(schema(scenario)))
 
 
@@ -108,8 +108,8 @@ def sentence(scenario: str, path: Path_) -> str:
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
-    """The changes, with typed text for text settings: shells drop quotes, the version `3.10` is not a number, and the
-    column `[Question]` is not a list."""
+    """The changes, with the text as typed for settings that are texts: shells drop quotes, so the version `3.10`
+    arrives as a number, and the column `[Question]` as a list."""
 
     def one(change: Override) -> Override:
         other = change.written is not None and isinstance(change.after, bool | int | float | list)
@@ -121,14 +121,14 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
 
 @dataclass(frozen=True)
 class Reading:
-    """settings: with defaults, and BROKEN if the schema refused a value; problems: what it refused."""
+    """settings: with defaults, and BROKEN for each value that the schema refused; problems: the reasons."""
 
     settings: Settings
     problems: list[Problem]
 
 
 def read(document: Document) -> Reading:
-    """The settings of a document whose scenario is known, as far as its schema accepts them."""
+    """Reads the settings of a document whose scenario is known."""
     scenario = document.data["scenario"]
     rows = _rows(document)
     whole, filled = schema(scenario, rows), _filled(document)
@@ -154,7 +154,7 @@ def _rows(document: Document) -> str:
 
 
 def _filled(document: Document) -> dict[str, Any]:
-    """The document's data with every default; each of its stages with those of its own recipe."""
+    """The document's data with every default; each stage has the defaults of its own recipe."""
     whole = schema(document.data["scenario"], _rows(document))
     filled: dict[str, Any] = with_defaults(document.data, whole)
     for _, index, one in stages.documents(document) if stages.STAGES in whole["properties"] else ():
@@ -163,7 +163,7 @@ def _filled(document: Document) -> dict[str, Any]:
 
 
 def scenario_problem(document: Document) -> Problem | None:
-    """The Problem with the line that names a document's schema, or None."""
+    """The Problem with a document's `scenario`, or None."""
     at, scenario, known = ("scenario",), document.data.get("scenario"), scenarios.names()
     choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
@@ -180,7 +180,7 @@ def scenario_problem(document: Document) -> Problem | None:
 
 
 def missing_parts(document: Document) -> list[Problem]:
-    """A Problem for each section, and each section of `data`, whose part is not here."""
+    """A Problem for each section, and each section of `data`, whose part is not installed."""
     data = document.data.get("data")
     inner = [("data", name) for name in data] if isinstance(data, dict) else []
     return [
@@ -236,7 +236,7 @@ def _finite(value: object) -> bool:
     return type(value) is not float or isfinite(value)
 
 
-# As in JSON Schema, 4.0 is a whole number, and true is none. Infinity is a number that nobody intends.
+# As in JSON Schema, 4.0 is an integer and true is not. Infinity is never intended.
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: type(value) is int or (type(value) is float and value.is_integer()),
@@ -245,7 +245,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
 }
-# Each for values of the kind that its schema names. Choices are texts only, because in Python 1 equals true.
+# Each applies to values of the schema's kind. `enum` and `const` are for texts only, because in Python 1 equals True.
 _MET: dict[str, Callable[[Any], Fits]] = {
     "enum": lambda choices: lambda value: value in choices,
     "const": lambda only: lambda value: value == only,
@@ -259,7 +259,7 @@ _MET: dict[str, Callable[[Any], Fits]] = {
     "required": lambda names: lambda value: all(name in value for name in names),
     "items": lambda schema: partial(_all_fit, fitting(schema)),
 }
-# Keywords that `fitting` handles itself, and those that describe; the last three are for editors.
+# Keywords that `fitting` handles itself, and those that only describe; the last three are for editors.
 _NO_CONDITION = {
     *("type", "properties", "additionalProperties"),
     *("$schema", "$id", "title", "description", "examples", "default"),

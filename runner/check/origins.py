@@ -1,4 +1,4 @@
-"""Origins: a recipe as YAML with every default and computed value, and the source of each after its line."""
+"""A recipe as YAML with every default and computed value, each with its source in a comment."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +14,7 @@ from runner.scenarios.shared import common
 COLUMN, SHORT = 46, 60
 DEFAULT = "default"
 
-# A line of YAML, and its comment.
-Line = tuple[str, str]
+Line = tuple[str, str]  # a line of YAML, and its comment
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def origins(document: Document, value: Any) -> dict[str, str]:
 def as_yaml(recipe: Recipe, schema: Mapping[str, Any], computed: Mapping[Path_, Computed]) -> str:
     """The same recipe with every default, in the schema's order. Computed values without a line are comments."""
     lines = _Writer(recipe.document, computed).section(recipe.settings.plain(), schema, (), "")
-    # The source of a value may itself have several lines.
+    # The name of a source may have several lines.
     return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)
 
 
@@ -97,7 +96,7 @@ class _Writer:
 
 
 def _fits_block(text: str) -> bool:
-    """Whether a text of several lines stays the same as a block, which changes indentation and some spaces."""
+    """Whether a text of several lines stays the same as a block scalar, which changes indentation and some spaces."""
     lines = text.removesuffix("\n").split("\n")
     plain = all(line.isprintable() and line == line.rstrip() for line in lines)
     return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")

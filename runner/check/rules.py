@@ -33,14 +33,14 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
-    """Every Problem that the shared rules, the parts' and the scenario's find. A rule whose settings the schema refused
-    yields nothing. look: whether to read the recipe's files, which may be on another machine."""
+    """Every Problem found by the shared rules, the rules of parts and those of the scenario. A rule whose settings the
+    schema refused yields nothing. look: whether to read the recipe's files, which may be on another machine."""
     problems: list[Problem] = []
     modules = parts.modules("rules")
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
     files = (*FILE_RULES, *(rule for module in modules for rule in getattr(module, "FILE_RULES", ()))) if look else ()
     if recipe.settings.knows(STAGES):
-        shared, files = (), ()  # the recipe of each stage has them
+        shared, files = (), ()  # they judge each stage's own recipe
     for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))
@@ -93,7 +93,7 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
 
 
 def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
-    """The effective batch size as stated and as the other lines make it; None if it is not stated."""
+    """The effective batch size as stated and as computed from the other lines; None if it is not stated."""
     stated = recipe.settings.get("train", {}).get("effective_batch_size")
     return None if stated is None else (stated, common.effective_batch_size(recipe))
 
@@ -115,7 +115,7 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
 
 
 def counted_here(recipe: Recipe) -> Iterator[Problem]:
-    """A recipe that names no machines is for this one."""
+    """A recipe that names no machines runs on this one alone."""
     named = "openshift" in recipe.settings or "nodes" in recipe.settings
     if not named and recipe.machines.nodes > 1:
         yield recipe.note("machines.nodes", *worded("check.nodes-without-section", recipe=recipe))
@@ -178,7 +178,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
-    """A stated effective batch counts rows, and the number in a packed row depends on the data."""
+    """A stated effective batch counts rows, and how many fit into a packed row depends on the data."""
     for name, section, _ in _packed_by(recipe, "pack"):
         stated = section.get("effective_batch_size")
         if stated is not None:
@@ -188,12 +188,12 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
 DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
-# Settings with negative numbers that mean something: no end, no rank, only at the end, the first tokens.
+# Settings for which negative numbers have a meaning, such as «no limit» or «only at the end».
 BELOW_ZERO = {
     *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
     *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
 }
-# Axolotl accepts one of these.
+# Axolotl accepts only one of the two.
 WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
 
 
@@ -234,7 +234,7 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
 
 
 def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
-    """Which parts can be outside the GPUs: each way of sharing supports its own places."""
+    """Each way of sharding can offload different parts to different places."""
     way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
     if not fsdp and not way.startswith("zero"):
@@ -278,7 +278,7 @@ def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
 
 
 def optimizers(recipe: Recipe) -> Iterator[Problem]:
-    """Where an optimizer can step, and how its weights may be shared."""
+    """Whether the optimizer supports the recipe's offloading, sharding and GPU."""
     several = recipe.settings.get("distribution") is not None
     for name, part in recipe.sections.items():
         facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
@@ -327,10 +327,10 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         yield document.problem(path, message, hint, key=ours is None, severity="note")
 
 
-# Above these learning rates, runs of our starters and of the papers that they name diverge. Images with SGD tolerate
+# Above these learning rates, runs of our starters and of the papers that they cite diverge. SGD on images tolerates
 # more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
-# A warmup of more than half of the steps; fewer epochs than a tenth.
+# The largest usual share of warmup steps, and the smallest usual number of epochs.
 LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1
 # The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges. PEFT's
 # published run of rsLoRA has 8 (method_comparison, rank 64).
@@ -397,7 +397,7 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
 
 
 def prompts(recipe: Recipe) -> Iterator[Problem]:
-    """A system prompt is one text for all rows."""
+    """A system prompt is one text for all rows, without the marks of a chat template."""
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") or ""
         if mark := _MARK.search(text):
@@ -407,7 +407,7 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
 
 
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
-    """A token is at most a word."""
+    """A word is at least one token."""
     for home, section in recipe.data_sections:
         words = len((section.get("system_prompt") or "").split())
         where, length = recipe.longest_row(home)
@@ -445,7 +445,7 @@ _SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
 
 @cache
 def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
-    """For each starter recipe: the name, the items of its lists, its questions, and its data."""
+    """For each starter recipe: its name, the items of its lists (the questions among them), and its data."""
     texts = ((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
     return tuple((name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts)
 
@@ -466,7 +466,7 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         return
 
 
-# Notes on values that are valid and hardly intended.
+# Notes on values that are valid, but probably not intended.
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters)
 RULES: tuple[Rule, ...] = (
     *base_model.RULES,

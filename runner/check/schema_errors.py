@@ -1,4 +1,4 @@
-"""The errors of a JSON Schema validator, in the words of a recipe's author."""
+"""Explains the errors of a JSON Schema validator to the author of a recipe."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ BOUNDS = {
 }
 
 
-# No more are listed.
-MOST_FORMS = 12
+MOST_FORMS = 12  # the most accepted forms that a hint lists
 
 
 def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> tuple[list[Problem], set[str]]:
     """The Problems behind validation errors: one for each unknown setting or misplaced section, and one for all missing
-    ones. And the sections whose lines are in another one, because the line that opens them is missing."""
+    ones. Also the sections whose opening line is missing, so that their lines are in another section."""
     found: list[Problem] = []
     lost: set[str] = set()
     lacking: dict[Path_, ValidationError] = {}
@@ -61,7 +60,7 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
 
 
 def _name(path: Path_) -> str:
-    """The setting's name for people: the last word, or inside a list all of it, with the number."""
+    """The setting's name in messages: its last word, or inside a list the full name with the index."""
     return setting(path if any(isinstance(part, int) for part in path) else path[-1:]) or "recipe"
 
 
@@ -117,13 +116,13 @@ def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key
 
 
 def meant(key: str, known: Iterable[str]) -> str | None:
-    """The setting that an unknown one means: by another tool's name, or as the nearest."""
+    """The setting that an unknown name probably means: another tool's name for it, or the nearest spelling."""
     return tables.setting_called(key, known) or nearest(key, known)
 
 
 def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]]:
-    """Every setting and section of a schema, by its path, with its part of the schema; entries of a list are `[0]`. A stage's
-    are those of recipes of its technique."""
+    """Every setting and section of a schema, by its path, with its part of the schema; entries of a list have the index
+    0. Settings of stages are left out, because their own recipes have them."""
     for name, part in section.get("properties", {}).items():
         yield (*path, name), part
         yield from settings(part, (*path, name))
@@ -150,7 +149,7 @@ def _missing(document: Document, known: Schema, path: Path_, keys: list[str]) ->
 
 
 def explain(document: Document, path: Path_, error: ValidationError) -> tuple[str, str]:
-    """The mistake of a value, and the hint."""
+    """The message about a refused value, and the hint."""
     rule, allowed, value, part = error.validator, error.validator_value, error.instance, error.schema
     name, means = f"`{_name(path)}`", part.get("description", "")
     default = f", or delete the line to use the default, `{part['default']}`" if "default" in part else ""
@@ -228,7 +227,7 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
 
 
 def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
-    """A text that its setting's pattern refuses."""
+    """The message about a text that its setting's pattern refuses, and the hint."""
     message, pattern = f"{name} cannot be `{written}`.", part["pattern"]
     if amount := _AMOUNT.fullmatch(written.strip()):
         for unit, words in tables.table("synonyms")["units"].items():
@@ -289,8 +288,8 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
-    """The mistakes of a value by its reader's schema, with `$defs`. path: its place in the document; name: its name in
-    messages, empty for a whole file."""
+    """The mistakes in a value. schema: that of the tool that reads it, with `$defs`; path: its place in the document;
+    name: its name in messages, empty for a whole file."""
     from jsonschema import Draft202012Validator
 
     for outer in Draft202012Validator(schema).iter_errors(value):
@@ -342,7 +341,7 @@ def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:
 
 
 def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
-    """The problem that the engine does not know a setting."""
+    """The problem with a setting that its engine does not have."""
     near, axolotls = nearest(str(path[-1]), known), owner.startswith("Axolotl")
     reader = "Axolotl's own documentation" if axolotls else "the documentation of the tool that reads it"
     hint = f"Did you mean `{near}`?" if near else f"Its settings are in {reader}."

@@ -18,7 +18,7 @@ from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
 SOURCES = ("path", "hub", "packed")
-# Settings of one data set, which cannot be beside a list of several.
+# Settings of a single data set, which a section with `sets` cannot have.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
 
@@ -64,14 +64,14 @@ QUESTION_ANSWER = ("question", "answer")
 
 
 def one_form(recipe: Recipe) -> Iterator[Problem]:
-    """Rows in columns have templates for question and answer, and those in other forms have none."""
+    """Rows in columns need templates for question and answer; rows in other forms cannot have them."""
     for home, data in recipe.data_sets():
         if data.knows("question"):
             yield from said_of(home, _one_form(recipe, home, data))
 
 
 def said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Problems with a data set, which they name if it is one of several."""
+    """The problems with a data set. Each names the data set if there are several."""
     name = f"`{name_of(home)}`"
     for problem in problems:
         clear = isinstance(home[-1], str) or name in problem.message
@@ -96,7 +96,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
 def _form(
     recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str]
 ) -> Iterator[Problem]:
-    """Data with these columns must have a form: the recipe's, else the one that the columns show."""
+    """The columns must match a form: the recipe's, else the one that the columns indicate."""
     stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
     shown = conversation_formats.told(columns)
     form = stated or shown
@@ -158,13 +158,13 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             except row_files.Unreadable as reason:
                 yield recipe.problem(place, f"`{file}` cannot be read: {reason}", reason.hint, severity=reason.severity)
                 continue
-            # The sample of a copied starter does not describe the person's own file.
+            # The sample of a copied starter does not describe the user's own file.
             copied = setting == "sample" and data.get("path")
             other = " Or delete the line `sample`, if it belongs to other data." if copied else ""
             yield from fits(recipe, home, data, setting, str(file), columns, other)
 
 
-# Of preferences, the columns that show the other form, and what to do then.
+# By a setting of preferences: the columns of preferences in the other form, and the hint.
 OTHER_FORMS = {
     "chosen": (("completion", "label"), "Its answers have labels, from which `train.objective: kto` learns."),
     "completion": (("chosen", "rejected"), "Its rows have two answers, from which `train.objective: dpo` learns."),
@@ -174,8 +174,8 @@ OTHER_FORMS = {
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
 ) -> Iterator[Problem]:
-    """Data with these columns must have a form, and the columns that the recipe names. setting: the one that names the
-    data; source: the data's name for people; other: one more remedy."""
+    """The columns must match a form, and include those that the recipe names. setting: the setting that names the data;
+    source: the data's name in messages; other: one more remedy."""
     if data.knows("question"):
         yield from _form(recipe, home, data, setting, source, columns)
     for column, user in templates.needed(data).items():
@@ -208,8 +208,8 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 def unasked(recipe: Recipe) -> Iterator[Problem]:
-    """Notes on the columns of data sets from the catalog, because only the hub is certain; and one note for all data
-    sets outside the catalog. A probably misspelt name has its own note."""
+    """Notes on missing columns of data sets in the catalog, because only the hub is certain; and one note on all data
+    sets outside the catalog. `hub_names` reports names that are probably misspelt."""
     unknown: dict[str, Path_] = {}
     for home, section in recipe.data_sets():
         hub = section.get("hub")
@@ -225,7 +225,7 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
 
 
 def commits(recipe: Recipe) -> Iterator[Problem]:
-    """Of models, tokenizers and data sets; a set uses the line of its section, which is checked once."""
+    """Refuses abbreviated commits of models, tokenizers and data sets."""
     data = [home for home, _ in (*recipe.data_sections, *recipe.data_sets())]
     for home in dict.fromkeys([("model",), ("tokenizer",), *data]):
         revision = recipe.document.lookup((*home, "revision"))
@@ -234,7 +234,7 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
 
 
 def splits(recipe: Recipe) -> Iterator[Problem]:
-    """The catalog knows the splits of its data sets. `train[:10%]` is a part of one, `train+test` are two."""
+    """Compares split names with those in the catalog. `train[:10%]` is a part of one, `train+test` are two."""
     for home, section in recipe.data_sets():
         hub = section.get("hub")
         there = catalog.dataset_of(section).get("splits") if hub else None
@@ -245,7 +245,7 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
                 yield recipe.problem((*home, setting), f"`{hub}` has no split `{gone[0]}`.", hint)
 
 
-# Lines about a data set on the hub; a folder saved by `datasets` also has splits.
+# Settings of a data set on the hub; a folder saved by `datasets` also has splits.
 _OF_HUB = ("revision", "subset", "split", "test_split")
 
 
@@ -270,7 +270,7 @@ LATER = "The job that prepares the data asks again, before a GPU is reserved."
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
     """Asks the hub, with the library that will read the rows, whether its data sets exist and have the columns that the
-    recipe names. A note if it cannot be asked."""
+    recipe names. Yields a note if it cannot ask."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return

@@ -1,4 +1,4 @@
-"""Check: a document becomes a Recipe, or every Problem that can be found before it runs."""
+"""Turns a document into a Recipe, or into every Problem that can be found before it runs."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,11 +27,8 @@ def load(
     environment: Mapping[str, str] = MappingProxyType({}),
     look: bool = True,
 ) -> tuple[Recipe, list[Override], list[Problem]]:
-    """The recipe in a file with the environment's changes and then `changes` on top, the effective changes, and notes.
-    look: whether to read the files that it names.
-
-    Raises Stop with every Problem at once if the file is not a valid recipe.
-    """
+    """The recipe in a file after the environment's changes and then `changes`, the changes that had an effect, and
+    notes. look: whether to read the files that it names. Raises Stop with every Problem at once if it is invalid."""
     document, aside = opened(reading.read(file))
     scenario = document.data.get("scenario")
     requested, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
@@ -43,13 +40,13 @@ def load(
 
 
 def opened(document: Document) -> tuple[Document, list[Problem]]:
-    """The document, or the recipe that a part makes of another tool's file, with notes on that."""
+    """The document itself, or a recipe that a part made from another tool's file, with notes on the conversion."""
     ways = parts.hooks("as_recipe") if "scenario" not in document.data else ()
     return next((made for way in ways if (made := way(document))), (document, []))
 
 
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
-    """The Recipe that a document is, and notes. Raises Stop with every Problem at once if it is not valid."""
+    """The document as a Recipe, and notes. Raises Stop with every Problem at once if it is not valid."""
     recipe, problems = judge(document, look)
     if recipe is None or errors_of(problems):
         raise Stop(errors_of(problems))
@@ -57,25 +54,25 @@ def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]
 
 
 def override(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
-    """A new Document with the changes and their derived changes applied, and the effective changes."""
+    """A new Document with the changes and their derived changes applied, and those that had an effect."""
     requested = by_schema.as_text(document, changes)
     return changing.apply(document, with_followers(document, requested)) if requested else (document, [])
 
 
 def changed(recipe: Recipe, changes: Iterable[Override], look: bool = True) -> tuple[Recipe, list[Override]]:
-    """The recipe with changes, and the effective ones. Raises Stop if it is then not valid."""
+    """The recipe with the changes, and those that had an effect. Raises Stop if it is then invalid."""
     document, made = override(recipe.document, changes)
     return valid(document, look)[0], made
 
 
 def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:
-    """The Recipe that a document is, and all Problems with it; None if the schema already refuses it."""
+    """The document as a Recipe, or None if the schema refuses it, and all Problems with it."""
     recipe, problems, valid = _judged(document, look)
     return recipe if valid else None, problems
 
 
 def as_written(document: Document) -> Recipe:
-    """The Recipe that a document is, as far as its schema accepts it; no rule judges it."""
+    """The document as a Recipe, as far as its schema accepts it, without rules. Raises Stop for an unknown scenario."""
     recipe, problems, _ = _judged(document, look=None)
     if recipe is None:
         raise Stop(problems)
@@ -85,8 +82,8 @@ def as_written(document: Document) -> Recipe:
 def _judged(
     document: Document, look: bool | None, earlier: tuple[Recipe, ...] = ()
 ) -> tuple[Recipe | None, list[Problem], bool]:
-    """The Recipe as far as the schema accepts it, its Problems, and whether the schema accepts all of it. look: None for
-    no rules; earlier: if it is a stage, the recipes of those before."""
+    """The Recipe as far as the schema accepts it, its Problems, and whether the schema accepts all of it. look: None
+    for no rules; earlier: for a stage, the recipes of the stages before it."""
     if problem := by_schema.scenario_problem(document):
         return None, [problem], False
     if missing := by_schema.missing_parts(document):
@@ -99,7 +96,7 @@ def _judged(
         stages += [(name, recipe)] if recipe else []
     facts = _model_facts(document, judged.settings, [*earlier, *(one for _, one in stages[:1])])
     whole = Recipe(document, judged.settings, facts, dict(stages), earlier)
-    # A stage's own schema says more of its lines than that of all stages together; and each has the shared lines.
+    # The problems of a stage's own schema are more precise than those of the whole recipe's.
     there = {(problem.line, problem.column) for problem in in_stages}
     refused = [problem for problem in judged.problems if (problem.line, problem.column) not in there]
     every = [*refused, *in_stages, *(rules.judge(whole, look) if look is not None else ())]
@@ -113,7 +110,7 @@ def _model_facts(document: Document, settings: Settings, stages: Sequence[Recipe
     try:
         if described := scenarios.model_facts(document.data["scenario"], settings):
             return described
-        # A stage of a model from random weights names the stage that makes it; the whole recipe names none.
+        # The `base` of a stage after pretraining is the pretraining stage; the whole recipe has no `base`.
         name = settings["model"].get("base")
         if made := next((one for one in stages if PRETRAIN in one.settings and name in (one.name, None)), None):
             return made.model_facts
@@ -121,7 +118,7 @@ def _model_facts(document: Document, settings: Settings, stages: Sequence[Recipe
         if name in catalog.model_ids():
             return catalog.model(name)
         locked, problems = lock.find(folder, name, revision)
-        # A rule reports a broken lock file; it is not ignored.
+        # A rule reports a broken lock file, and no other source replaces it.
         return locked or (None if problems else catalog.model(name, folder) or catalog.cached_model(name, revision))
     except (BrokenSetting, KeyError, AttributeError):
         return None
@@ -136,7 +133,7 @@ def examine(
     file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> list[Problem]:
     """Every Problem with the recipe in a file (`-` for standard input), notes and problems of translating it included.
-    online: ask the hub too; allowed: those of ALLOWED that become notes."""
+    online: ask the hub too; allowed: the problems, of ALLOWED, that become notes."""
     try:
         document = reading.standard_input() if file == "-" else reading.read(file)
         for of_another in parts.hooks("other_file") if "scenario" not in document.data else ():
@@ -144,37 +141,36 @@ def examine(
                 return list(found)
         document, _ = override(opened(document)[0], changes)
     except Stop as stop:
-        return _said(file, stop)
+        return _problems_of(file, stop)
     return examined(document, online, allowed)[1]
 
 
 def examined(
     document: Document, online: bool = False, allowed: Collection[str] = ()
 ) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe that a document is, and the same Problems with it; None if it makes no plan."""
+    """The document as a Recipe, or None if it has no plan, and the Problems that `examine` finds."""
     recipe, problems = judge(document)
     if recipe is None or errors_of(problems):
         return None, problems
-    # Only a recipe without errors needs what follows.
+    # Imported late, because only a recipe without errors needs them.
     from runner.render import place
     from runner.scenarios import translate
 
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
-        return None, problems + _said(document.file, stop)
+        return None, problems + _problems_of(document.file, stop)
     problems += _foreseen(recipe, plan, allowed)
     return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unasked(recipe))]
 
 
-def _said(file: Path | str, stop: Stop) -> list[Problem]:
+def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
     return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
-    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed.
-
-    Raises Stop if a stage cannot fit, unless that is allowed."""
+    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed. Raises
+    Stop if a stage cannot fit, unless that is allowed."""
     problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
     if wrong := errors_of(problems):
         raise Stop(wrong)
@@ -182,7 +178,7 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> l
 
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """With the figures of `recipe plan`, if a part provides them."""
+    """Problems that the estimates of `recipe plan` show, if a part provides these."""
     planner = forecasting()
     return planner.problems(recipe, plan, allowed) if planner else []
 
@@ -198,7 +194,7 @@ OF_BATCH = (
 
 
 def with_followers(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes, each followed by its derived changes. Changes that cannot be applied are left to the caller."""
+    """The changes and then their derived changes, if the changes can be applied."""
     whole = list(changes)
     with suppress(Stop, BrokenSetting):
         of_parts = (each for more in parts.hooks("followers") for each in more())
@@ -229,5 +225,5 @@ def _concerns(change: Override, settings: Iterable[str]) -> bool:
 
 
 def _as_recipe(document: Document) -> Recipe | None:
-    """The document's settings, as far as its schema accepts them."""
+    """The document as a Recipe, as far as its schema accepts it; None without a known scenario."""
     return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document).settings, None)

@@ -1,6 +1,6 @@
-"""The `recipe` command: finds the verb, and turns every end into an exit code.
+"""The `recipe` command: finds the subcommand, and turns every outcome into an exit code.
 
-0 done; 1 the recipe, data, training, gate, limit or cluster said no; 2 wrong use; 3 our own bug; 130 on ^C.
+0 success; 1 a failure of recipe, data, training, gate, limit or cluster; 2 wrong use; 3 our own bug; 130 on ^C.
 """
 
 import errno
@@ -79,7 +79,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Without the commands' modules, which take too long while a person types."""
+        """Completes without the commands' modules, whose import takes too long while somebody types."""
         begun = [(name, told) for name, (told, _) in commands().items() if name.startswith(incomplete)]
         return [CompletionItem(name, help=told) for name, told in begun]
 
@@ -161,7 +161,7 @@ def _code(arguments: list[str] | None) -> int:
         return _bug()
 
 
-# True for every command; not all have `--out`.
+# These remedies fit every command; not all commands have `--out`.
 _NO_FOLDER = "A file is in the place of a folder. Use another folder, or move the file."
 _NO_RIGHT = "You have no permission to read or write there. Use another folder, or ask its owner."
 REMEDIES = {

@@ -23,19 +23,19 @@ from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
 from runner.tools.text import Styled, printable
 
-# Completions of a word in a shell: files, settings and the catalog's names, by click's own completion.
+# Completes a word in a shell: files, settings or the catalog's names.
 Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _words(begun: str, known: Iterable[str]) -> list[CompletionItem]:
-    """The words that begin with it, in any case; if none does, those that contain it."""
+    """The known words that begin with `begun`, in any case; if none does, those that contain it."""
     words, low = list(known), begun.lower()
     first = [word for word in words if word.lower().startswith(low)]
     return [CompletionItem(word) for word in first or [word for word in words if low in word.lower()]]
 
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Files and folders, which the shell knows itself."""
+    """Files and folders, which the shell completes itself."""
     return [CompletionItem(begun, type="file")]
 
 
@@ -48,12 +48,12 @@ def _completing(names: Callable[[], Iterable[str]]) -> Completing:
 
 
 complete_gpu, complete_model = _completing(catalog.gpu_names), _completing(catalog.model_ids)
-# What a schema's `x-offers` names.
+# The completions that a schema's `x-offers` names.
 OFFERS = {"gpus": complete_gpu, "models": complete_model}
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Settings of the recipe that the command line names, or of all scenarios; for one with few values, the values."""
+    """Settings of the recipe that the command line names, or of all scenarios; after a `=`, the setting's values."""
     from runner.check import by_schema
 
     scenarios = _scenarios(context)
@@ -116,7 +116,7 @@ url_option = click.option(
 
 
 def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--port` of this machine. whose: the program behind it."""
+    """`--port`, on this machine. whose: the program that listens there."""
     return click.option(
         "--port",
         type=click.IntRange(0, 65535),
@@ -136,13 +136,13 @@ def say(text: str = "", err: bool = False) -> None:
     click.echo(text if isinstance(text, Styled) else printable(text), err=err)
 
 
-# A table wraps its last column beside the others if so many characters are left for it, and keeps other columns as wide.
+# The least width of a last column that is wrapped beside the others, and of other columns, in characters.
 BESIDE, KEEPS = 30, 12
 
 
 def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
-    """Prints rows in columns. Where a terminal is too narrow, the columns with the titles `below`, or else the last one,
-    are under the others, and wide cells are wrapped."""
+    """Prints rows in columns. In a narrow terminal, the columns with the titles `below`, else the last one, move under
+    the others, and wide cells are wrapped."""
     titles, widths = rows[0], [max(map(len, column)) for column in zip(*rows, strict=True)]
     # A narrow terminal would break lines anywhere; piped output keeps one line for each row.
     columns = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
@@ -186,8 +186,8 @@ def open_recipe(
     look: bool = True,
     aside: bool = False,
 ) -> tuple[Recipe, list[Override]]:
-    """The recipe with `--set` and `more` on top, and below them, if `environment` is true, the environment. Prints what
-    changed. look: whether to read the files that it names. aside: print on standard error."""
+    """The recipe after the changes of the environment (if `environment` is true), `--set` and `more`, in this order.
+    Prints what changed. look: whether to read the files that it names. aside: print on standard error."""
     wished = os.environ if environment else {}
     recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
@@ -197,7 +197,7 @@ def open_recipe(
 
 
 def training_verb(recipe: Recipe) -> str:
-    """The command that comes before the real training, on the machines that the recipe names."""
+    """The command that begins the real training, on the machines that the recipe names."""
     verbs = {"openshift": "submit", "nodes": "render"}
     return next((verb for part, verb in verbs.items() if part in recipe.settings), "run")
 
@@ -209,8 +209,8 @@ def print_notes(problems: Iterable[Problem]) -> None:
 
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
-    """The recipe with an optional section, with the section's defaults if the recipe lacks it. by: the option that
-    needs it. A recipe of a scenario without it does not change."""
+    """The recipe with an optional section, filled with defaults if the recipe lacks it. by: the option that needs it.
+    Unchanged if the scenario has no such section."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
     document, _ = override(recipe.document, [Override(section, None, {}, by=by)])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
     from runner.run.run_folder import RunFolder
 
-# Set by a watching program, which then reads each event as a line (see `runner.tools.child_process`).
+# Set by a program that watches, and then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -58,7 +58,7 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
 
 
 def run_folder_from(out: str | None) -> str | None:
-    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is printed."""
+    """The run folder that the user names: `--out`, else OUTPUT_DIR from the environment, which is printed."""
     named = os.environ.get("OUTPUT_DIR")
     if not out and named:
         say(f"run folder: {named}  (OUTPUT_DIR={named})")
@@ -84,8 +84,8 @@ def at_work(
     data_below: str = "",
     more: list[Override] | None = None,
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
-    """The recipe, the person's changes of it, and its locked run folder. The parts work at the end, successful or not:
-    they write the run's page. data_below: the folder of prepared data below DATA_DIR; more: further changes."""
+    """The recipe, the user's changes of it, and its locked run folder. At the end, successful or not, parts do their
+    work, such as the run's page. data_below: the folder of prepared data below DATA_DIR; more: further changes."""
     from runner.run.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True, more=more)
@@ -155,14 +155,14 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
-    """What is trained, from the proof in a folder, in colour. click removes colours if the output is not a terminal."""
+    """The lines of a folder's proof, with tokens in colour. click removes colours if the output is not a terminal."""
     for line in chain.from_iterable(shown(folder, whole) for shown in parts.hooks("shown")):
         words = ((printable(text), STYLES.get(kind)) for kind, text in line)
         yield Styled("  " + "".join(click.style(text, **style) if style else text for text, style in words))
 
 
 def _step(event: Event) -> str:
-    """What a step reached. The loss of answers that are compared with each other is always about 0."""
+    """A step's loss, or its reward: the loss of answers that are compared with each other is always about 0."""
     name = "loss" if event.get("reward") is None else "reward"
     return f"{name} {event[name]:.3f}"
 

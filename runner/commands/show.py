@@ -1,4 +1,4 @@
-"""`recipe show`, `render` and `list`: a recipe with its defaults, the files that it becomes, and all recipes and runs."""
+"""`recipe show`, `render` and `list`: a recipe with its defaults, the files made from it, and all recipes and runs."""
 
 import json
 import os
@@ -100,12 +100,11 @@ def render(
         end(f"{said} Copy them to every machine, check each machine, and start its script there.", "doctor", path)
 
 
-# The state of a run that was neither finished nor is at work.
-INTERRUPTED = "interrupted"
+INTERRUPTED = "interrupted"  # the status of a run that has stopped before its end
 
 
 def facts(path: Path, name: str = "") -> dict[str, str]:
-    """A recipe's row in the list, under `name` or its own; a wrong one is listed as wrong."""
+    """A recipe's row in the list, under `name` or its own; an invalid one refers to `recipe check`."""
     try:
         recipe, _, _ = load(path, look=False)
     except Stop:
@@ -122,7 +121,7 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
 
 
 def run_row(run: "RunFolder") -> dict[str, str]:
-    """The row of a run folder."""
+    """A run folder's row in the list."""
     from runner.tools.run_files import RUN
 
     state = run.state

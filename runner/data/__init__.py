@@ -1,5 +1,5 @@
-"""Rows to Parquet: a kind of data is one module, with a frozen dataclass of its settings, `prepare`, which takes it,
-and `first`, which shows rows as the model will see them."""
+"""Prepares rows as Parquet. Each kind of data has a module with a frozen dataclass of settings, `prepare`, which takes
+it, and `first`, which shows rows as the model will see them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ PREPARERS = {
     "labels": "runner.data.chat",
     "prompts": "runner.data.chat",
 }
-# The number of words of a document that a model gets to continue.
-BEGINNING = 8
+BEGINNING = 8  # the number of words of a document that a model gets to continue
 
 Made = TypeVar("Made")
 
@@ -38,7 +37,7 @@ class RenderedExample:
 
 
 def reading(function: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of a dataclass as one of its JSON form, which plans contain."""
+    """A function that takes a dataclass, changed to take its JSON form, which plans contain."""
     from pydantic import validate_call
 
     reads: Callable[..., Made] = validate_call(function)

@@ -1,7 +1,7 @@
 """Plain text as blocks: rows of exactly N tokens, streamed to a Parquet file for each side.
 
-Each document is tokenised whole and followed by the end-of-text token. The resulting line of tokens is cut every N
-tokens; only those after the last whole block are dropped. Memory depends on the batch, not on the text.
+Each document is tokenised whole and followed by the end-of-text token. The resulting sequence is cut every N tokens;
+only tokens after the last whole block are dropped. Memory depends on the batch, not on the text.
 """
 
 import os
@@ -31,8 +31,7 @@ from runner.tools.problem import Stop, worded
 SIDES = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
 BATCH_CHARACTERS = 64 * 1024
-# Tokens in a group of written rows, 2 MB.
-GROUP_TOKENS = 512 * 1024
+GROUP_TOKENS = 512 * 1024  # tokens in a group of written rows, 2 MB
 
 Made = TypeVar("Made")
 Encode = Callable[[list[str]], list[np.ndarray]]
@@ -41,8 +40,8 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 @dataclass
 class TextReport(Examined):
     """How the documents were used. key: hash of everything that the result depends on. train, validation: counts of
-    `documents`, `tokens`, `blocks`, `dropped` (tokens); validation is empty if there is none. skipped: rows that gave no
-    document, by reason. sets: training documents by data set."""
+    `documents`, `tokens`, `blocks`, `dropped` (tokens); validation is empty if there is none. skipped: rows that gave
+    no document, by reason. sets: training documents by data set."""
 
     key: str = ""
     source: str = ""
@@ -56,8 +55,7 @@ class TextReport(Examined):
     cut_short: bool = False
     notes: list[str] = field(default_factory=list)
 
-    # The training rows are blocks, without a draw.
-    sampled_from: None = None
+    sampled_from: None = None  # blocks are never sampled
 
     @property
     def lengths(self) -> Lengths:
@@ -164,8 +162,8 @@ def documents(
     plain_text: PlainText, side: str, report: TextReport, examining: Sequence[Examiner] = ()
 ) -> Iterator[str]:
     """The texts of one side, in order. A hash of seed and text draws the share for validation, so that equal documents
-    stay on one side, and another document redraws none. Several data sets give one document each in turn, so that the
-    first blocks hold some of all. examining: get the rows."""
+    are on the same side, and a new document moves no other. Several data sets give one document each in turn, so that
+    the first blocks have some of all. examining: examiners that get the training rows."""
     source = plain_text.of(side)
     waiting = deque(_of_set(source, index, side, report, examining) for index in range(len(source.sets)))
     while waiting:
@@ -275,8 +273,8 @@ def write(
 
 
 def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int | None = None) -> Iterator[np.ndarray]:
-    """Whole blocks of the line of tokens: arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each valid until
-    the next. documents: the tokens of each. counts: is filled. most_blocks: stop after this many."""
+    """Whole blocks of the sequence of tokens: arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each valid
+    until the next. documents: the tokens of each. counts: is filled. most_blocks: stop after this many."""
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length
     buffer = np.empty((max(1, GROUP_TOKENS // length), length), np.int32)
@@ -309,7 +307,7 @@ def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iter
 
 
 def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
-    """Tokens of each document, counts, without the tokenizer's own special tokens around each text."""
+    """The number of tokens of each document, without the tokenizer's own special tokens around each text."""
     encode = _encoder(tokenizer)
     return np.fromiter(in_threads(documents, lambda texts: list(map(len, encode(texts)))), np.int64)
 
@@ -333,9 +331,8 @@ def figures(counts: np.ndarray) -> dict[str, int]:
 
 
 def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:
-    """What `work` makes of each document, in order, with a thread for each core. The tokenizer's Rust code releases
-    the interpreter's lock. At most two batches a thread are in work, so that memory stays small if this is read
-    slowly."""
+    """The results of `work` for batches of documents, in order, with a thread for each core: the tokenizer's Rust code
+    releases the interpreter's lock. At most two batches a thread are pending, so slow readers take little memory."""
     threads = len(os.sched_getaffinity(0))
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
     # The tokenizer would divide every batch over the cores again, and compete with these threads (a quarter slower).

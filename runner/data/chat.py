@@ -1,6 +1,6 @@
-"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
-preferences: a question, and a better and a worse answer to it, or one with a label. And prompts: a question with a
-reference answer."""
+"""Prepares conversations of any form as Parquet: without duplicates, none too long, with a split that leaks no
+question. Also preferences (a question with a better and a worse answer, or one answer with a label), and prompts (a
+question with a reference answer)."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -102,7 +102,7 @@ Talk = TypeVar("Talk", bound=Conversations)
 
 
 class ConversationRows(ItemPreparer[Talk]):
-    """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools` if there are any."""
+    """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools`, if any."""
 
     batch = staticmethod(batch)
 
@@ -163,7 +163,7 @@ class ConversationRows(ItemPreparer[Talk]):
     def _messages(self, turns: pa.StructArray, offsets: np.ndarray) -> pa.ListArray:
         prompt = self.asked.system_prompt
         if prompt:
-            turns, offsets = _behind(prompt.strip(), turns, offsets)
+            turns, offsets = _with_system(prompt.strip(), turns, offsets)
         fields = {name: turns.field(name) for name in ("role", "content")}
         if self.besides:
             besides = [json.loads(besides) if besides else {} for besides in turns.field("besides").to_pylist()]
@@ -191,7 +191,7 @@ Prompted = TypeVar("Prompted", bound=Preferences | Labels | Prompts)
 
 
 class PreferenceRows(ItemPreparer[Prompted]):
-    """Rows with a prompt and, mostly, what people judged. Longer ones are cut in training."""
+    """Rows with a prompt. Training cuts preferences and labels that are too long."""
 
     uncounted = "the tokenizer is not here; longer rows are cut in training"
 
@@ -237,7 +237,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
                 yield self.told([Turn(**turn) for turn in row["prompt"]], row[answer or self.answers[0]])
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """Counts the tokens of each row's longest answer after its prompt, and those of all that training cuts."""
+        """Counts the tokens of each row's prompt with its longest answer, and the tokens that training cuts."""
         report, limit = self.report, self.asked.sequence_len
         lengths = np.stack([blocks.lengths(self.texts(kept, name), tokenizer) for name in self.answers])
         longer = lengths.max(axis=0)
@@ -278,7 +278,7 @@ class PromptRows(PreferenceRows[Prompts]):
         return table.add_column(2, "prompt", table["messages"])
 
 
-def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
+def _with_system(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
     """Turns, and the beginning of each conversation, with the system prompt before those without one of their own."""
     own = pc.equal(turns.field("role").take(pa.array(offsets[:-1])), "system").to_numpy(zero_copy_only=False)
     moved = offsets + np.concatenate([[0], np.cumsum(~own)])

@@ -28,12 +28,11 @@ ROLES = {
     **{"system": "system", "tool": "tool"},
 }
 TrainOn = Literal["assistant", "last", "all"]
-# What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
+# The field of a turn that Axolotl's `message_field_training` names, needed if not all turns of a role are learned.
 TRAINING = "training"
-# Separates the parts of a conversation when it is compared with others; no text of people contains it.
+# Separates the parts of a conversation when it is compared with others; no real text contains it.
 SEPARATOR = "\x1f"
-# Axolotl's name for the template in the model's own tokenizer. Its own templates in the catalog write only roles and
-# words.
+# Axolotl's name for the template in the model's own tokenizer. The catalog's templates write only roles and contents.
 OWN = "tokenizer_default"
 # Additional fields of a turn, for templates that support them.
 CALLS, REASONING = "tool_calls", "reasoning_content"
@@ -45,8 +44,7 @@ GENRE = ("classify_genre", "Which genre is this song verse?")
 CLASSES = {"style": STYLE, "genre": GENRE}
 
 
-# A turn as Axolotl reads it: `role`, `content`, and other fields of templates.
-Message = dict[str, Any]
+Message = dict[str, Any]  # a turn as Axolotl reads it: `role`, `content`, and other fields of templates
 
 
 class NoConversation(NoText):
@@ -96,7 +94,7 @@ class Conversation:
 
 
 def behind(system_prompt: str | None, turns: Sequence[Turn]) -> list[Message]:
-    """The messages of turns, behind a system prompt if they have none of their own."""
+    """The messages of turns, after the system prompt if they have none of their own."""
     own = [Turn("system", system_prompt.strip())] if system_prompt and turns[0].role != "system" else []
     return [turn.message() for turn in (*own, *turns)]
 
@@ -117,7 +115,7 @@ class Conversations(SplitDataSets):
     tokenizer: Pretrained | None = None
 
     def told(self, conversation: Conversation) -> list[Message]:
-        """A conversation's messages, behind the recipe's system prompt if it has none of its own."""
+        """A conversation's messages, after the recipe's system prompt if it has none of its own."""
         return behind(self.system_prompt, conversation.turns)
 
 
@@ -148,7 +146,7 @@ class ChatSet(DataSet):
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
 
     def told(self) -> Self:
-        """The same with the form of its first recognisable row. Raises Stop if none has."""
+        """This data set with the form of its first recognisable row. Raises Stop if its columns match no form."""
         if self.form:
             return self
         columns: list[str] = []
@@ -158,7 +156,7 @@ class ChatSet(DataSet):
             columns = columns or list(row)
         if columns:
             raise Stop(f"The columns of {self.name} match no form. They are {listed(columns)}.", NO_FORM)
-        # In every form: there is no row, and the reader counts that.
+        # Any form fits: there are no rows, and the reader reports that.
         return replace(self, form="messages")
 
 
@@ -208,7 +206,7 @@ def told(columns: Collection[str]) -> Form | None:
 
 def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The turns of a row in a form other than columns; the last one answers. Raises KeyError with the name of a column
-    that the row lacks, NoText if it is no conversation."""
+    that the row lacks, NoText if it is not a conversation."""
     said = tuple(_turns(form, row))
     if "user" not in [turn.role for turn in said]:
         raise NoConversation("it has no user turn")
@@ -220,15 +218,15 @@ def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
 def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
-        # With the line end between them that Axolotl's own prompts for Alpaca have.
+        # Separated by a line end, as in Axolotl's own prompts for Alpaca.
         texts = _text(row["instruction"], "instruction"), _text(row.get("input"), "input")
         asked = "\n".join(filter(None, texts))
         said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
     elif form == "prompt_completion":
-        said = [*_said(row["prompt"], "prompt", "user"), *_said(row["completion"], "completion", "assistant")]
+        said = [*_turns_in(row["prompt"], "prompt", "user"), *_turns_in(row["completion"], "completion", "assistant")]
     else:
         (column,) = COLUMNS[form]
-        said = _said(row[column], column)
+        said = _turns_in(row[column], column)
     if row.get("system") and _role(said[0], 1) != "system":
         said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
     for number, message in enumerate(said, 1):
@@ -243,8 +241,8 @@ def _text(value: Any, column: str) -> str:
     return text_of(value, column).strip()
 
 
-def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
-    """The turns of a column, in a table as JSON. role: the role of a plain text; None if there may be none."""
+def _turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
+    """The turns in a column; in a table they are JSON. role: the role of a plain text; None if that is not allowed."""
     turns = value
     if isinstance(value, str):
         try:
@@ -281,7 +279,7 @@ def _turn(message: Any, number: int) -> Turn:
         return Turn(role, content.strip())
     besides = {name: message[name] for name in BESIDES if message.get(name)}
     if CALLS in besides:
-        besides[CALLS] = [_call(call, number) for call in _said(besides[CALLS], CALLS)]
+        besides[CALLS] = [_call(call, number) for call in _turns_in(besides[CALLS], CALLS)]
     if isinstance(content, list):
         content = "".join(_part(part, number) for part in content)
     if content is None and not besides:
@@ -294,7 +292,7 @@ def _turn(message: Any, number: int) -> Turn:
 
 
 def _part(part: Any, number: int) -> str:
-    """A part of a turn that is cut into parts, `{type: text, text: …}`."""
+    """The text of one part of a turn, `{type: text, text: …}`."""
     if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
         raise NoConversation(f"turn {number} contains something other than text")
     return str(part["text"])
@@ -315,7 +313,7 @@ def _call(call: Any, number: int) -> Message:
 def as_json(value: Any, what: str) -> str:
     """A value of any shape as JSON, so that different rows fit into one column; text is JSON already."""
     if not isinstance(value, str):
-        return json.dumps(_given(value), ensure_ascii=False)
+        return json.dumps(_without_nulls(value), ensure_ascii=False)
     try:
         json.loads(value)
     except (ValueError, RecursionError):
@@ -323,15 +321,15 @@ def as_json(value: Any, what: str) -> str:
     return value
 
 
-def _given(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """A value without the nulls that Parquet adds for fields of other rows."""
     if isinstance(value, Mapping):
-        return {key: _given(item) for key, item in value.items() if item is not None}
-    return [_given(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
-    """The fields of a conversation that a template would drop silently, or None."""
+    """A field of a conversation that a template would drop silently, or None."""
     there = {name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)}
     there = {name for name in there if name in (CALLS, REASONING)} | ({"tools"} if conversation.tools else set())
     return next((name for name in sorted(there) if name not in template), None)
@@ -349,13 +347,13 @@ def _besides(turn: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Answered:
-    """prompt: turns, of which the last asks."""
+    """A row with a prompt. prompt: turns; the last one asks."""
 
     prompt: tuple[Turn, ...]
 
     @property
     def question(self) -> str:
-        """What is asked first, by which the rows are split."""
+        """The first question, by which the rows are split."""
         return next(turn.content for turn in self.prompt if turn.role == "user")
 
     @property
@@ -414,10 +412,10 @@ def _answer(template: str, row: Mapping[str, Any], prompt: tuple[Turn, ...]) -> 
 
 
 def _turns_of(template: str, row: Mapping[str, Any], role: str) -> tuple[Turn, ...]:
-    """What a template gives: the turns of its column, or a text of this role."""
+    """The turns that a template gives: those in its column, or its text as a turn of this role."""
     column, said = template[1:-1], list[Any]()
     if templates.columns(template) == [column]:
-        said = _said(row[column], column, role)
+        said = _turns_in(row[column], column, role)
     turns = tuple(_turn(message, number) for number, message in enumerate(said, 1))
     if any(turn.besides for turn in turns):
         raise NoConversation(f"`{column}` has {listed(BESIDES, 'or')}, which only conversations may have")
@@ -426,7 +424,7 @@ def _turns_of(template: str, row: Mapping[str, Any], role: str) -> tuple[Turn, .
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSet(DataSet):
-    """A prompt and two answers, each a template with the rows' columns in brackets, whose column may have turns."""
+    """A prompt and two answers, each a template with columns in brackets. A single column may contain turns."""
 
     prompt: str
     chosen: str
@@ -469,7 +467,7 @@ class LabelSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class Judged(SplitDataSets):
-    """Rows with a prompt. sequence_len: the tokens of a row beyond which training cuts it."""
+    """Rows with a prompt. sequence_len: the most tokens of a row; training cuts longer rows."""
 
     system_prompt: str | None
     sequence_len: int

@@ -13,7 +13,7 @@ from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of
 from runner.tools.problem import Stop, worded
 
-# Characters that are examined, about 20 MB; of more text a sample is.
+# The most characters that are examined, about 20 MB; of more text, a sample is.
 MOST_CHARACTERS = 20_000_000
 
 
@@ -72,8 +72,8 @@ class DataSets:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitDataSets(DataSets):
-    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of
-    them, that may be bad or too long, 0 to 1."""
+    """Rows that a draw by `seed` splits. validation_share: of the rows, 0 to 1. max_lost_share: the share of rows that
+    may be bad or too long, 0 to 1."""
 
     validation_share: float
     max_lost_share: float = 0.01
@@ -89,8 +89,8 @@ class TextSet(DataSet):
 @dataclass(frozen=True, kw_only=True)
 class PlainText(DataSets):
     """Documents for blocks of `sequence_len` tokens. validation_sets, validation_share (of the documents, 0 to 1): at
-    most one of them. max_lost_share: of the rows that may give no document. effective_batch_size (blocks), epochs,
-    warmup_steps, eval_steps: of training, for the report."""
+    most one of them. max_lost_share: the share of rows that may give no document. effective_batch_size (blocks),
+    epochs, warmup_steps, eval_steps: of training, for the report."""
 
     kind: Literal["plain-text"] = "plain-text"
     sets: tuple[TextSet, ...]
@@ -109,8 +109,7 @@ class PlainText(DataSets):
         return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
-# A row's place, after the word `line`: its number, and its set if there are several.
-Where = int | str
+Where = int | str  # a row's place, after the word `line`: its number, and its set if there are several
 
 
 def where(sources: DataSets, index: int, number: int) -> Where:
@@ -130,7 +129,7 @@ def drawn(row: Mapping[str, Any], share: float, seed: int) -> bool:
 
 
 def hash_64(text: str) -> int:
-    """A hash of a text, below 2^64, the same everywhere, for draws."""
+    """A hash of a text, below 2^64 and the same on every machine, for draws."""
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
 
 
@@ -140,7 +139,7 @@ class Unreachable(Stop):
 
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
     """Rows as (number from 1, row). stream: as they come, else after a download. Raises Stop if the dataset cannot be
-    read, Unreachable if the hub cannot be."""
+    read, Unreachable if the hub does not answer."""
     try:
         # A stream asks the hub only when its first row is read.
         yield from enumerate(_loaded(source, stream), 1)
@@ -167,14 +166,14 @@ def _loaded(source: DataSource, stream: bool) -> Any:
 
 
 def licence(source: DataSource) -> str:
-    """The licence of a dataset from its page on the hub, for people; empty for a file."""
+    """The licence of a dataset from its page on the hub, in words; empty for a file."""
     if source.file:
         return ""
     from huggingface_hub import HfApi
 
     try:
         facts = HfApi().dataset_info(str(source.hub), revision=source.revision, timeout=10)
-    except Exception:  # of as many kinds as in `reason_of`
+    except Exception:  # of the kinds that `reason_of` lists
         return f"unknown, because the hub cannot be asked; read the page of {source.hub} before you publish a model"
     names = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     if not names:
@@ -183,7 +182,7 @@ def licence(source: DataSource) -> str:
 
 
 def licences(source: DataSets) -> str:
-    """What the data sets' pages on the hub say; empty if all are files."""
+    """The licences of all data sets, in words; empty if all are files."""
     return "; ".join(filter(None, dict.fromkeys(map(licence, source.sets))))
 
 
@@ -197,7 +196,7 @@ UNREACHABLE = "this machine cannot reach it."
 
 
 def reason_of(error: Exception) -> str:
-    """The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split."""
+    """An error of the library in words. It has some twenty kinds: offline, no such dataset, gated, no such split."""
     kind, said = type(error).__name__, str(error).strip()
     if kind in ("DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
         return "you can read none with that name; a gated or private one needs `hf auth login`, or HF_TOKEN."

@@ -38,23 +38,18 @@ if TYPE_CHECKING:
     from runner.data.conversation_formats import Conversations, Labels, Preferences, Prompts
 
 SIDES = ("train", "validation")
-# Rows are put on disk in batches of about this many characters.
-BATCH_CHARACTERS = 2**20
+BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many characters
 # A separate process must read this many bytes to be worth its start, half a second.
 PART_BYTES = 16 * 2**20
-# Of the written files.
-GROUP_BYTES = 16 * 2**20
+GROUP_BYTES = 16 * 2**20  # bytes of a row group in the written files
 
 
 Asked = TypeVar("Asked", bound="Conversations | Preferences | Labels | Prompts")
 
 
 class ItemPreparer(ABC, Generic[Asked]):
-    """How rows of one kind become a training and a validation side.
-
-    asked: the data sets. spool: the items, once they are read. report: how they were used. uncounted: why tokens are not
-    counted without a tokenizer.
-    """
+    """How rows of one kind become a training and a validation side. asked: the data sets. spool: the items, once they
+    are read. report: how they were used. uncounted: why tokens are not counted without a tokenizer."""
 
     spool: Spool
     uncounted = "the base model's tokenizer is not on this machine"
@@ -85,14 +80,14 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     @abstractmethod
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """Counts tokens; gives the numbers of those `kept` that are not too long."""
+        """Counts tokens; returns those of the numbers `kept` whose items are not too long."""
 
     @abstractmethod
     def table(self, batch: pa.RecordBatch) -> pa.Table:
-        """What is written of a batch, in the same types for every batch."""
+        """The table to write for a batch, with the same types for every batch."""
 
     def within(self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """The numbers of those `kept` that have at most `limit` tokens, with all that the report says of lengths."""
+        """Those of the numbers `kept` whose items have at most `limit` tokens. Fills in the report's lengths."""
         report = self.report
         report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
         if len(whole := lengths[lengths <= limit]):
@@ -116,8 +111,8 @@ class ItemPreparer(ABC, Generic[Asked]):
                         yield self.rendered(item)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        """Spools the items of all rows below `place`; gives the numbers of those that are equal to none before them,
-        or of a sample of these."""
+        """Spools the items of all rows below `place`; returns the numbers of items without an equal one before them, or
+        of a sample of these."""
         report = self.report
         self.spool = of_sets(self.asked, list(self.items_of()), self.batch, place, report)
         order, starts = runs(self.spool.facts["key"])
@@ -131,7 +126,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         return kept
 
     def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
-        """Counts tokens if there is a tokenizer; gives the numbers of those `kept` that are not too long."""
+        """Counts tokens if there is a tokenizer; returns those of the numbers `kept` whose items are not too long."""
         tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             self.report.tokenizer = self.uncounted
@@ -156,7 +151,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         if known is None and any(out.glob("*.parquet")):
             raise Stop(*worded("data.foreign-parquet", out=out))
         there = all((out / f"{side}.parquet").is_file() for side in SIDES)
-        # What could not be counted without a tokenizer is tried again.
+        # Tokens that could not be counted without a tokenizer may be counted now.
         if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
             return known
         with folder(out) as place:
@@ -200,7 +195,7 @@ class ItemPreparer(ABC, Generic[Asked]):
 
 
 class Item(Protocol):
-    """One thing to learn. Items of one key are learned once; those of one group stay on one side of the split."""
+    """One thing to learn. Items with equal keys are learned once; those of one group stay on one side of the split."""
 
     @property
     def key(self) -> str: ...
@@ -211,13 +206,13 @@ class Item(Protocol):
 ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 
 
-# An item of a row, or the reason why it has none. Raises KeyError for a column that the row lacks, NoText with the reason
-# that is listed for this line. A function that another process can receive.
+# Makes an item of a row, or returns the reason why it has none. Raises KeyError for a column that the row lacks, and
+# NoText with the reason that is listed for this line. It can be pickled.
 ItemOf = Callable[[Mapping[str, Any]], "Item | str"]
 
 
-# Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
-# data set that it came from; and how many characters its text has. Groups are in an order that the seed fixes.
+# For each item: its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
+# data set that it came from; and the number of characters. The seed fixes the order of groups.
 FACTS = np.dtype(
     [("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64), ("characters", np.int64)]
 )
@@ -234,7 +229,7 @@ class Spool:
         return len(self.facts)
 
     def batches(self, kept: np.ndarray | None = None) -> Iterator[pa.RecordBatch]:
-        """The items in order, those whose numbers are in `kept` (sorted), all where None."""
+        """The items in order, those whose numbers are in `kept` (sorted), all for None."""
         start = 0
         for file in self.files:
             with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as reader:
@@ -259,14 +254,14 @@ def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hashes(texts: Sequence[str], before: str = "") -> np.ndarray:
-    """SHA-256 of each text behind `before`, its first 128 bits as two numbers that sort as the whole does."""
+    """SHA-256 of `before` and each text: its first 128 bits as two numbers, which sort like the hash."""
     digests = b"".join([hashlib.sha256((before + text).encode()).digest()[:16] for text in texts])
     return np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
 
 
 @contextmanager
 def folder(out: Path) -> Iterator[Path]:
-    """A folder for a spool below `out`, removed at the end; a killed process leaves it to the next of its id."""
+    """A folder for a spool below `out`, removed at the end, or after a kill by the next process with this id."""
     place = out / f".rows.{os.getpid()}.partial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -277,8 +272,7 @@ def folder(out: Path) -> Iterator[Path]:
 
 
 def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
-    """Writes items, each with its line and the number of its data set, into an Arrow stream. seed: of the order of
-    groups."""
+    """Writes items, with their lines and data sets' numbers, into an Arrow stream. seed: of the order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     files: list[Path] = []
     facts = [np.empty(0, FACTS)]
@@ -301,8 +295,8 @@ def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, f
 def of_sets(
     sources: data_sets.DataSets, items_of: Sequence[ItemOf], batch: ItemBatch, place: Path, report: Report
 ) -> Spool:
-    """The items of all rows that are taken, counted in `report`. Large files of lines or of row groups are read by a
-    process for each core. items_of: for each data set."""
+    """The items of all rows that are taken, counted in `report`. A process for each core reads large files of lines or
+    row groups. items_of: one for each data set."""
     spools = []
     for index, item_of in enumerate(items_of):
         file, parts = sources.sets[index].file, None
@@ -316,18 +310,18 @@ def of_sets(
         if not parts:
             spools.append(_of_rows(*jobs[0], report))
             continue
-        # Fresh interpreters, because a copy of this one would copy the locks of threads that it does not have.
+        # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
         context = get_context("spawn")
         with ProcessPoolExecutor(len(parts), context, child_process.end_with, (os.getpid(),)) as pool:
-            for part, counted in pool.map(_apart, jobs):
+            for part, counted in pool.map(_in_process, jobs):
                 spools.append(part)
                 report.add(counted)
     files = tuple(file for spool in spools for file in spool.files)
     return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
-def _apart(job: tuple[data_sets.DataSets, int, FilePart, ItemOf, ItemBatch, Path]) -> tuple[Spool, Report]:
-    # Rows form no cycles, and the search for them would take a fifth of the time.
+def _in_process(job: tuple[data_sets.DataSets, int, FilePart, ItemOf, ItemBatch, Path]) -> tuple[Spool, Report]:
+    # Rows form no cycles, and collecting garbage would take a fifth of the time.
     gc.disable()
     report = Report.of(job[0])
     return _of_rows(*job, report), report

@@ -1,4 +1,4 @@
-"""Lengths: how long rows are, in three figures, and the consequences for several rows at once."""
+"""The lengths of rows in three figures, and what follows for batches and packed rows."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from functools import lru_cache
 
 from runner.tools.files import Record
 
-# Bytes of text in UTF-8 a token, for tokenizers with 50,000 words and more: of English text, whose letters take a byte
-# each. Other scripts have fewer letters a token and more bytes a letter.
+# UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts have fewer letters
+# per token and more bytes per letter.
 BYTES_A_TOKEN = 4.2
 
-# Rows that a distribution is read at, evenly apart.
-_POINTS = 256
-# The 99th percentile of the normal distribution with mean 0 and standard deviation 1.
-_HIGH = 2.3263
-# Sigma, from rows that are cut at a length to those with a long tail; beyond 1 the 99th percentile comes nearer to the
-# mean again. Not -1, because half of it would be 0.
+_POINTS = 256  # the number of evenly spaced quantiles that represent a distribution
+_HIGH = 2.3263  # the 99th percentile of the normal distribution with mean 0 and standard deviation 1
+# The bounds of sigma, for rows that are cut at a length and for a long tail; beyond 1, the 99th percentile approaches
+# the mean again. Not -1 and 1, because bisection would begin at 0, which divides by 0.
 _SKEWED = (-1.01, 1.0)
 
 
 @dataclass(frozen=True)
 class Lengths(Record):
-    """Lengths of rows, in tokens by default: their mean, standard deviation (spread) and 99th percentile (high).
-    Values between them come from the lognormal distribution that is shifted until it has all three (Johnson 1949,
-    system S_L)."""
+    """Lengths of rows, in tokens by default: their mean, standard deviation (spread) and 99th percentile (high). Other
+    values come from the shifted lognormal distribution with all three (Johnson 1949, system S_L)."""
 
     mean: float = 0.0
     spread: float = 0.0
@@ -59,7 +56,7 @@ class Lengths(Record):
         return cls(mean, spread, high)
 
     def scaled(self, factor: float, added: float = 0.0) -> Lengths:
-        """The same in another unit, with a prefix of one length before each."""
+        """The same in another unit, with a prefix of `added` units before each row."""
         return Lengths(self.mean * factor + added, self.spread * factor, self.high * factor + added)
 
     def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
@@ -75,11 +72,11 @@ class Lengths(Record):
         return sum(length > limit for length in _points(self)) / _POINTS
 
     def attended(self, limit: float) -> float:
-        """The length of the row that a mean token is in, none longer than `limit`."""
+        """The mean length of the row that a token is in, E[L²] / E[L], at most `limit`."""
         return min(limit, self.mean + self.spread**2 / self.mean)
 
     def packed(self, limit: float) -> float:
-        """Rows that fit into one of `limit`."""
+        """The mean number of rows that fit into a packed one of `limit`."""
         return _packed(self, limit)
 
 
@@ -111,7 +108,7 @@ def _at(lengths: Lengths, shares: Iterable[float]) -> list[float]:
 
 @lru_cache(maxsize=256)
 def _points(lengths: Lengths) -> tuple[float, ...]:
-    """Lengths of rows evenly apart, whose mean is the one that was counted."""
+    """The lengths at evenly spaced quantiles, scaled to the counted mean."""
     points = _at(lengths, ((place + 0.5) / _POINTS for place in range(_POINTS)))
     return tuple(length * lengths.mean * _POINTS / sum(points) for length in points)
 
@@ -120,7 +117,7 @@ def _points(lengths: Lengths) -> tuple[float, ...]:
 def _longest(lengths: Lengths, rows: float, limit: float, multiple: int) -> float:
     reached: Sequence[float] = _points(lengths)
     if rows > 1:
-        # Of n rows the longest is below what a share s of all rows is below with the probability s^n.
+        # The longest of n rows is below the quantile s with the probability s^n.
         reached = _at(lengths, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS)))
     padded = [min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length) for length in reached]
     return sum(padded) / _POINTS
@@ -128,16 +125,15 @@ def _longest(lengths: Lengths, rows: float, limit: float, multiple: int) -> floa
 
 @lru_cache(maxsize=256)
 def _packed(lengths: Lengths, limit: float) -> float:
-    """The longest first, each in the first place where it fits (Axolotl 0.19.0, utils/samplers/multipack.py)."""
+    """First-fit decreasing, as in Axolotl 0.19.0 (utils/samplers/multipack.py)."""
     left: list[float] = []
     for length in sorted((min(length, limit) for length in _points(lengths)), reverse=True):
         place = next((place for place, room in enumerate(left) if room >= length), len(left))
         if place == len(left):
             left.append(limit)
         left[place] -= length
-    # The last one is not full.
+    # The last packed row is not full.
     return _POINTS / (len(left) - left[-1] / limit)
 
 
-# Of rows that were not counted.
-UNKNOWN = Lengths()
+UNKNOWN = Lengths()  # the lengths of rows that were not counted

@@ -1,4 +1,4 @@
-"""Report: how the rows were used, in figures and in words, and the facts about prepared rows that others need."""
+"""Report: how the rows were used, in figures and in words, and the facts about them that other modules need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN_BAD_LINES = 10
 MOST_NAMED = 10_000
 
 
-def _in_order(where: Where) -> tuple[str, int]:
+def _sort_key(where: Where) -> tuple[str, int]:
     number, _, of_set = str(where).partition(" of ")
     return of_set, int(number)
 
@@ -63,8 +63,7 @@ class SetCounts:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """An effect of rows on training. count: of cases of `kind`; lines: some of them; said: the effect; remedy: what to
-    do."""
+    """An effect of rows on training. count: of cases of `kind`; lines: some of them; said: the effect in words."""
 
     kind: str
     count: int
@@ -74,8 +73,8 @@ class DataFinding:
 
     @classmethod
     def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()) -> Self:
-        """With the first of unsorted lines."""
-        return cls(kind, count, said, remedy, tuple(sorted(lines, key=_in_order)[:MOST_NAMED]))
+        """A finding with the first of some unsorted lines."""
+        return cls(kind, count, said, remedy, tuple(sorted(lines, key=_sort_key)[:MOST_NAMED]))
 
     def told_of(self) -> str:
         return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
@@ -90,13 +89,13 @@ class DataFinding:
 def too_long(
     lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "left out"
 ) -> Iterator[DataFinding]:
-    """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those
-    that are too long; what: happens to them."""
+    """The finding about rows of more than `limit` tokens, if there are any. lengths: tokens of each row; lines: places
+    of the long rows; lost: tokens that they lose; what: happens to them."""
     import numpy as np
 
     if lines:
         ordered = np.sort(lengths)
-        # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
+        # The first multiple of 256 that keeps 99 % of the rows.
         enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
         needed = -(-enough // 256) * 256
         yield DataFinding.of(
@@ -142,7 +141,7 @@ class Examined:
             named.append(line)
 
     def listed_bad_lines(self, what: str = "line") -> Iterator[str]:
-        """The first bad lines with the reasons. what: one is."""
+        """The first bad lines with the reasons. what: the word for one."""
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
             yield f"    {what} {number}: {reason}"
         if len(self.bad_lines) > SHOWN_BAD_LINES:
@@ -174,8 +173,8 @@ class Examined:
 
 
 class Examiner(Protocol):
-    """Looks for problems in rows, and adds findings to a report at the end. of: of how many rows those added are a
-    draw; None if they are all. answer: what is learned of a text; label: people's verdict on it."""
+    """Looks for problems in rows, and adds findings to a report at the end. of: the number of rows that those added
+    were drawn from; None if they are all. answer: the part of the text that is learned; label: whether that is good."""
 
     def add(self, line: Where, text: str, answer: str | None = None, label: bool | None = None) -> None: ...
     def end(self, of: int | None = None) -> None: ...
@@ -193,12 +192,12 @@ def _form(kind: type) -> Any:
 
 @dataclass
 class Report(Examined):
-    """Counts of rows; token lengths of whole conversations; sizes in bytes. form: of the rows, and how it is known.
-    not_taken: rows beyond the share of their data set. not_drawn: rows that the seeded draw left out. unit: what must
-    not be on both sides of the split. tasks: rows by task, if there are several. key: hash of everything that the
-    result depends on. token_lengths: `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer;
-    length_bins: their histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if
-    that is `max`."""
+    """Counts of rows; token lengths of whole conversations; sizes in bytes. form: of the rows, and how it was
+    recognised. not_taken: rows beyond the share of their data set. not_drawn: rows that the seeded draw left out. unit:
+    what must not be on both sides of the split. tasks: rows by task, if there are several. key: hash of everything that
+    the result depends on. token_lengths: `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer;
+    length_bins: their histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if that
+    is `max`."""
 
     key: str = ""
     source: str = ""
@@ -230,7 +229,7 @@ class Report(Examined):
         return cls(source=sources.name, sets=sets, bytes_before=sources.size)
 
     def whole(self, sources: DataSets, index: int, numbered: Iterable[Numbered]) -> Iterator[tuple[int, DataRow]]:
-        """Every row that is taken, with its line number; all are counted, and broken lines are lost."""
+        """Every row that is taken, with its line number; all are counted, and broken lines are reported."""
         share, counts = sources.sets[index].share, self.sets[index]
         for number, row in numbered:
             self.rows_in += 1
@@ -255,7 +254,7 @@ class Report(Examined):
             raise
 
     def add(self, part: Report) -> None:
-        """Adds the counts of rows that follow."""
+        """Adds the counts of the rows after these."""
         self.rows_in += part.rows_in
         self.lost += part.lost
         self.not_taken += part.not_taken
@@ -320,7 +319,7 @@ def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
 
 
 def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
-    """What others need to know about rows with this report; data: the request."""
+    """The facts about the rows of a report. data: the request."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
     return PreparedRows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)
 
@@ -342,8 +341,8 @@ class PreparedRows(Record):
     longest: int = 0
 
 
-# In the environment of a pod that prepares rows or trains on them: what `require_room` compares. For each stage a list:
-# folders below the prepared data, tokens of the longest row that a GPU has room for, what follows, and what to do.
+# The environment variable of pods that `require_room` reads. For each stage a list: folders below the prepared data,
+# tokens of the longest row that fits on a GPU, the consequence, and the remedy.
 ROOM = "RECIPE_ROOM_FOR_ROWS"
 
 
@@ -358,13 +357,13 @@ def require_room(data_dir: Path) -> None:
 
 def asked(data: Mapping[str, Any]) -> str:
     """A hash of the request in a stage's `data`, wherever its files are."""
-    return content_hash(_anywhere(data), 32)
+    return content_hash(_placeless(data), 32)
 
 
-def _anywhere(value: Any) -> Any:
+def _placeless(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: Path(item).name if name == "path" and item else _anywhere(item) for name, item in value.items()}
-    return [_anywhere(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: Path(item).name if name == "path" and item else _placeless(item) for name, item in value.items()}
+    return [_placeless(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def contents(data: Mapping[str, Any]) -> str:

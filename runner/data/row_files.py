@@ -1,5 +1,4 @@
-"""Files of rows, one class for each ending; here those of text files. A line that is not a row is reported, never lost
-silently."""
+"""Files of rows, one class for each ending; here those of text files. Lines that are not rows are always reported."""
 
 import codecs
 import csv
@@ -15,23 +14,18 @@ from typing import Any, Self, cast
 from runner.tools.files import table
 from runner.tools.problem import Stop, worded
 
-# At most this many rows are sampled, and at least half as many if there are enough.
-MOST = 4096
+MOST = 4096  # at most this many rows are sampled, and at least half as many if there are enough
 # Bytes that are read for a sample; for a larger file the rows are estimated from this part. Tables are slower to read.
 READ = 256_000_000
 READ_OF_TABLE = 32_000_000
-# Parts of a larger file of lines that are read for a sample, evenly apart.
-PARTS = 32
-# Bytes of a spreadsheet up to which all of its rows are sampled.
-SMALL_SHEET = 1_000_000
-# Bytes in which the first row of a file must end for its columns to be known.
-FIRST_BYTES = 4_000_000
+PARTS = 32  # parts of a larger file of lines that are read for a sample, evenly apart
+SMALL_SHEET = 1_000_000  # bytes of a spreadsheet up to which all of its rows are sampled
+FIRST_BYTES = 4_000_000  # bytes in which the first row of a file must end for its columns to be known
 # The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with alternating rows.
 _GOLDEN, _ALL = 2654435769, 2**32
 _GAP = re.compile(r"\s*")
 NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
-# Wrong bytes are read as lone surrogates, so that their line can be reported.
-KEPT = "surrogateescape"
+KEPT = "surrogateescape"  # wrong bytes are read as lone surrogates, so that their line can be reported
 # The most characters of a table's row over several lines; beyond them, a quote counts as not closed.
 LONGEST_RECORD = 2**20
 
@@ -49,8 +43,8 @@ Numbered = tuple[int, DataRow | Bad]
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part of a file: bytes of a file of lines, or rows of a Parquet file, from start to before end. first: the
-    number of its first row, from 1."""
+    """A part of a file, from start up to end (exclusive): bytes of a file of lines, or rows of a Parquet file. first:
+    the number of its first row, from 1."""
 
     start: int
     end: int
@@ -59,8 +53,8 @@ class FilePart:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """count: of rows; rows: some of them: a row by its columns, a document's text, or only its bytes. unit: their name
-    for people. about: whether the count is an estimate."""
+    """count: of rows; rows: some of them, each a dict of columns, a text, or the size of a text in bytes. unit: their
+    name in messages. about: whether the count is an estimate."""
 
     count: int
     rows: list[Any]
@@ -91,7 +85,7 @@ class RowFile:
     """How files of one ending, or folders of one kind, are read. Callers put a library's errors into words."""
 
     def columns(self, file: Path) -> list[str]:
-        """Their names, from the first row. Raises Unreadable."""
+        """The columns' names, from the first row. Raises Unreadable."""
         raise NotImplementedError
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
@@ -143,7 +137,7 @@ def _first_columns(file: Path, in_list: bool) -> list[str]:
 
 
 def _named(row: Any, escaped: bool) -> DataRow | Bad:
-    """A row of JSON, or why it is none. escaped: whether it may contain half a character (`\\ud83d` alone), which no
+    """A row of JSON, or why it is not one. escaped: whether it may contain half a character (`\\ud83d` alone), which no
     tokenizer accepts."""
     if not isinstance(row, dict):
         return Bad("not an object with named columns")
@@ -191,7 +185,7 @@ class JsonLines(RowFile):
             try:
                 rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
             except (ValueError, RecursionError):
-                continue  # preparing the rows names it
+                continue  # the preparation of the rows reports it
         return SampledRows.of_part(count, rows, "lines", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -208,7 +202,7 @@ class JsonLines(RowFile):
                     yield number, _of_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, quick)
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Counts lines once, so that a part knows its numbers; nothing is parsed."""
+        """Counts lines without parsing them, so that each part has their numbers."""
         size = file.stat().st_size
         if count == 1 and most is None:
             return [(0, 1)], size
@@ -314,8 +308,7 @@ class JsonList(RowFile):
 
 
 class Documents(RowFile):
-    """Documents of a text file, separated by empty lines, each with the number of its first line. column: the name of
-    their text."""
+    """Documents of a text file, separated by empty lines, each with its first line's number. column: of their text."""
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)
@@ -338,7 +331,7 @@ class Documents(RowFile):
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
             first = 0
             document: list[str] = []
-            # An empty line also ends the last one.
+            # The added empty line ends the last document.
             for number, line in enumerate(chain(lines, [""]), 1):
                 if line.strip():
                     first = first if document else number
@@ -350,8 +343,7 @@ class Documents(RowFile):
 
 
 class _Lines:
-    """Lines of a table; those of the current record can be returned. number: of the last line, from 1. taken: the
-    record's lines."""
+    """Lines of a table. number: of the last line, from 1. taken: the current record's lines, which can be returned."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._again = iter(lines), deque[str]()
@@ -386,7 +378,7 @@ class Table(RowFile):
         return names or nameless()
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """Quoted text may hold line ends of its own. An invalid byte belongs to a single row."""
+        """Quoted text may contain line ends. An invalid byte spoils only its own row."""
         size = file.stat().st_size
         with table(file, errors="replace") as (content, separator):
 
@@ -406,8 +398,7 @@ class Table(RowFile):
         return SampledRows.of_part(count, rows, "rows", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """A quote that is not closed absorbs the following lines. Only its own line is lost; the others are read
-        again."""
+        """An open quote absorbs the following lines. Only its own line is lost; the others are read again."""
         with table(file, errors=KEPT) as (text, separator):
             lines = _Lines(text)
             reader = csv.reader(lines, delimiter=separator, strict=True)

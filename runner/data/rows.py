@@ -19,7 +19,7 @@ from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 
-# Bytes of an image in CIFAR-10's binary files.
+# Bytes of an image and its label in CIFAR-10's binary files.
 CIFAR_RECORD = 3073
 _ROW = re.compile(rb"<row[ >]")
 
@@ -215,7 +215,7 @@ class TextFolder(RowFile):
 
 
 def image_count(folder: Path) -> SampledRows:
-    """Images in folders (one a class), Parquet files or CIFAR-10's binary files, without those in `test…`."""
+    """Images in class folders, Parquet files or CIFAR-10's binary files, without entries named `test…`."""
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "test"))]
     if binary := [entry for entry in entries if entry.suffix == ".bin"]:
         return SampledRows(sum(entry.stat().st_size // CIFAR_RECORD for entry in binary), [], "images")

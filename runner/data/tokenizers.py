@@ -12,8 +12,7 @@ from runner.tools.files import read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, first_line, worded
 
-# Longer words are learned from in parts of this many characters.
-LONGEST_WORD = 200
+LONGEST_WORD = 200  # the training of a tokenizer cuts longer words into parts of this many characters
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "
 
 
 def content(base: str) -> str:
-    """A hash of a tokenizer's files in a folder; the name for a name on the hub."""
+    """A hash of a tokenizer's files in a folder; for a name on the hub, the name itself."""
     files = [Path(base) / name for name in FILES]
     return content_hash([sha256(file) for file in files if file.is_file()], 32) if Path(base).is_dir() else base
 
@@ -90,7 +89,7 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
 
 
 def jinja(template: ChatTemplate) -> str:
-    """The template in a tokenizer's form, for conversations with any roles."""
+    """The template in Jinja, as tokenizers have it, for conversations with any roles."""
 
     def quoted(text: str) -> str:
         return "'" + text.replace("\n", "\\n") + "'"
@@ -120,15 +119,15 @@ def jinja(template: ChatTemplate) -> str:
     )
 
 
-# The variable of Axolotl's environment with its number of processes for tokenising.
+# The environment variable with the number of Axolotl's tokenising processes.
 TOKENISING_PROCESSES = "AXOLOTL_DATASET_NUM_PROC"
-# Axolotl's tokenising processes each import it again, which takes as long as some thousand rows.
+# Each tokenising process imports Axolotl again, which takes as long as some thousand rows.
 ROWS_A_PROCESS = 5_000
 
 
 def processes(config: Mapping[str, Any], most: int) -> int:
-    """The best number of processes for tokenising the rows of an Axolotl config, at most `most`; 0: only Axolotl's
-    own."""
+    """The best number of processes for tokenising the rows of an Axolotl config, at most `most`; 0: none, so that
+    Axolotl's own process tokenises them."""
     import pyarrow.parquet as parquet
 
     rows: int = sum(parquet.read_metadata(file).num_rows for file in _files(config) if file.suffix == ".parquet")
@@ -141,8 +140,7 @@ def _files(config: Mapping[str, Any]) -> list[Path]:
 
 
 def forget_older(config: Mapping[str, Any]) -> None:
-    """Deletes rows that were tokenised from earlier files at the same paths: Axolotl 0.19.0 finds them by path
-    alone."""
+    """Deletes tokenised rows of earlier files at the same paths: Axolotl 0.19.0 finds them by path alone."""
     folder = Path(config["dataset_prepared_path"])
     now = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in _files(config)]
     made_from = folder.with_name(f"{folder.name}-from.json")

@@ -28,7 +28,7 @@ from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 
-# What a model folder needs: weights in one format, configs, tokenizer.
+# The files of a model: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
 # Prepared and tokenised rows are small beside a model; at least this many bytes must remain free.
 RESERVE = 2**30
@@ -37,8 +37,8 @@ Tell = Callable[[str], None]
 
 
 def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
-    """Does the work in the config of such a stage: `rows`, `model` (only the base model), or a work of its scenario.
-    Raises Stop if there is too little space, model or data are not available, or the wrong tokens would be trained."""
+    """Does the work of a stage's config: `rows`, `model` (only the base model), or a work of its scenario. Raises Stop
+    if there is too little space, model or data are not available, or the wrong tokens would be trained."""
     if work["work"] == FETCHING:
         return fetch_model(work["model"], tell)
     for part in work.values():
@@ -55,18 +55,16 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind, after downloading the base model if requested.
-
-    `out`: the folder; `data`: for a preparer; `model`: the model and its folder; `twin`: in a rehearsal, what replaces
-    the base model (see `runner.scenarios.shared.twin`).
-    """
+    """Prepares rows of one kind, after downloading the base model if requested. `out`: the folder; `data`: for a
+    preparer; `model`: the model and its folder; `twin`: in a rehearsal, what replaces the base model (see
+    `runner.scenarios.shared.twin`)."""
     if work["model"]:
         fetch_model(work["model"], tell)
     write_rows(work, tell)
 
 
 def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """The same, once the base model is there."""
+    """The same, without the base model."""
     out = Path(work["out"])
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
@@ -118,8 +116,7 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
-    """The base model's tokenizer, from the downloaded model, else from this machine or the hub; None if it is not
-    available."""
+    """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there is none."""
     if named is None:
         return None
     trust = named.trust_remote_code
@@ -133,8 +130,7 @@ def fetch_model(
     tell: Tell,
     hint: str = "Check its name and the network. A gated model also needs `openshift.hub_token_secret`.",
 ) -> None:
-    """Downloads a model's files at its revision, unless they are there; an interrupted download continues. hint: what
-    to do if that fails."""
+    """Downloads a model's files at its revision, or the rest after an interruption. hint: the remedy for a failure."""
     folder = Path(model["folder"])
     done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
@@ -145,7 +141,7 @@ def fetch_model(
 
     try:
         facts = HfApi().model_info(model["base"], revision=model["revision"], files_metadata=True)
-        # The commit behind a branch, so that a branch that moves half-way does not mix two versions.
+        # From here on the commit counts, so that a branch that moves meanwhile does not mix two versions.
         here = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
         missing = sum(
             file.size or 0

@@ -1,4 +1,4 @@
-"""Copying a recipe: its text with other values in it, comments and order as they were, and comments that stay true."""
+"""Changes values in the text of a recipe. Order and comments stay, except comments that would become untrue."""
 
 import codecs
 import difflib
@@ -22,7 +22,7 @@ from runner.tools.problem import Problem, Stop, worded
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
 # The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
-# A text with changes made in it.
+# A function that makes changes in a text.
 Edit = Callable[[str, Iterable[Override]], str]
 EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 
@@ -35,7 +35,7 @@ def rename(document: Document, name: str) -> str:
         if not isinstance(value, str):
             continue
         if path == ("openshift", "job_name"):
-            # Two jobs of one name would end each other.
+            # Two jobs with the same name would stop each other.
             values[path] = name
         elif path == ("openshift", "data_from"):
             # No image and no commit contains the files of a new recipe.
@@ -70,11 +70,9 @@ def edit(text: str, changes: Iterable[Override]) -> str:
 
 
 def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit) -> str:
-    """Changes the file that was read, and returns the difference, a unified diff without context. edited: how to change
-    text.
-
-    Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its form does not allow
-    the change."""
+    """Changes the file that was read, and returns the difference, a unified diff without context. edited: makes the
+    changes in the text. Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its
+    form does not allow the change."""
     changes, path = list(changes), Path(document.file)
     expected, _ = apply(document, changes)
     lines = listed(f"{change.setting}: {written(change.after)}" for change in changes)
@@ -146,9 +144,9 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
         else:
             old = text[place.start : place.end]
             block = isinstance(document.lookup(path), dict | list) or "\n" in old.rstrip("\n")
-            # The comment after the `|` of a text belongs to its setting.
+            # A comment after the `|` of a block scalar belongs to its setting.
             comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
-            # A block ends where the next setting begins, so the blanks before that one are in it.
+            # A block ends where the next setting begins, so it includes the blank lines before that.
             blanks = old[len(old.rstrip()) :]
             tail = (comment[1] if comment else "") + (blanks if block and "\n" in blanks else "")
             rest, new = text[place.end :], flow(value) if isinstance(value, dict) else written(value)
@@ -237,7 +235,7 @@ def flow(value: Any) -> str:
 
 
 def _with(document: Document, path: Path_, change: Override) -> str:
-    """The text with a line for a setting that it does not have yet, first in its section."""
+    """The text with a line for a new setting: first in its section, or at the end of the file."""
     *parents, key = path
     text = _behind(change, parents)
     lines = document.text.splitlines(keepends=True)

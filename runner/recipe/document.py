@@ -1,4 +1,4 @@
-"""Document: a recipe's YAML as plain data, with the line and column of every key and value."""
+"""A recipe's YAML as plain data, with the line and column of every key and value."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +23,9 @@ class Span(NamedTuple):
 
 @dataclass
 class Document:
-    """A recipe as it was written, and what was changed on top of it.
-
-    data: plain dicts, lists and scalars. keys, values: for each path, where its key and its value are. origins: for a
-    path set from outside the file, what set it (`--set train.epochs=2`, `EPOCHS=2`).
-    """
+    """A recipe as it was written, and what was changed on top of it. data: plain dicts, lists and scalars. keys,
+    values: for each path, where its key and its value are. origins: for a path set from outside the file, what set it
+    (`--set train.epochs=2`, `EPOCHS=2`)."""
 
     file: str
     text: str
@@ -66,7 +64,7 @@ class Document:
         return Problem(self.file, place.line, place.column, message, hint, source, width, severity)
 
     def written(self, path: Path_) -> str:
-        """The value at `path` as it is in the file, `3.10` for the number 3.1; else as it was read."""
+        """The value at `path` as the file has it, `3.10` for the number 3.1; from another source, as it was read."""
         changed = any(self.origins.get(path[:length]) for length in range(len(path) + 1))
         place = None if changed else self.values.get(path)
         return self.text[place.start : place.end].strip() if place else str(self.lookup(path))
@@ -95,7 +93,7 @@ def value_at(value: Any, path: Path_) -> Any:
 def leaves(
     value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
 ) -> Iterator[tuple[Path_, Any]]:
-    """Every setting that is not a section, by its path; an empty section counts. entered: lists whose items count
+    """Every setting that is not a section, by its path; an empty section counts. entered: whether a list's items count
     separately; other lists are one value."""
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, Mapping):
@@ -118,7 +116,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def differing(settings: Iterable[Mapping[str, Any]], missing: Any = None) -> list[tuple[str, list[Any]]]:
-    """The settings that differ, each with its value in each of the sections, or `missing`."""
+    """The settings that differ, each with its value in every section, `missing` if a section lacks it."""
     every = list(settings)
     rows = [(name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))]
     return [(name, values) for name, values in rows if any(value != values[0] for value in values)]

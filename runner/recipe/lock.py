@@ -1,4 +1,4 @@
-"""Lock: models outside the catalog, recorded beside a recipe, so that no machine needs a network for them."""
+"""The lock file: models outside the catalog, recorded beside a recipe, so that no machine needs a network for them."""
 
 import json
 import re
@@ -17,8 +17,7 @@ from runner.tools.problem import Problem, Stop, worded
 
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")
-# Fields that few models have.
-RARE = ("config", "stored")
+RARE = ("config", "stored")  # fields that few models have
 
 
 def _fields() -> Mapping[str, str]:
@@ -35,7 +34,7 @@ def _count(most: int) -> Callable[[Any], object]:
     return lambda value: type(value) is int and 0 < value <= most
 
 
-# The required form of a value, in words: by the field's name, else by its type in Model.
+# The check of a value, and its required form in words: by the field's name, else by its type in Model.
 Judge = tuple[Callable[[Any], object], str]
 JUDGES: dict[object, Judge] = {
     "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
@@ -45,7 +44,7 @@ JUDGES: dict[object, Judge] = {
         lambda value: value == "" or (isinstance(value, str) and value in catalog.table("templates")),
         "a section of the catalog's templates.toml, or empty",
     ),
-    # Formulas go through every layer.
+    # Bounded, because formulas loop over the layers.
     "num_hidden_layers": (_count(1000), "a whole number, at least 1 and at most 1,000"),
     int: (_count(10**8), "a whole number, at least 1 and at most 100,000,000"),
     bool: (lambda value: isinstance(value, bool), "true or false"),
@@ -59,7 +58,7 @@ TYPES = get_type_hints(Model)
 
 
 def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
-    """The model `name` from the lock file in `folder`, and what is wrong with its entry; (None, []) if it has none.
+    """The model `name` from the lock file in `folder`, and the problems with its entry; (None, []) without an entry.
     revision: the branch, tag or commit that the recipe names."""
     try:
         document = _read(folder / LOCK)
@@ -103,7 +102,7 @@ def entry_of(model: Model, branch: str) -> Facts:
 
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
-    # For a folder, the entry has the same values as its config.json.
+    # The entry of a folder has the same values as its config.json, so that file counts as the source.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
     facts = {key: value for key, value in entry.items() if key in TYPES}
@@ -149,7 +148,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
 
 
 def _written(name: str, entry: Mapping[str, Any]) -> str:
-    """One entry's lines. Values are written as JSON has them, which YAML reads the same."""
+    """One entry's lines. Values are JSON, which YAML reads the same."""
     lines = [f"  {json.dumps(name, ensure_ascii=False)}:"]
     for key, comment in _fields().items():
         if key in entry:

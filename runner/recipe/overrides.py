@@ -61,7 +61,7 @@ def _shown(value: Any) -> str:
 
 
 def from_options(options: Iterable[str]) -> list[Override]:
-    """`--set train.epochs=2` as Overrides; later ones win. Raises Stop (exit 2) for one that has no `=`."""
+    """`--set train.epochs=2` as Overrides; later ones win. Raises Stop (exit 2) for an option without `=`."""
     changes = []
     for option in options:
         _require_unicode(option)
@@ -77,11 +77,8 @@ def from_environment(
     environment: Mapping[str, str], has: Callable[[str], bool] = lambda setting: True
 ) -> tuple[list[Override], list[str]]:
     """Overrides from the environment, and the names that match no setting of this recipe; empty variables count as
-    unset.
-
-    has: whether the recipe's scenario has a setting. All recipes of a terminal share its environment, so a name without
-    a match is no mistake.
-    """
+    unset. has: whether the recipe's scenario has a setting. All recipes of a terminal share its environment, so a name
+    without a match is not a mistake."""
     changes, idle = [], []
     for name, settings in ENVIRONMENT.items():
         value = environment.get(name, "")
@@ -105,13 +102,13 @@ def _require_unicode(text: str) -> None:
 
 
 def from_data_option(data: str | None) -> list[Override]:
-    """`--data FILE` as Overrides: the file or folder instead of the dataset. Raises Stop if there is none."""
+    """`--data FILE` as Overrides: the file or folder replaces the data sets. Raises Stop if it does not exist."""
     if not data:
         return []
     if not Path(data).exists():
         raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     by, why = f"--data {data}", "the file you named"
-    # The removed settings belong to the dataset that the file replaces.
+    # The removed settings belong to the data sets that the file replaces.
     gone = ("hub", "sets", "validation_split", "validation_path")
     changes = dict.fromkeys(gone) | {"path": str(Path(data).resolve())}
     return [Override(f"data.{name}", None, value, by, why) for name, value in changes.items()]
@@ -124,16 +121,14 @@ def _value(option: str, text: str) -> Any:
             return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
         except Stop:
             if text.count("[") == text.count("]") and not text.startswith(("{", '"', "'")):
-                return text  # columns and words
+                return text  # a text that begins with a column
             raise Stop(*worded("recipe.not-yaml", option=option), code=2) from None
     return scalar(text.strip())
 
 
 def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
-    """A new Document with the changes applied in order, and those that changed something, `before` filled in.
-
-    A value of None deletes the setting. Raises Stop if a setting's section is not a section.
-    """
+    """A new Document with the changes applied in order, and those that changed something, `before` filled in. A value
+    of None deletes the setting. Raises Stop if a setting's section is not a section."""
     changed = replace(document, data=copy.deepcopy(document.data), origins=dict(document.origins))
     made = []
     for change in changes:
@@ -176,8 +171,8 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
 
 
 def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]) -> list[Override]:
-    """The changes of every stage's recipe, by their settings in the whole one; those of shared lines once. The length of
-    rows follows from each stage's own. Of a recipe without `stages`, its changes; the name is then empty."""
+    """The changes of every stage's recipe, as changes of the whole recipe. A shared line is changed once, but the
+    length of rows for each stage. A recipe without `stages` counts as one stage with an empty name."""
     found: dict[str, Override] = {}
     for name, one in (recipe.stage_recipes or {"": recipe}).items():
         for change in changes(name, one):
@@ -196,7 +191,7 @@ def without_time_limit(by: str) -> Override:
 def on_one_machine(
     recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
 ) -> list[Override]:
-    """Puts a recipe on this machine with this number of GPUs or processes. numbers: of the GPUs, else the first."""
+    """Puts a recipe on this machine with this many GPUs or processes. numbers: of the GPUs; by default the first."""
     here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
     plain = [Override("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
     one = Override("machines.nodes", None, 1, by, "this machine")

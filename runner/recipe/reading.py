@@ -1,8 +1,7 @@
-"""Reading: the text of a recipe becomes a Document, or every Problem that keeps it from being read.
+"""Reads the text of a recipe into a Document, or reports every Problem that prevents it.
 
-PyYAML's event stream (libyaml) is read without its composer and constructor, for three reasons: places are kept (also
-those of repeats by `*`), numbers follow YAML 1.2, and a hostile or broken file (endless nesting or aliases, repeated
-keys) becomes a Problem.
+It reads PyYAML's events (libyaml) without the composer and constructor, for three reasons: every value keeps its place
+(aliases too), numbers follow YAML 1.2, and hostile or broken files (endless nesting, repeated keys) become Problems.
 """
 
 import math
@@ -29,15 +28,13 @@ START = "Start from a copy: `recipe new my-demo --from survival`."
 
 
 def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document:
-    """Reads and parses one recipe file, or another of its kind. start: what to do if nothing of that kind is in it.
-
-    Raises Stop with the Problem for a file that is missing, not text, or not YAML.
-    """
+    """Reads and parses a recipe file, or a file of another kind. start: the hint for a file without settings. Raises
+    Stop with the Problem for a file that is missing, not text, or not YAML."""
     return parse(str(file), text(file, kind), kind, start)
 
 
 def text(file: Path | str, kind: str = "recipe") -> str:
-    """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or no text."""
+    """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or not text."""
     name, path = str(file), Path(file)
     if path.is_dir():
         raise Stop(Problem(name, 0, 0, "This is a folder. Name one recipe file."))
@@ -59,7 +56,7 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     return _text(name, raw, size, kind)
 
 
-# What problems call a recipe that came on standard input; its relative paths start from here.
+# The name, in problems, of a recipe from standard input. Its relative paths start from the current folder.
 STANDARD_INPUT = "standard input"
 
 
@@ -70,13 +67,13 @@ def standard_input() -> Document:
 
 
 def _text(name: str, raw: bytes, size: int, kind: str) -> str:
-    """The text of a file's bytes, of which there are `size`. Raises Stop if it is too long or no text."""
+    """The text of a file's bytes. size: of the file, in bytes. Raises Stop if it is too large or not text."""
     if size > MAX_BYTES:
         raise Stop(Problem(name, 0, 0, *worded("recipe.too-large", size=size, kind=kind, most=MAX_BYTES)))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # With a zero byte it is UTF-16 or not text, so lines mean nothing.
+        # With a zero byte it is UTF-16 or not text, so line numbers mean nothing.
         before = b"" if b"\0" in raw else raw[: error.start]
         line = before.count(b"\n") + 1 if before else 0
         column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1 if line else 0
@@ -84,7 +81,7 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
 
 
 def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
-    """Parses the text of a recipe; raises Stop with a Problem for each thing that keeps it from being read."""
+    """Parses the text of a recipe; raises Stop with every Problem that prevents it."""
     document = Document(name, text)
     builder = Builder(document)
     try:
@@ -122,10 +119,8 @@ Mark = Any
 
 
 class Builder:
-    """Builds the first document of a text into `document`, and collects the Problems with it.
-
-    anchors: for each `&name`, its value, and how many values it holds when written out; None while it is still open.
-    """
+    """Builds the first document of a text into `document`, and collects the Problems with it. anchors: for each
+    `&name`, its value, and how many values that contains when expanded; None while it is being read."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -139,7 +134,7 @@ class Builder:
 
     def build(self) -> None:
         """Raises MarkedYAMLError and yaml.reader.ReaderError if the text is not YAML, and Stop beyond the limits."""
-        # As in yaml.parse, which checks before each event whether there is one.
+        # Like yaml.parse, but without its check before each event.
         self.events = iter(EVENTS(self.document.text).get_event, None)
         documents = 0
         for event in self.events:
@@ -201,7 +196,7 @@ class Builder:
         if isinstance(value, dict | list):
             self._problem(event, *worded("recipe.name-is-no-word"))
             value = f"(section {len(self.problems)})"
-        # `yes:` and `1:` are names like any other; the schema then says that they are unknown.
+        # `yes:` and `1:` are names like any other; the schema then reports them as unknown.
         key = value if isinstance(value, str) else event.value if isinstance(event, ScalarEvent) else str(value)
         if key in section:
             self.twice.setdefault(path, []).append((key, _place(event)))
@@ -318,7 +313,7 @@ def hidden_header(document: Document, line: int) -> Header | None:
 
 
 def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
-    """The Problem with such a line. instead: what happens to the lines below it."""
+    """The Problem with a header that is commented out. instead: what happens to the lines below it."""
     source = document.text.splitlines()[header.line - 1]
     start, end = source.index("#"), len(source.partition(":")[0])
     message = worded("recipe.commented-out", name=header.name, instead=f": {instead}" if instead else "")
@@ -326,7 +321,7 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
 
 
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
-    """libyaml's message, in terms of what a person sees in the line."""
+    """The Problem behind libyaml's error, in terms of what is visible in the line."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = document.text.splitlines() or [""]
@@ -354,7 +349,7 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
 
 
 def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str, str]]:
-    """The mistake that is visible in the text, whatever libyaml says: the place, the problem, and the hint."""
+    """Mistakes that are visible in the text, whatever libyaml reports: the place, the problem, and the hint."""
     source = lines[line - 1]
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
         message = "This line contains a tab. YAML allows only spaces for indentation."
@@ -410,7 +405,7 @@ def _indent(line: str) -> int:
 
 
 def _lost_header(document: Document, lines: list[str], line: int) -> Problem | None:
-    """The commented line that would open the section which this line, and those in between, belong to."""
+    """The Problem with a commented line that would open the section of this line and of those in between."""
     header = hidden_header(document, line)
     between = [text for text in lines[header.line if header else line : line - 1] if not _blank(text)]
     fits = header and all(_indent(text) >= _indent(lines[line - 1]) for text in between)
@@ -440,7 +435,7 @@ def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | 
 
 
 def _unindented(document: Document, lines: list[str], line: int) -> Problem | None:
-    """The line above, if that one and not this one is indented unlike its neighbours."""
+    """The Problem with the line above, if its indentation differs from that of both its neighbours."""
     above = [number for number in range(1, line) if not _blank(lines[number - 1])][-2:]
     if len(above) < 2:
         return None

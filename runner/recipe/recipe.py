@@ -1,4 +1,4 @@
-"""Recipe: a checked recipe, frozen, with every default filled in."""
+"""A recipe, frozen, with every default filled in."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation", "search"),
 )
-# The same within sections. A run that ran out of memory continues from its checkpoints when it gets more.
+# The same within sections. A run that ran out of memory can thus continue from its checkpoints with more.
 _OUTSIDE_IN = {
     "machines": ("memory", "cpus"),
     "train": ("logging_steps", "report_to", "keep_checkpoints"),
     "communication": ("nccl_debug",),
-    # Only rehearsals read the sample, and the place of cleaning changes no document.
+    # Only rehearsals read the sample, and where text is cleaned does not change the documents.
     "data": ("sample", "cleaning"),
     **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
 }
 
 
-# Settings of the section `demo` that name questions.
-DEMO_QUESTIONS = ("questions", "categories")
+DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
 
 
 class BrokenSetting(Exception):
@@ -49,13 +48,11 @@ BROKEN = object()  # replaces a value that the schema refused
 
 
 class Settings(Mapping[str, Any]):
-    """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is not there is None.
-
-    The schema is the only list of settings; reading an unknown one raises AttributeError.
-    """
+    """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is absent is None. The
+    schema is the only list of settings; reading an unknown one raises AttributeError."""
 
     __slots__ = ("__dict__", "_known", "_values")
-    # The schema of each setting that may be here.
+    # The schema of each setting that the section may have.
     _known: Mapping[str, Any]
     _values: dict[str, Any]
 
@@ -108,7 +105,7 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
-        """This section with the settings of one of its `sets` on top. together: names; any own one hides all."""
+        """This section with one of its `sets` on top. together: settings; a set with one of them inherits none."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
         defaults = {"form": "auto"} if self.knows("question") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
@@ -118,7 +115,7 @@ class Settings(Mapping[str, Any]):
 
     @property
     def for_axolotl(self) -> dict[str, Any]:
-        """The settings that become one of Axolotl's unchanged (`x-axolotl` in the schema), by its name for them."""
+        """The settings that Axolotl gets with the same value (`x-axolotl` in the schema), by Axolotl's names."""
         known = ((name, part.get("x-axolotl")) for name, part in self._known.items())
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
@@ -188,7 +185,7 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 # The kinds of rows of a recipe of one stage, and the settings of `data` that show the kind.
 CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
-# Labels: preferences of one answer, with a label whether it is good.
+# LABELS: rows with one answer, and a label whether it is good.
 PREFERENCES, LABELS, PROMPTS = "preferences", "labels", "prompts"
 _SHOWS_ROWS = {
     **dict.fromkeys(("completion", "label"), LABELS),
@@ -221,7 +218,7 @@ def rows_of(recipe: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
 
 
-# A data set that has one of these settings takes none of them from its section.
+# A data set that has one of these settings inherits none of them from its section.
 _FORM = ("form", "question", "answer")
 
 
@@ -235,18 +232,14 @@ def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
 
 @dataclass(frozen=True)
 class Recipe(Sections):
-    """A valid recipe. Sections are read as attributes: `recipe.train.epochs`."""
+    """A recipe, as far as its schema accepts it. Sections are read as attributes: `recipe.train.epochs`."""
 
-    # As written, for the place of each setting.
-    document: Document
-    # With defaults.
-    settings: Settings
-    # Facts about its base model, if there are any.
-    model_facts: Model | None
+    document: Document  # as written, for the place of each setting
+    settings: Settings  # with defaults
+    model_facts: Model | None  # facts about its base model, if there are any
     # If it has `stages`: each of them as a recipe of its own, by name.
     stage_recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    # If it is a stage: the recipes of those before.
-    earlier: tuple[Recipe, ...] = ()
+    earlier: tuple[Recipe, ...] = ()  # if it is a stage: the recipes of the stages before it
 
     if not TYPE_CHECKING:
 
@@ -262,7 +255,7 @@ class Recipe(Sections):
         return self.document.problem(path, message, hint, **how)
 
     def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        """The same, which only informs."""
+        """The same as a note."""
         return self.problem(setting, message, hint, severity="note", **how)
 
     @property
@@ -276,7 +269,7 @@ class Recipe(Sections):
 
     @property
     def training(self) -> Any:
-        """The section about training."""
+        """The section `train`, else `pretrain`."""
         return self.settings.get("train") or self.settings[PRETRAIN]
 
     @property
@@ -322,7 +315,7 @@ class Recipe(Sections):
 
     @property
     def base_folder(self) -> Path | None:
-        """The base model's folder, which starts from the recipe's own; None if it is a name on the hub."""
+        """The base model's folder, relative to the recipe's; None if the base model is not a folder."""
         facts, name = self.model_facts, self.model.base
         return self.folder / name if facts and facts.source == f"{name}/config.json" else None
 
@@ -339,7 +332,7 @@ class Recipe(Sections):
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
-        """The section `data`, and `data` inside other sections, with its path, unless the schema has refused it."""
+        """Each section `data`, at the top or in another section, with its path, unless the schema has refused it."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
         homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
         for index, one in enumerate(self.stage_recipes.values()):
@@ -360,7 +353,7 @@ class Recipe(Sections):
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
-        """The files that training needs, each with the path of its setting; without files on a claim."""
+        """The files and folders that training needs, each with the path of its setting, except those on a claim."""
         named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
         for home, data in self.data_sections:
             named += [((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")]

@@ -1,4 +1,4 @@
-"""A recipe with a list `stages`: each stage as a recipe of its own, of its own lines and of those that all stages share."""
+"""Recipes with `stages`: each stage becomes a recipe, from its own lines and those that all stages share."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -8,19 +8,16 @@ from typing import Any
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools.problem import Problem
 
-# The lines of a stage that its own recipe has under other names.
-NAME, TECHNIQUE = "name", "technique"
-# The share of rows of an earlier stage, which a recipe of one stage has not.
+NAME, TECHNIQUE = "name", "technique"  # the lines of a stage that its own recipe has under other names
+# The share of rows of an earlier stage; a recipe without `stages` does not have it.
 EARLIER_ROWS = "earlier_rows"
 STAGES = "stages"
-# The scenario that a technique is alone; the schema lists the techniques too.
+# The scenario of a technique that is used alone; the schema lists the techniques too.
 PRETRAIN = "pretrain"
 TECHNIQUES = {"lora": "lora", "last-layers": "last-layers", "full": "full", PRETRAIN: "pipeline"}
-# The sections that each stage has for itself.
-OWN = ("train", "data", "demo", "gates", "tokenizer", "speed")
-# The lines of `model` that name a base model.
-BASE = ("base", "revision", "trust_remote_code")
-# Where a recipe of pretraining alone has the lines of a stage.
+OWN = ("train", "data", "demo", "gates", "tokenizer", "speed")  # the sections that stages do not share
+BASE = ("base", "revision", "trust_remote_code")  # the lines of `model` that name a base model
+# The paths of a stage's lines in a recipe that only pretrains.
 ALONE: dict[Path_, Path_] = {
     ("train", "report_to"): ("report_to",),
     ("train",): (PRETRAIN,),
@@ -30,7 +27,7 @@ ALONE: dict[Path_, Path_] = {
 
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
-    """Name, index and document of each stage with a known technique; its values are where they are in the file."""
+    """Name, index and document of each stage with a known technique; its places are those in the file."""
     if not isinstance(listed := document.data.get(STAGES), list):
         return
     shared = {name: value for name, value in document.data.items() if name != STAGES}
@@ -66,7 +63,7 @@ def _without(shared: Mapping[str, Any], lines: tuple[str, ...]) -> dict[str, Any
 
 
 def _alone(data: dict[str, Any]) -> dict[str, Any]:
-    """A stage that pretrains as a recipe of its own."""
+    """The settings of a pretraining stage, moved to where a recipe that only pretrains has them."""
     made = copy.deepcopy(data)
     for path, new in ALONE.items():
         if (value := value_at(made, path)) is None:
@@ -79,12 +76,12 @@ def _alone(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def alone(path: Path_, document: Document) -> Path_:
-    """A setting of a stage by its path in the stage's own recipe. document: that recipe."""
+    """The path, in a stage's own recipe, of a setting of the stage. document: that recipe."""
     return _renamed(path, ALONE) if PRETRAIN in document.data else path
 
 
 def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) -> dict[Path_, Any]:
-    """Places by their path in the stage's own recipe. index: of the stage; based: of the one that names its model."""
+    """Places by their path in the stage's own recipe. index: of the stage; based: of the one with its base model."""
     shared = {path: place for path, place in places.items() if path[:1] != (STAGES,)}
     of_base = {path[2:]: place for path, place in places.items() if path[:3] == (STAGES, based, "model")}
     base = {path: place for path, place in of_base.items() if path[1:2] and path[1] in BASE}
@@ -97,7 +94,7 @@ def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) 
 
 
 def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
-    """A path by other names of its beginning."""
+    """The path with its beginning renamed."""
     return next((new + path[len(old) :] for old, new in names.items() if path[: len(old)] == old), path)
 
 
@@ -126,7 +123,7 @@ def starts(document: Document, index: int) -> bool:
 
 
 def found_in(document: Document, index: int, problem: Problem) -> Problem:
-    """A problem of a stage, with a mending value's path in the whole recipe."""
+    """A problem of a stage's own recipe, with the path of its fix in the whole recipe."""
     if problem.mends is None:
         return problem
     setting, value = problem.mends

@@ -23,10 +23,8 @@ def unclosed(template: str) -> int | None:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """The template, filled with each column's text from `row`.
-
-    Raises KeyError with the name of a column that the row lacks, NoText where one holds none.
-    """
+    """The template, filled with each column's text from `row`. Raises KeyError with the name of a column that the row
+    lacks, and NoText if a column is not text."""
     words, names = _parsed(template)
     return words % tuple([value if type(value := row[name]) is str else text_of(value, name) for name in names])
 
@@ -66,13 +64,11 @@ def needed(data: Mapping[str, Any]) -> dict[str, str]:
     return used | {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics") if setting in songs}
 
 
-# The columns that make a form of conversations, in the order in which it is looked for: some data sets have `messages` and the
-# prompt beside it.
+# The columns of each form of conversations. The first match counts: some data sets have `messages` and also `prompt`.
 FORMS: Mapping[str, tuple[str, ...]] = {
     "messages": ("messages",),
     "sharegpt": ("conversations",),
     "alpaca": ("instruction", "output"),
     "prompt_completion": ("prompt", "completion"),
 }
-# Columns that are read in any form, if they exist.
-BESIDES = ("system", "input", "tools")
+BESIDES = ("system", "input", "tools")  # columns that are read in any form, if they exist

@@ -1,1 +1,1 @@
-"""Things that act: launching stages, keeping run folders, measuring, asking and comparing models."""
+"""Runs: launches stages, keeps run folders, and asks and compares their models."""

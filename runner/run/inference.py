@@ -1,5 +1,4 @@
-"""The models of a run: asking a stage's original and trained model, their answers beside each other, and merging an
-adapter."""
+"""The models of a run: asks a stage's original and trained model, and shows their answers side by side."""
 
 import importlib
 import shutil
@@ -25,7 +24,7 @@ from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
-    """The recipe's plan in that folder, with the changes of a rehearsal or of this machine. Its data may be gone."""
+    """The recipe's plan in one of its runs, with that run's changes, even without data. Raises Stop for other runs."""
     try:
         return translate(changed(recipe, run.overrides, look=False)[0], run.place())
     except Stop:
@@ -62,7 +61,7 @@ def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | 
 
 
 def shares(classes: Mapping[str, float]) -> str:
-    """The five likeliest classes of a picture, a line each."""
+    """The five likeliest classes of a picture, one on each line."""
     likeliest = list(classes.items())[:5]
     width = max(len(name) for name, _ in likeliest)
     return "\n".join(f"{name:<{width}}  {share:6.1%}" for name, share in likeliest)
@@ -80,7 +79,7 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
         # The run was moved, or fetched from a claim that has the base model.
         told = stage.config["recipe_runner"]["demo"]
         demo |= {"base_model": told["base_model"], "revision": told.get("revision", demo["revision"])}
-    # Only a rehearsal's answers are shorter than the recipe's length.
+    # A rehearsal has its own length of answers, shorter than the recipe's.
     stated = recipe.settings.get("demo")
     length = stated.max_new_tokens if stated and folder.run.kind == "run" else demo["max_new_tokens"]
     before, after = chats(folder.path, demo)
@@ -101,7 +100,7 @@ def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
 
 @contextmanager
 def loading(*wanted: Chat) -> Iterator[None]:
-    """While models are loaded: raises Stop if one is not here or cannot be loaded."""
+    """Raises Stop if one of the models is missing, or cannot be loaded inside the block."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
             raise Stop(*worded("run.no-model", chat=chat))
@@ -112,8 +111,7 @@ def loading(*wanted: Chat) -> Iterator[None]:
         raise Stop(f"The model `{error.what}` cannot be loaded: {error}", f"Check {what}.") from None
 
 
-# The screen width from which two answers are side by side, and the width of a pipe.
-WIDE = 80
+WIDE = 80  # the terminal width from which two answers are side by side; also the width of piped output
 
 
 def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:

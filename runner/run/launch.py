@@ -32,23 +32,22 @@ WITHOUT_GPU = {
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
-    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is 1.5 times
-    # as fast.
+    # Waiting threads would keep all processors busy while another program delays one; this is 1.5 times as fast.
     "OMP_WAIT_POLICY": "passive",
 }
 
 # The work of the runner's own stages; all others train.
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}
 TRAINING = "Training"
-MOST_OF_LOG = 20_000  # characters in which a reason is searched
+MOST_OF_LOG = 20_000  # characters that are searched for a reason
 
 Progress = Callable[[child_process.Event], None]
 
 
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
-    """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process). Raises Stop
-    with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed."""
-    # Before a process fails without it.
+    """Trains a stage on this machine, with one process for each GPU (without GPUs, for each planned process). Raises
+    Stop with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed."""
+    # Here, before a process fails without it.
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -59,7 +58,7 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
 
 
 def ahead(stage: Stage, place: Place) -> None:
-    """Starts importing what a stage's engine needs, where stages are forks (see `fork_server`)."""
+    """Starts to import what a stage's engine needs, if stages are forks (see `fork_server`)."""
     fork_server.ahead(ENGINES[stage.engine](stage, place), environment(stage, place))
 
 
@@ -110,8 +109,8 @@ def engine_environment() -> dict[str, str]:
 
 
 def forking() -> AbstractContextManager[None]:
-    """A server for forks of stages without a GPU, for as long as this lasts. Axolotl reads some of its environment when
-    it is imported."""
+    """A context with a server that forks stages without a GPU. Its environment is complete, because Axolotl reads some
+    of it when it is imported."""
     return fork_server.forking(engine_environment() | WITHOUT_GPU | UNTRACKED)
 
 
@@ -138,11 +137,9 @@ def gpus_of(recipe: Recipe) -> list[int]:
 
 
 def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
-    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`).
-
-    If only some of them are here, only these count, because the others belong to other users. If none is (no numbers,
-    another machine, names such as `GPU-8f6b…`), all visible ones count.
-    """
+    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`). If only some of them are here,
+    only these count, because the others belong to other users. If none is (no numbers, another machine, names such as
+    `GPU-8f6b…`), all visible ones count."""
     names = device_names(visible, count)
     return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
 
@@ -167,7 +164,7 @@ def end(process: subprocess.Popen[str] | Forked) -> None:
 
 
 def end_of(log: Path, start: int) -> str:
-    """The last of what has been written into a log since it was `start` bytes long."""
+    """The end of a log's text after its first `start` bytes."""
     with log.open("rb") as content:
         content.seek(start)
         return content.read().decode("utf-8", errors="replace")[-MOST_OF_LOG:]
@@ -194,8 +191,8 @@ def axolotl(stage: Stage, place: Place) -> list[str]:
     return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
 
 
-def of_scenario(stage: Stage, place: Place) -> list[str]:
-    """A scenario's own trainer in this interpreter, through torchrun if there are several processes."""
+def of_part(stage: Stage, place: Place) -> list[str]:
+    """A part's own trainer in this interpreter, through torchrun if there are several processes."""
     processes = stage.machines.world_size
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
     train = ["-m", parts.table("engines")[stage.engine], f"{place.config_dir}/{stage.config_file}"]
@@ -207,8 +204,8 @@ def runner(stage: Stage, place: Place) -> list[str]:
     return [sys.executable, "-m", "runner.entrypoints.prepare", f"{place.config_dir}/{stage.config_file}"]
 
 
-# Those of one scenario are in its folder.
+# Parts add their own.
 ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {
     **{"axolotl": axolotl, "runner": runner},
-    **dict.fromkeys(parts.table("engines"), of_scenario),
+    **dict.fromkeys(parts.table("engines"), of_part),
 }

@@ -1,4 +1,4 @@
-"""A plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
+"""Runs a plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -68,8 +68,7 @@ class Decision:
 
 
 def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
-    """A Decision for each stage. A stage runs again if one that it reads from does, unless the parts that it reads will
-    not change."""
+    """A Decision for each stage. A stage runs again if one that it reads does, unless the parts that it reads stay."""
     repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
     decisions = []
     for stage in stages:
@@ -85,7 +84,7 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
 
 
 def decision_on(folder: StageFolder) -> Decision:
-    """What happens to a stage, by the run folder."""
+    """What happens to a stage, by its record."""
     stage = folder.stage
     if not folder.state:
         return Decision(stage, "begin")
@@ -142,12 +141,8 @@ def carry_out(
     keep: Callable[[], None] | None = None,
 ) -> list[Summary]:
     """Runs the chosen stages and reports their results; returns the summary of each finished stage of the plan.
-
     made_with: the record of the run's changes, written if a stage runs. keep: writes the plan to the folder, once its
-    content belongs to the plan.
-
-    Raises Stop (exit 1) if a stage fails, an earlier stage is missing, or a gate does not open.
-    """
+    content belongs to the plan. Raises Stop if a stage fails, an earlier stage is missing, or a gate is closed."""
     run = StageFolder(plan, plan.stages[0]).run
     decisions = decide(plan, stages)
     done = all(decision.action == "keep" for decision in decisions)
@@ -159,7 +154,7 @@ def carry_out(
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
     if not done:
-        # It belongs to the previous content of this folder.
+        # The page shows the previous content of this folder.
         (run.path / PAGE).unlink(missing_ok=True)
     if keep is not None:
         keep()
@@ -226,8 +221,7 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
     """Raises Stop if a stage would replace trained results, its own or those of a stage that reads from it, in a folder
-    that cannot be moved aside. This does not apply to pods, whose keys separate checkpoints, or to rehearsals, which
-    take a minute."""
+    that cannot be moved aside. This does not apply to pods, whose keys separate checkpoints, or to short rehearsals."""
     decisions = list(decisions)
     if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
         return
@@ -300,16 +294,15 @@ def finish(folder: StageFolder) -> Iterable[str]:
     if folder.run.kind == "run":
         shutil.rmtree(folder.place.scratch_dir, ignore_errors=True)
     folder.mark("finished", outputs=folder.outputs())
-    return _told(folder)
+    return _lines_about(folder)
 
 
 def _complete(folder: StageFolder) -> None:
-    """Adds what the training process does not know to the summary: the stage, its data sets, its forecast, and the
-    changes of the recipe."""
+    """Completes the summary that training wrote: stage, data sets, forecast, and changes of the recipe."""
     summary, run, name = folder.summary, folder.run, folder.stage.name
     if summary is None:
         return
-    # Pods have none. Read as plain JSON, because the image that trains images lacks a library of `run_manifest`.
+    # Missing in pods. Plain JSON, because the image that trains images lacks a library of `run_manifest`.
     foreseen = read_record(run.path / PLANNED).get("foreseen")
     stages = [each for each in foreseen if isinstance(each, Mapping)] if isinstance(foreseen, list) else []
     replace(
@@ -328,7 +321,7 @@ def _time_left(folder: StageFolder, over: bool) -> None:
     own time does not count."""
     plan, stage = folder.plan, folder.stage
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
-    # As training itself counts: the time of later stages belongs to a model that is not built on this one.
+    # As in training itself, the time of later stages does not count.
     before = plan.stages[: plan.stages.index(stage) + (not over)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
@@ -342,7 +335,7 @@ def _more_time(folder: StageFolder, point: str) -> str:
     return f"Raise `limits.time`. The same command then continues from {point}."
 
 
-def _told(folder: StageFolder) -> Iterable[str]:
+def _lines_about(folder: StageFolder) -> Iterable[str]:
     """The lines about a finished stage."""
     report, summary = folder.results / REPORT, folder.summary
     if folder.prepares and report.is_file():
@@ -357,7 +350,7 @@ def _told(folder: StageFolder) -> Iterable[str]:
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
     """Raises Stop if a stage must not start. where: the option that names the place of the run."""
-    # Where the part that judges gates is missing, every gate is closed, whatever other parts do at these moments.
+    # Without the part that judges gates, every gate is closed, whatever other parts' hooks do.
     if any(folder.plan.guards(folder.stage)):
         parts.require("sections", "gates")
     for guards in parts.hooks("before_stage"):
@@ -365,7 +358,7 @@ def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
 
 
 def judge(folder: StageFolder, tell: Tell) -> None:
-    """Raises Stop if nothing may build on a finished stage's results."""
+    """Raises Stop if no later stage may use a finished stage's results."""
     if folder.stage.gates:
         parts.require("sections", "gates")
     for after_stage in parts.hooks("after_stage"):

@@ -1,6 +1,4 @@
-"""Run and rehearse: a recipe in full size on this machine's GPUs, or all of its stages on any machine with a tiny twin
-of the model; and the report at the end.
-"""
+"""Runs a recipe on this machine in full size, or rehearses its stages with a tiny model; and reports the results."""
 
 import math
 import os
@@ -35,10 +33,8 @@ from runner.tools.run_files import ANSWERS
 from runner.trainer.records import Summary
 
 BY = "this machine"
-# Characters of an answer at the end of a run.
-GLANCE = 300
-# Seconds that a stage may take on a processor without a question.
-UNASKED = 3600
+GLANCE = 300  # characters of an answer at the end of a run
+UNASKED = 3600  # seconds of training on a processor that start without a question
 
 
 def run(
@@ -51,10 +47,8 @@ def run(
     confirm: Callable[[str], bool] = lambda takes: False,
 ) -> None:
     """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and reports the results.
-
-    confirm: asks the person whether something long may start; changes: the person's changes of the recipe. Raises Stop
-    if the processor's memory is too small, anything fails, or a gate does not open.
-    """
+    confirm: asks the user whether something long may start; changes: the user's changes of the recipe. Raises Stop if
+    the processor's memory is too small, anything fails, or a gate does not open."""
     plan = inference.plan_of(recipe, folder)
     stages = chosen.of(plan)
     if is_done(plan):
@@ -179,12 +173,10 @@ def rehearse(
     changes: Iterable[Override] = (),
     model: Path | None = None,
 ) -> None:
-    """Rehearses the chosen stages of a recipe in a run folder and reports the results.
-
-    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: the
-    folder of a real model that is trained instead of a twin. Raises Stop if anything fails, a gate does not open, or too
-    little is learned (see the scenario's `rehearsal`).
-    """
+    """Rehearses the chosen stages of a recipe in a run folder and reports the results. data: a file with rows to use
+    instead of the recipe's sample. changes: the user's changes of the recipe. model: the folder of a real model that is
+    trained instead of a twin. Raises Stop if anything fails, a gate does not open, or too little is learned (see the
+    scenario's `rehearsal`)."""
     own, place = scenarios.rehearsal(recipe.scenario), run.place()
     rehearsed, made = changed(
         recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())]
@@ -200,7 +192,7 @@ def rehearse(
         tell(f"  {override}")
     _introduce(plan, tell)
     if own.after_data is not None:
-        # More substitutions follow from the rows, so they come first; meanwhile the engine is imported.
+        # More substitutions depend on the rows, so the rows come first; meanwhile the engine is imported.
         stages = chosen.of(plan)
         if engine := next((stage for stage in stages if stage.trains), None):
             launch.ahead(engine, place)
@@ -218,7 +210,7 @@ def rehearse(
         for line in own.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more
-        # The rows were prepared for the model that they train, not for the twin.
+        # The stage that prepared the rows stays as it ran, before the twin replaced the model.
         plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
     if model:
         plan = _with_env(plan, {"OMP_NUM_THREADS": str(threads())})
@@ -235,8 +227,7 @@ def rehearse(
 
 
 def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]:
-    """The substitutions for a real model, and how much of its training fits into a rehearsal's time on this processor,
-    by the plan."""
+    """The substitutions for a real model, with as much training as fits into a rehearsal, by the planner's estimate."""
     whole = changed(recipe, rehearsal.training(recipe, rows, 1.0))[0]
     planner = forecasting()
     foreseen = planner.on_processor(whole, translate(whole, place)) if planner else ()
@@ -246,7 +237,7 @@ def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]
 
 
 def _introduce(plan: Plan, tell: Tell) -> None:
-    """Prints the size and the tokens of a model that is trained from nothing."""
+    """Prints the size and the tokens of a model that is trained from random weights."""
     if "tokens_in_all" in plan.facts:
         each = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
         tell(f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({each})")
@@ -261,7 +252,7 @@ def report(plan: Plan) -> Iterator[str]:
     else:
         yield ""
         yield from map(_line, trained)
-    # Of a pretraining, counted by the trainer over all context lengths.
+    # In pretraining, the trainer counts tokens over all context lengths.
     if lengths := [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]:
         seen, last = lengths[-1].tokens, lengths[-1].stage
         yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"

@@ -27,11 +27,10 @@ class RunRecord(Record):
     """The record of a run. kind: as of a RunFolder.
 
     id: the folder's own number, so that results of another run never count here. recipe: its name. status: `running`,
-    `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
-    path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
-    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for
-    people; empty if unknown.
-    """
+    `stopped` or `finished`. changes, substitutions: the user's and the runner's changes of the recipe. folder: its path
+    when the substitutions were made, which may contain it. data_dir: prepared data outside the folder. origin:
+    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, in
+    words; empty if unknown."""
 
     FILE = RUN
     id: str = ""
@@ -75,7 +74,7 @@ class RunFolder:
 
     @property
     def shown(self) -> Path:
-        """The folder for people: relative to the current one, if it is below it."""
+        """The folder in messages: relative to the current one, if it is below it."""
         return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
 
     @property
@@ -92,7 +91,7 @@ class RunFolder:
     def made_with(
         self, changes: Iterable[Override], substitutions: Iterable[Override], processor: bool = False
     ) -> Mapping[str, Any]:
-        """The record of the person's and the runner's changes of the recipe, for the first stage that runs."""
+        """The record of the user's and the runner's changes of the recipe, for the first stage that runs."""
         return {
             "folder": str(self.path),
             "processor": processor,
@@ -101,7 +100,7 @@ class RunFolder:
         }
 
     def place(self, data_dir: str | None = None) -> Place:
-        """This folder as a Place; a rehearsal's has no GPU, nor has that of a run on a processor. data_dir: prepared data, elsewhere than in the folder."""
+        """This folder as a Place, without GPUs in a rehearsal or on a processor. data_dir: if not in this folder."""
         return Place(
             config_dir=str(self.path / CONFIG),
             data_dir=data_dir or self.state.data_dir or str(self.path / "data"),

@@ -23,8 +23,8 @@ from runner.tools.run_files import CONFIG, PLANNED
 
 @dataclass(frozen=True)
 class Differs(Record):
-    """A setting that differs from the starter's. starter, here: its value in the starter and in this recipe, as a recipe
-    writes it; empty if there is none."""
+    """A setting that differs from the starter's. starter, here: its value in the starter and in this recipe, as a
+    recipe writes it; empty if there is none."""
 
     setting: str = ""
     starter: str = ""
@@ -34,15 +34,14 @@ class Differs(Record):
 
 @dataclass(frozen=True)
 class RunManifest(Record):
-    """What a run was to be, before a rehearsal or a machine replaced any of the recipe's own settings.
+    """A run as planned, before a rehearsal or a machine replaced any of the recipe's own settings.
 
     file: the name of the recipe's file. at: when the run first began (ISO 8601, UTC). fingerprint: of the recipe.
     settings: with every default. text: the settings as YAML, with the origin of each. starter: the one that the recipe
     differs least from. model: the base model's name, or its architecture. licence: of the model, as the hub abbreviates
     it; empty if it is unknown. commit: of the recipe's repository, with a `+` if the recipe has changed since; empty
-    without one. foreseen: for the run on this machine. full_size: for a rehearsal's recipe on the machines that it
-    names.
-    """
+    without one. foreseen: predictions for the run on this machine. full_size: for a rehearsal's recipe on its own
+    machines."""
 
     FILE = PLANNED
     file: str = ""

@@ -25,9 +25,8 @@ _FILES = ("path", "base", "base_model", "packed")
 
 @dataclass(frozen=True)
 class StageRecord(Record):
-    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see the
-    function; keys: of the Stage; outputs: hashes by file.
-    """
+    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see `inputs`
+    below; keys: of the Stage; outputs: hashes by file."""
 
     FILE = STAGE
     stage: str = ""
@@ -37,7 +36,7 @@ class StageRecord(Record):
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     def beginning_with(self, beginnings: tuple[str, ...]) -> dict[str, str]:
-        """The outputs whose names begin so; all of them for no beginnings."""
+        """The outputs whose names have one of these prefixes; all for no prefixes."""
         return {name: digest for name, digest in self.outputs.items() if name.startswith(beginnings or "")}
 
 
@@ -67,12 +66,12 @@ class StageFolder:
 
     @property
     def prepares(self) -> bool:
-        """Whether the stage leaves data for others, and no model."""
+        """Whether the stage prepares data for other stages."""
         return not self.stage.trains and self.stage.config.get("out") == self.plan.place.data_dir
 
     @property
     def fetches(self) -> bool:
-        """Whether the stage brings the base model, and nothing else."""
+        """Whether the stage only downloads the base model."""
         return not self.stage.trains and self.stage.config.get("out") == self.plan.place.model_dir is not None
 
     @property
@@ -81,7 +80,7 @@ class StageFolder:
 
     @property
     def weights_files(self) -> list[Path]:
-        """The files that hold the best model: in a folder as transformers writes it, or one of the image trainer."""
+        """The files with the best model's weights: those that transformers writes, or that of the image trainer."""
         return [*weight_files(self.model), *self.path.glob(BEST_IMAGES)]
 
     @property
@@ -108,12 +107,12 @@ class StageFolder:
     def outputs(self) -> dict[str, str]:
         """SHA-256 of every result that others read, by its name below `results`."""
         if self.fetches:
-            # Written last, and with the commit in it: weights of hundreds of gigabytes are not read for it.
+            # This file is written last and names the commit, so that hundreds of gigabytes of weights need not be read.
             homes, files = [], [*self.results.glob(FETCHED)]
         elif not self.prepares:
             homes, files = [self.model], [*self.path.glob(BEST_IMAGES)]
         else:
-            # Of parts that are read apart; the cleaned text itself is large, and nothing reads it again.
+            # Parts that are read separately, without the cleaned text, which is large and not read again.
             homes = [self.results / name for name in self.stage.parts]
             files = [] if homes else sorted(self.results.glob("*.parquet"))
         files += [file for home in homes if home.is_dir() for file in sorted(home.rglob("*")) if file.is_file()]
@@ -174,7 +173,7 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     by_name: dict[str, Any] = {}
     for name, value in learned_from(stage.config):
         if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
-            # Its content counts, for any current folder.
+            # Its content counts, whatever the current folder is.
             by_name[f"{name} (its content)"] = content_of(Path(value))
         else:
             by_name[name] = without_place(value, plan.place)
@@ -216,8 +215,8 @@ def _shown(value: Any) -> str:
 
 
 def check_weights(folder: Path) -> int:
-    """Opens every weight file and reads every tensor's shape; gives the number of parameters. Raises Stop if a file is
-    missing, cut short or has no weights."""
+    """Opens every weight file and reads every tensor's shape; returns the number of parameters. Raises Stop if a file
+    is missing, cut short or has no weights."""
     from safetensors import SafetensorError, safe_open
 
     files = weight_files(folder)

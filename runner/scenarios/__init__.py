@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runner.data.report import Report
 
 
-# Folders whose schema is that of several scenarios, distinguished in it by `x-scenario` and `x-by-scenario`.
+# Folders with one schema for several scenarios, which `x-scenario` and `x-by-scenario` distinguish.
 TOGETHER = {"language": ("causal-lm", "full", "last-layers", "lora")}
 
 
@@ -57,7 +57,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 
 def in_stages(recipe: Recipe) -> Recipe:
-    """The same recipe as a list of stages, if it has several in another form."""
+    """The recipe in the form with `stages`, if it has several stages in another form."""
     module = part(recipe.scenario, "translation")
     return cast(Translation, module).in_stages(recipe) if hasattr(module, "in_stages") else recipe
 
@@ -90,7 +90,7 @@ def rehearsal(scenario: str) -> Substitutions:
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
-    """Writes what a stage's `data` asks for into `out`; does nothing if it is there already."""
+    """Prepares the rows of a stage's `data` in `out`, unless they exist already."""
     return reading(cast(Preparer, preparer(data)).prepare)(data, out, **options)
 
 
@@ -104,13 +104,13 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
         shown = seen(stage.data)
         return {stage.name: shown} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
-    # The work that every scenario may have belongs to none, and its rows are those of the stage that trains.
+    # Work without a scenario prepares rows for the stage that trains, which shows them.
     shows = getattr(part(scenario, "work"), "FIRST", {}).get(function) if function else None
     return reading(shows)(stage.config) if shows else {}
 
 
 def seen(data: Mapping[str, Any]) -> Iterator[RenderedExample] | None:
-    """The rows that a preparer is asked for, as the model will see them; None if they cannot be shown."""
+    """The rows of a stage's `data` as the model will see them; None if they cannot be shown."""
     shown = getattr(preparer(data), "first", None)
     return reading(shown)(data) if shown else None
 
@@ -156,8 +156,8 @@ def foreign_sections() -> Schema:
 
 
 def narrowed(node: Any, key: str, kind: str) -> Any:
-    """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, with the values
-    of `x-by-KEY`, and with `x-renamed` for what it loses. kind: empty for all of them together."""
+    """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, with the values of
+    `x-by-KEY`, and with `x-renamed` for the removed settings. kind: empty for all of them together."""
     if isinstance(node, list):
         return [narrowed(item, key, kind) for item in node]
     if not isinstance(node, dict):
@@ -189,8 +189,8 @@ def _elsewhere(key: str, kind: str, part: Schema) -> str:
 
 
 def inlined(node: Any) -> Any:
-    """Replaces `$ref: FILE#/NAME`, `$ref: SCENARIO/schema.yaml` and, of that, `#/properties/NAME/…` by their targets;
-    keys beside `$ref` win."""
+    """Replaces `$ref: FILE#/NAME` and `$ref: SCENARIO/schema.yaml`, with or without `#/properties/NAME/…`, by their
+    targets. Keys beside `$ref` win."""
     if isinstance(node, list):
         return [inlined(item) for item in node]
     if not isinstance(node, dict):

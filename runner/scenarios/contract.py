@@ -1,66 +1,65 @@
-"""What the modules of a scenario and of a part hold. Each is a plain module that satisfies one of these protocols.
+"""The protocols of the modules of scenarios and parts. A module is a plain module that satisfies one of them.
 
-A folder of `runner/scenarios` that has `schema.yaml` and `translation.py` is a scenario; its name, with `-` for each `_`, is what
-recipes say. A part brings one by a line of its table (`runner/parts/__init__.py`). A scenario's package has
+A folder of `runner/scenarios` with `schema.yaml` and `translation.py` is a scenario; recipes use its name with `-` for each `_`.
+A part adds one with a line of its table (`runner/parts/__init__.py`). A scenario's package has
 
-    schema.yaml      what a recipe may say; `make schemas` builds `schemas/<scenario>.schema.json` from it
-    translation.py   Translation: what the technique makes of a recipe, and what can be measured of its stages
+    schema.yaml      the settings of its recipes; `make schemas` builds `schemas/<scenario>.schema.json` from it
+    translation.py   Translation: turns a recipe into stages, and lists what can be measured of them
 
-and, where it needs some,
+and, if needed,
 
-    rules.py         Rules: what the schema cannot say; or they are in translation.py
-    rehearsal.py     Substitutions: what replaces the real thing; or it is in translation.py. Members that it lacks are those of
-                     language models on rows
-    work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
-                     dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
-                     of such a function, what shows the rows that it prepares
-    architecture.py  Architecture: where the recipe describes its model and names none
+    rules.py         Rules for what the schema cannot express; they may also be in translation.py
+    rehearsal.py     Substitutions of a rehearsal; they may also be in translation.py. Missing members are those of language
+                     models on rows
+    work.py          functions for stages that train nothing. Each takes a frozen dataclass, whose JSON form is the stage's config,
+                     and a function that reports progress. FIRST maps a name of these to a function that shows the rows
+    architecture.py  Architecture, if recipes describe their model instead of naming one
 
-Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by
-torchrun if there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the
-planner's Formulas for a stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked`
-has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
-of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
+In a part's tables, a module of `preparers` is a Preparer; of `engines` is run as `python -m MODULE CONFIG`, by torchrun
+for several processes; of `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Formulas for
+a stage of that engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
+returns a function from a file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting,
+`rules` names Rules for every recipe, and `hooks` names functions:
 
     other_file(document)                   every Problem with a file of another tool; None if it is not that tool's
-    as_recipe(document)                    the recipe that such a file would become, and notes; None if it is not that tool's
-    followers()                            derived settings: of each its causes, and a function that gives settings with their
-                                           values from the recipe before and after a change
-    examiner(report)                       an Examiner of rows that are prepared (`runner.data.report`)
+    as_recipe(document)                    the recipe made from such a file, and notes; None if it is not that tool's
+    followers()                            derived settings: the causes of each, and a function that returns settings with values
+                                           from the recipe before and after a change
+    examiner(report)                       an Examiner of prepared rows (`runner.data.report`)
     before_stage(folder, tell, where)      raises Stop if a stage must not start; where: the option that names the cluster
-    before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
-    blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to
-    callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
-    after_stage(folder, tell)              a stage that others build on has ended; raises Stop if nothing may follow
+    before_training(cfg, trainer, settings)  in the training process, before the first step: the fault, or an empty text
+    blocks(settings, batch, resumed_at)    packed blocks for training and validation, and the number of the last step
+    callbacks(settings, history)           more callbacks for transformers' Trainer
+    after_stage(folder, tell)              after a finished stage; raises Stop if no later stage may use it
     after_run(recipe, run)                 lines for the end of a run
-    on_record(plan)                        lines about what is on record: what people have decided, answers and their rewards
-    after_plan(plan, run)                  the same, on plain machines, where there is no recipe
+    after_plan(plan, run)                  the same on plain machines, which have no recipe
+    on_record(plan)                        lines from records: overruled gates, and answers with their rewards
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
-    check_formats()                        other forms of what `recipe check` finds, by name (`check/batch.py`, Format)
+    check_formats()                        more output formats of `recipe check`, by name (`check/batch.py`, Format)
     beside_jobs(recipe, plan)              files beside the jobs of a render
-    computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
-    provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest
+    computed(recipe)                       values that follow from the recipe's lines: the setting's path and a Computed
+    provenance(recipe)                     the origin of a recipe, as fields of the run's RunManifest
     at_the_end(run, tell)                  a context around a whole run
-    prove(proofs, tell)                    judges prepared rows before a GPU is held
+    prove(proofs, tell)                    judges prepared rows before a GPU is reserved
     rewarded(recipe)                       the rewards of a model's own answers, in the engine's settings
-    tried(trainer, settings)               what rewards give to known answers, in words; and faults, by kind, with an example
-    show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
-    shown(folder, whole)                   what is on record of them, as lines of styled text
+    tried(trainer, settings)               rewards of known answers, in words; and faults, by kind, with an example
+    show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; returns each proof's folder
+    shown(folder, whole)                   lines of styled text from the proof in a folder
     models_at(url, recipe, stage)          the recipe's models behind a server
-    model_on_claim(recipe, folder, tell)   a context with the small files of a model on a claim, in a folder of this machine
+    model_on_claim(recipe, folder, tell)   a context with a local folder of the small files of a model on a claim
     why_on_cluster(path, sets, stage)      lines about the job of a recipe on the cluster
     promote_on_cluster(path, sets, stage, by, reason, tell)
                                            overrules a gate of a run on the cluster
-    after_fetch(run, tell)                 the results of a run have come from the cluster
+    after_fetch(run, tell)                 after the results of a run were downloaded from the cluster
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
-                                           what `runner.entrypoints.stage` does beside running a stage
-    seal_key(make, namespace)              the key that a namespace's pods seal with; make: write this person's where there is none
-    page_of_runs(*runs)                    a run, or several beside each other, as an HTML page
+                                           two subcommands of `runner.entrypoints.stage`
+    seal_key(make, namespace)              the key that a namespace's pods seal with; make: create the user's own if it is missing
+    page_of_runs(*runs)                    an HTML page about one run or several
     trace(run, operations)                 the exact memory of a training step
     plan_by_trace(recipe, plan, forecasts, as_json)
-                                           shows a plan by traces alone; exit code
-    plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
+                                           prints a plan by traces alone; returns the exit code
+    plan_server(recipe, as_json)           prints what a server of the trained model needs; returns the exit code
 """
 
 from __future__ import annotations
@@ -90,18 +89,16 @@ class Measurable:
     """What can be measured of a stage."""
 
     kind: Kind
-    # Kinds of questions whose answers are counted separately, each by words that are in it; or rewards, by name.
+    # Kinds of questions whose answers are counted separately, each recognised by words in it; or rewards, by name.
     asked: Mapping[str, str] = field(default_factory=dict)
-    # Whether there are held-out rows.
-    validates: bool = True
-    # Whether there are blocks of text that all stages are measured on.
-    blocks: bool = False
+    validates: bool = True  # whether there are held-out rows
+    blocks: bool = False  # whether there are blocks of text that all stages are measured on
 
 
 class Translation(Protocol):
-    # By the section that has the gates, "" for the recipe itself, in the order of the stages. Without it no gate is judged.
+    # By the section with the gates ("": the recipe itself), in the order of stages. Without it no gate is judged.
     measurable: Callable[[Recipe], Mapping[str, Measurable]]
-    # The same recipe as a list of stages, where the scenario has another form for them.
+    # The recipe in the form with `stages`, if the scenario has another form for several stages.
     in_stages: Callable[[Recipe], Recipe]
 
     def translate(self, recipe: Recipe, place: Place) -> Plan:
@@ -129,10 +126,10 @@ class Substitutions(Protocol):
         nothing to rehearse with."""
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
-        """Additional work of the data stage, as part of its config. folder: of the run."""
+        """Additions to the data stage's config: what replaces the base model. folder: of the run."""
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
-        """The substitutions after the data, for people."""
+        """The substitutions after the data, in words."""
 
     def judge(self, plan: Plan, summaries: list[Summary]) -> None:
         """Raises Stop if too little was learned."""
@@ -140,18 +137,18 @@ class Substitutions(Protocol):
 
 class Preparer(Protocol):
     def prepare(self, settings: Any, out: Path, **options: Any) -> Report:
-        """Writes what `settings` ask for into `out`, unless it exists. They are a frozen dataclass, whose JSON form is
-        a stage's `data`; its `kind` is the name in PREPARERS."""
+        """Prepares rows in `out`, unless they exist. settings: a frozen dataclass, whose JSON form is a stage's `data`;
+        its `kind` is the name in PREPARERS."""
 
     # If rows can be shown: the training rows, one after the other, as the model will see each.
     first: Callable[[Any], Iterator[RenderedExample]]
 
 
 class Target(Protocol):
-    """What `recipe render` writes for. It has `emitted` or, for a cluster's job for each stage, `job`."""
+    """A place to run that `recipe render` writes files for, by `emitted` or, with a job for each stage, by `job`."""
 
     def named(self, recipe: Recipe) -> bool:
-        """Whether the recipe has a section that asks for it."""
+        """Whether the recipe has this target's section."""
 
     def emitted(self, recipe: Recipe) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
@@ -170,14 +167,13 @@ class Forecasting(Protocol):
         """Errors if a stage cannot fit its GPU, and notes. allowed: problems that become notes."""
 
     def sized(self, recipe: Recipe, plan: Plan) -> Plan:
-        """The plan with the sizes of its claims, its pods' memory and their time to end, from recipe and catalog
-        alone."""
+        """The plan with the sizes of claims, and pods' memory and time to end, from recipe and catalog alone."""
 
     def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
         """The bytes that a plan writes to each claim, by its name; nothing if there are no formulas for the model."""
 
     def on_processor(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-        """The same as `predictions`, for this machine's processor, which is measured first."""
+        """The `predictions` for this machine's processor, which is measured first."""
 
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
         """The forecast of each stage that trains; nothing if there are no formulas for the model."""

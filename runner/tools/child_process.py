@@ -1,5 +1,5 @@
-"""Child process: the connection of an engine's process with the command that started it. The process ends when the
-command is gone, so that two never work in one folder. Lines of its output report its progress."""
+"""The connection between an engine's process and the command that started it. The process ends when the command is
+gone, so that two never work in one folder. Lines of its output report its progress."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# The environment variable with the parent's number; `run.launch`, `parts.jobs.stage` and `run_node.sh` set it.
+# The environment variable with the parent's process id; `run.launch`, `parts.jobs.stage` and `run_node.sh` set it.
 PARENT = "RECIPE_RUNNER_PARENT"
 SECONDS = 0.5
 
 
 def watch_parent() -> None:
-    """Watches from a thread of its own. Does nothing if no parent is named."""
+    """Ends this process when the parent that PARENT names is gone; does nothing without a parent."""
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
         end_with(int(parent))
@@ -37,7 +37,7 @@ def _watch(parent: int) -> None:
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs. A process that has ended, but was not collected yet, does not."""
+    """Whether a process runs. A zombie does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -52,8 +52,7 @@ def alive(process: int) -> bool:
 
 
 MARK = "[recipe] "
-# One event: `event` is its name, the rest are its figures.
-Event = Mapping[str, Any]
+Event = Mapping[str, Any]  # one event: `event` is its name, the rest are its figures
 # The text beside a progress bar, for each phase.
 TRAINING, MEASURING, SAVING, ASKING = "training", "measuring", "saving", "asking"
 _DECODER = json.JSONDecoder()

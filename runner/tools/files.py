@@ -18,7 +18,7 @@ from runner.tools.names import content_hash
 
 
 def settings_folder() -> Path:
-    """The folder of this person's settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
+    """The folder of the user's settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
     Directory Specification 0.8, which ignores relative paths)."""
     return _own_folder("XDG_CONFIG_HOME", "~/.config")
 
@@ -118,8 +118,7 @@ def read_record(path: Path) -> dict[str, Any]:
 class Record:
     """A JSON file as a dataclass in which every field has a default. False if all fields have their defaults."""
 
-    # Its name in the folder.
-    FILE: ClassVar[str]
+    FILE: ClassVar[str]  # the file's name in its folder
 
     def __bool__(self) -> bool:
         return self != type(self)()
@@ -175,7 +174,7 @@ def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
 
 
 def sha256(file: Path) -> str:
-    """The file's SHA-256. A process reads it once, until size or time change, because large models take minutes."""
+    """The file's SHA-256. It is read again only after a change of size or time, because a large model takes minutes."""
     facts = file.stat()
     return _sha256(str(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
@@ -198,9 +197,7 @@ def content_of(path: Path) -> str:
 def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
     """A file of lines with columns, open in its encoding, and its separator: of the usual marks, the one that cuts the
     first line into most columns. Spreadsheets use semicolons if the comma is for decimals, and also write UTF-16.
-
-    Raises UnicodeDecodeError for other encodings if `errors` is strict.
-    """
+    Raises UnicodeDecodeError for other encodings if `errors` is strict."""
     csv.field_size_limit(2**31 - 1)
     with file.open("rb") as start:
         utf16 = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -210,8 +207,7 @@ def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
         yield lines, max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
 
 
-# The kinds of files in a folder of text.
-TEXTS = (".txt", ".md")
+TEXTS = (".txt", ".md")  # the kinds of files in a folder of text
 
 
 def text_files(folder: Path) -> list[Path]:

@@ -19,7 +19,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The beginning of a hint that names the nearest, with a space after it; empty without one."""
+    """The beginning of a hint, with the nearest name and a space at its end; empty without one."""
     near = nearest(word, known)
     return f"Did you mean `{near}`? " if near else ""
 
@@ -37,7 +37,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def same(text: str) -> str:
-    """The same result for texts that differ only in space and case."""
+    """A text for comparisons; texts that differ only in space and case become equal."""
     return " ".join(text.split()).casefold()
 
 
@@ -51,12 +51,12 @@ def hub_name(address: str) -> str | None:
 
 
 def content_hash(value: Any, length: int = 10) -> str:
-    """The first `length` hexadecimal digits of a value's SHA-256; equal values, equal digits, on every machine."""
+    """The first `length` hexadecimal digits of a value's SHA-256; the same on every machine."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-# Kubeflow appends `-worker-N` to a job's name, and a pod's host name holds 63 characters.
+# Kubeflow appends `-worker-N` to a job's name, and a pod's host name has at most 63 characters.
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?\Z")
 
 
@@ -71,7 +71,7 @@ def label(text: str) -> str:
 
 
 def setting(path: Iterable[str | int]) -> str:
-    """A setting's whole name, `data.sets[1].path`; as `--set` reads it, too."""
+    """A setting's full name, `data.sets[1].path`, which `--set` accepts too."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 

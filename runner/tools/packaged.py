@@ -31,7 +31,7 @@ def named() -> dict[str, Path]:
 
 
 def recipe_file(name: str) -> Path:
-    """The recipe of that path, or where there is none, the starter of that name."""
+    """The recipe at that path, or the starter of that name if there is no such file."""
     path = Path(name)
     return path if path.exists() else named().get(name, path)
 
@@ -40,7 +40,7 @@ def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
 
 
-# By import name. If a command cannot import any other package, that is our own bug.
+# The packages of each extra, by import name. If another package cannot be imported, that is our own bug.
 EXTRAS = {
     "cluster": {"kubernetes"},
     "data": {"datatrove", "orjson", "py3langid", "spacy"},

@@ -1,4 +1,4 @@
-"""Problem: a mistake of a person, described so that the person can fix it."""
+"""A user's mistake, described so that the user can fix it."""
 
 import tomllib
 from collections.abc import Iterable
@@ -9,8 +9,7 @@ from typing import Any
 
 from runner import __version__
 
-# The number of characters of a line that are shown; recipes have shorter lines.
-SHOWN = 200
+SHOWN = 200  # the number of characters of a line that are shown; recipes have shorter lines
 
 
 def first_line(error: Exception) -> str:
@@ -19,8 +18,8 @@ def first_line(error: Exception) -> str:
 
 
 def worded(name: str, /, **words: object) -> tuple[str, str]:
-    """The message of that name and what to do about it, with these words in their places. name: `ROOM.MESSAGE`, in
-    `messages.toml` of a room of the core or of a part."""
+    """A message and its remedy, with these words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a room of the
+    core or of a part."""
     room, _, message = name.partition(".")
     sentences = _messages(room)[message]
     return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
@@ -38,11 +37,10 @@ def _messages(room: str) -> dict[str, dict[str, str]]:
 class Problem:
     """One thing that is wrong: where, what, and what to do.
 
-    file: as the person named it, or `--set key=value` for a setting on the command line. line, column: from 1; 0 if
-    there is no place in a file. message: what is wrong, in plain words. hint: what to do about it; may be empty.
-    source: the text of the line; width: the number of characters that the caret marks. severity: `error` stops the
-    command, `note` only informs. mends: a dotted setting with a value that alone solves the problem, or None.
-    """
+    file: as the user named it, or `--set key=value` for a setting on the command line. line, column: from 1; 0 if there
+    is no place in a file. message: what is wrong, in plain words. hint: what to do about it; may be empty. source: the
+    text of the line; width: the number of characters that the caret marks. severity: `error` stops the command, `note`
+    only informs. `mends`: a dotted setting with a value that alone solves the problem, or None."""
 
     file: str
     line: int

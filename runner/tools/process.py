@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from runner.tools.problem import Stop
 
-# Messages at import or load that users can do nothing about: kernels for other GPUs, deprecations inside libraries.
+# Loggers whose messages at import or load do not help users: kernels for other GPUs, deprecations inside libraries.
 _CHATTY = (
     *("torchao", "torch.utils._pytree", "DeepSpeed", "transformers", "datasets", "huggingface_hub"),
     "bitsandbytes.backends.cpu.ops",
@@ -19,7 +19,7 @@ _CHATTY = (
 
 
 def hush() -> None:
-    """Call it before the first import of torch, transformers or datasets."""
+    """Silences libraries. Call it before the first import of torch, transformers or datasets."""
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
@@ -40,8 +40,8 @@ def without_scikit_learn() -> None:
 
 
 def without_gpu_kernels() -> None:
-    """Call it before the first model: transformers 5.16 chooses flash-linear-attention's kernels where that package is
-    installed, also without the GPU that they need (Qwen3-Next)."""
+    """Call it before the first model: transformers 5.16 chooses flash-linear-attention's kernels if that package is
+    installed, even without the GPU that they need (Qwen3-Next)."""
     import torch
 
     if not torch.cuda.is_available():
@@ -59,7 +59,7 @@ def memory_gib() -> float:
 
 
 def cores() -> int:
-    """The processors that this process may use, or the container's limit if that is lower."""
+    """The number of CPU cores that this process may use, or the container's limit if that is lower."""
     quota, _, period = _line("/sys/fs/cgroup/cpu.max").partition(" ")
     least = max(1, int(quota) // int(period)) if quota.isdigit() else sys.maxsize
     return min(least, len(os.sched_getaffinity(0)))

@@ -1,5 +1,4 @@
-"""Text that is safe for a terminal, and readable YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read
-alike."""
+"""Text that is safe for a terminal, and YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -10,9 +9,8 @@ from typing import Any
 
 import yaml
 
-# Texts that PyYAML writes and reads without quotes, and that other parsers read as numbers or booleans: `840195e251` (a
-# number in the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go's reader has them, and YAML
-# 1.1's `y` and `n`.
+# Texts that PyYAML writes without quotes, and that other parsers read as numbers or booleans: `840195e251` (a number in
+# the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go reads them, and YAML 1.1's `y` and `n`.
 _OTHERWISE_NO_TEXT = re.compile(
     r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?|[-+]?0[oO][0-7_]+|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|[yYnN]"
 )
@@ -65,12 +63,11 @@ def from_template(file: Path, /, **words: object) -> str:
 
 # The project's own general text: every model is measured on it, and a twin first learns from it.
 GENERAL_TEXT = Path(__file__).with_name("general_text.txt")
-# An apostrophe inside a word is part of it.
-_WORD = re.compile(r"(\w+(?:['’]\w+)*)")
+_WORD = re.compile(r"(\w+(?:['’]\w+)*)")  # an apostrophe inside a word is part of it
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in small letters."""
+    """The words of a text in lower case."""
     return _WORD.findall(text.casefold())
 
 

@@ -11,10 +11,8 @@ from typing import Any
 from runner.tools.files import read_record
 from runner.tools.names import listed
 
-# The module of the server.
-SERVER = "vllm.entrypoints.openai.api_server"
-# The ranks that it supports (MaxLoRARanks).
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+SERVER = "vllm.entrypoints.openai.api_server"  # the module of the server
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks that it supports (MaxLoRARanks)
 # Layers that may have an adapter. vLLM ignores unknown names without a message (vllm, issue 55193).
 LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"}
 
@@ -26,8 +24,8 @@ def room_for(rank: int) -> int | None:
 
 @dataclass(frozen=True)
 class ServedAdapter:
-    """What vLLM needs to know of an adapter. rank: the largest in it. whole: layers that it contains completely
-    (`modules_to_save`). bias: PEFT's name for the biases in it."""
+    """The facts about an adapter that matter to vLLM. rank: the largest in it. whole: layers that it contains
+    completely (`modules_to_save`). bias: PEFT's name for the biases in it."""
 
     rank: int
     whole: tuple[str, ...] = ()
@@ -47,7 +45,7 @@ class ServedAdapter:
 
 
 def planned(config: Mapping[str, Any]) -> ServedAdapter:
-    """The adapter that a stage's configuration of Axolotl asks for."""
+    """The adapter that a stage's Axolotl config describes."""
     return ServedAdapter(
         int(config["lora_r"]), tuple(config.get("lora_modules_to_save") or ()), dora=bool(config.get("peft_use_dora"))
     )

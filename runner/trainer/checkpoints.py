@@ -45,7 +45,7 @@ def step_of(checkpoint: Path) -> int | None:
 
 
 def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
-    """The latest complete checkpoint in `folder`; resumed_from: of those that go back to this one."""
+    """The latest complete checkpoint in `folder`; resumed_from: only of those after a resume from this one."""
     whole = [
         (step, path)
         for path in folder.glob("checkpoint-*")
@@ -56,7 +56,7 @@ def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
 
 
 def drop_broken(folder: Path) -> None:
-    """Deletes what a kill left half written; only the first process does."""
+    """Deletes incomplete checkpoints; only the first process does."""
     if int(os.environ.get("RANK", "0")) != 0:
         return
     for path in folder.glob("checkpoint-*"):
@@ -73,10 +73,8 @@ def has_optimizer(checkpoint: Path) -> bool:
 class Saving(TrainerCallback):
     """Asks for a checkpoint every `save_steps` steps, or, without that setting, as often as its cost is worth it
     (`records.seconds_between`); and marks each one once all of it is on disk. One without the mark counts as broken.
-
     Checkpoints do not change what is learned, so the clock may decide: the first process's, for all processes.
-    resumed_from: the checkpoint that the recipe names to go back to; empty for none.
-    """
+    resumed_from: the checkpoint that the recipe names to go back to; empty for none."""
 
     def __init__(self, settings: RunSettings, resumed_from: str = "") -> None:
         self.every, self.resumed_from = settings.save_steps, resumed_from
@@ -102,7 +100,7 @@ class Saving(TrainerCallback):
         self.busy = time.monotonic()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Writing begins where a step or an evaluation has ended.
+        # Writing began when the step or the evaluation ended.
         self.saved = time.monotonic()
         self.writing = max(self.writing, self.saved - self.busy)
         # Each process writes a part of its own, its random state at least.
@@ -121,17 +119,15 @@ def saved_anyway(args: Any, state: Any, control: Any) -> bool:
 
 
 def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
-    """Sets `cfg.resume_from_checkpoint`, unless the recipe has none. Returns the checkpoint that the recipe names,
-    which marks the checkpoints that follow it; empty for none.
-
-    stop: ends the run with a reason, where a context length cannot continue the one before.
-    """
+    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the checkpoint that the recipe
+    names, which marks the checkpoints that follow it; empty for none. stop: ends the run with a reason, if a context
+    length cannot continue the one before."""
     own = Path(cfg.output_dir)
     if cfg.resume_from_checkpoint:
         named = Path(cfg.resume_from_checkpoint)
-        # For any place of the run folder.
+        # The name alone, so that the run folder can move.
         name = named.name if named.parent == own else str(named)
-        # After a kill the latest one since, so that it costs no more than elsewhere.
+        # After a kill, the latest checkpoint since then.
         cfg.resume_from_checkpoint = str(last_good(own, name) or named)
         return name
     if not cfg.auto_resume_from_checkpoints:
@@ -158,6 +154,6 @@ def reached(cfg: Any) -> int:
 
 
 def goes_on(cfg: Any) -> bool:
-    """Whether training continues within its own run, and does not begin where another one ended."""
+    """Whether training resumes from a checkpoint of its own run, not of another one."""
     chosen = cfg.resume_from_checkpoint
     return bool(chosen) and Path(chosen).parent == Path(cfg.output_dir)

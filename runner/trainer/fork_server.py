@@ -3,8 +3,8 @@ importing Axolotl takes longer than training a tiny model.
 
 `python -m runner.trainer.fork_server FD` listens on the socket FD. A request is a program: `module`, the modules to
 import `before`, `arguments`, `env`, the process `group`; and the file for its output. The answers are the number of its
-process and, at its end, its exit status. A request without arguments only imports, in idle time. Programs ask the same
-server for theirs. The server of Python's `multiprocessing` cannot: programs in its forks would start another one.
+process and, at its end, its exit status. A request without arguments only imports, in idle time. Programs in forks use
+the same server for programs of their own; with Python's `multiprocessing` they would start another one.
 """
 
 import atexit
@@ -41,8 +41,7 @@ ADDRESS = "RECIPE_RUNNER_FORKS"
 
 @contextmanager
 def forking(env: Mapping[str, str]) -> Iterator[None]:
-    """Gives `fork` a server in this environment for as long as this lasts. Only on Linux: elsewhere libraries break in a
-    fork."""
+    """A context in which `fork` has a server with this environment; only on Linux: elsewhere forks break libraries."""
     if sys.platform != "linux":
         yield
         return
@@ -61,7 +60,7 @@ def forking(env: Mapping[str, str]) -> Iterator[None]:
             yield
         finally:
             del os.environ[ADDRESS]
-            # It may be importing. Its programs watch their parent themselves.
+            # Killed, because it may be importing. Its programs watch their parent themselves.
             server.kill()
             server.wait()
 
@@ -80,7 +79,7 @@ class Forked:
         try:
             return int(self._server.recv()[1])
         except (OSError, EOFError):
-            # Without the server, the end of the program is unknown.
+            # Without the server, the exit status is unknown.
             return 1
 
 
@@ -95,10 +94,10 @@ def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | Non
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
-    """Lets the server import what a command will need, while something else continues; also for a program in several
-    processes: they are not forks, but find the files in the disk cache."""
+    """Lets the server import in advance what a command needs. A program in several processes is not forked, but then
+    finds the files in the disk cache."""
     if request := _request(command, env):
-        # Without a server, `fork` leaves the program to a process of its own.
+        # Without a server, the program gets a process of its own (see `fork`).
         with suppress(OSError), Client(os.environ[ADDRESS]) as server:
             server.send({"before": request["before"]})
 
@@ -139,7 +138,7 @@ def run(command: list[str], env: Mapping[str, str]) -> None:
 
 
 def _serve(listener: socket.socket) -> tuple[str, list[str]]:
-    """Answers requests without end; in a fork, gives the module and the arguments to continue with."""
+    """Answers requests without end; in a fork, returns the module and the arguments to continue with."""
     begun_with, to_import = dict(os.environ), deque[str]()
     while True:
         # Requests come before imports.
@@ -147,7 +146,7 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
             importlib.import_module(to_import.popleft())
             continue
         asker = Connection(listener.accept()[0].detach())
-        # A client that is gone leaves an error.
+        # The client may be gone.
         with suppress(OSError, EOFError):
             asked = asker.recv()
             if "arguments" not in asked:
@@ -171,7 +170,7 @@ def _become(asked: Mapping[str, Any], output: int, asker: Connection, begun_with
     for file in (1, 2):
         os.dup2(output, file)
     os.close(output)
-    # What imports have set stays; the environment of the program before goes.
+    # Variables that imports have set stay; the server's other variables do not.
     own = {name: value for name, value in os.environ.items() if begun_with.get(name) != value}
     os.environ.clear()
     os.environ.update(asked["env"] | own)
@@ -189,8 +188,7 @@ def main(fd: int) -> None:
     status = 0
 
     def end() -> None:
-        """Ends the process after everything else, because a fork needs longer to unload its imports than many programs
-        run."""
+        """Ends the process at once, because unloading its imports takes a fork longer than many programs run."""
         with suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""Answers: a model on disk or on the hub gets questions in the format of its training.
+"""Asks a model on disk or on the hub, in the format of its training.
 
-`python -m runner.trainer.generation RUN_DIR FILE…` puts the demo's questions to the original and to the tuned model.
-The files are of training rows, whose words are found in the answers.
+`python -m runner.trainer.generation RUN_DIR FILE…` asks the original and the tuned model the demo's questions. The
+files have training rows; words that the answers learned from them are recorded.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.
     from runner.trainer.settings import Demo
 
-# The conversation before: questions with their answers.
-Earlier = Sequence[tuple[str, str]]
+Earlier = Sequence[tuple[str, str]]  # the conversation before: questions with their answers
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Chat:
 
 
 class CannotLoad(Exception):
-    """A model, or an adapter, cannot be loaded: its folder or name, and the first line of why."""
+    """A model, or an adapter, cannot be loaded: its folder or name, and the first line of the error."""
 
     def __init__(self, what: str, error: Exception) -> None:
         self.what = what
@@ -70,8 +69,7 @@ def repetition_penalty(chat: Chat) -> float:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory. switched: a context that switches its adapter; alone: the lock that keeps a second question
-    out."""
+    """A model in memory. switched: a context that switches its adapter; alone: the lock for one question at a time."""
 
     chat: Chat
     model: Any
@@ -147,7 +145,7 @@ def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking
     return text
 
 
-# What a served template begins with: the system prompt of training, where a request has none.
+# The beginning of a served template, which adds the system prompt of training to requests without one.
 _DEFAULT_SYSTEM = (
     "{{% if messages[0]['role'] != 'system' %}}"
     "{{% set messages = [{{'role': 'system', 'content': {prompt}}}] + messages %}}"
@@ -156,8 +154,7 @@ _DEFAULT_SYSTEM = (
 
 
 def with_system(template: str, system_prompt: str) -> str:
-    """A chat template that adds the system prompt to conversations without one. A JSON string is a Jinja string,
-    too."""
+    """A chat template that adds the system prompt to conversations without one. JSON strings are Jinja strings."""
     return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
 
 
@@ -185,11 +182,10 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     return before, replace(before, model=best, revision=None, adapter=added)
 
 
-# Characters of a question that is read at a glance; words of a text's beginning, of which this many tokens are enough.
+# The most characters of a short question; the words of a text's beginning, and enough tokens for them.
 GLANCE, WORDS, TOKENS = 300, 8, 32
 COLUMN = "full-question"
-# Training rows whose words are looked for in the answers.
-FIRST_ROWS = 1000
+FIRST_ROWS = 1000  # training rows whose words are looked for in the answers
 
 
 def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
@@ -242,13 +238,13 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
 
 
 def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]:
-    """The words of the first rows of these files: with many rows every word occurs, and then words mean nothing."""
+    """The words of the first rows of these files: in many rows every word occurs."""
     from pyarrow import parquet
 
     tokenizer = tokenizer_in(run_dir / BEST_MODEL, trust)
     firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
     rows = [row for batch in firsts if batch for row in batch.to_pylist()]
-    # Of preferences, the answer that is learned has a column of its own, unless its label is bad.
+    # Preferences have the learned answer in a column; a completion with a bad label is not learned.
     preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
     texts = chain(taught(rows, tokenizer), preferred)
     return {word for text in texts for word in words(text)}

@@ -17,8 +17,7 @@ class NotAnAdapter(ValueError):
 
 
 def base_of(adapter: Path, known: Base | None = None) -> Base:
-    """Name (or folder) and revision of an adapter's base model: `known`, else what the adapter says. Raises
-    NotAnAdapter."""
+    """Name (or folder) and revision of an adapter's base model: `known`, else the adapter's. Raises NotAnAdapter."""
     facts = read_json(adapter / "adapter_config.json")
     if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
         raise NotAnAdapter(f"`{adapter}` contains no adapter (adapter_config.json and adapter_model.safetensors).")
@@ -32,11 +31,9 @@ def merge(
     adapter: Path, out: Path, precision: str = "auto", trust_remote_code: bool = False, known: Base | None = None
 ) -> Path:
     """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
-
-    precision: of the written weights; `auto` is the base model's own. known: the base, if it is not what the adapter
-    says. It reads the base unquantised, also for an adapter that was trained on 4 bits, and needs main memory for all
-    of it. Raises NotAnAdapter; OSError or ValueError where a file cannot be read, or adapter and base do not fit.
-    """
+    precision: of the written weights; `auto` is the base model's own. known: the base, if it is not the one that the
+    adapter names. The base is read unquantised, even for an adapter that was trained on 4 bits, and must fit into main
+    memory. Raises NotAnAdapter; OSError or ValueError if a file cannot be read, or adapter and base do not match."""
     from peft import PeftModel
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -1,4 +1,4 @@
-"""The runner's plugin for Axolotl: what has no setting there. Loaded in every training process."""
+"""The runner's plugin for Axolotl, for what Axolotl has no settings for. Every training process loads it."""
 
 import inspect
 import os
@@ -34,7 +34,7 @@ class RecipePlugin(BasePlugin):
     def __init__(self) -> None:
         super().__init__()
         child_process.watch_parent()
-        self.history: History  # there once the trainer is
+        self.history: History  # set when the trainer exists
         self.resumed_from = ""
 
     def register(self, cfg: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class RecipePlugin(BasePlugin):
             # Axolotl's reader for it has two fixed templates, not the model's.
             kto.default = labelled
         if cfg.rl == "simpo":
-            # Axolotl 0.19.0 loads a second model, which this trainer never sees.
+            # Axolotl 0.19.0 loads a second model, which this trainer never uses.
             training.setup_reference_model = lambda *args, **kwargs: None
         # Axolotl 0.19.0 stores weights in the precision of the computation, and bf16 loses small steps. It reads this
         # setting before `pre_model_load`. DeepSpeed stores fp32 weights itself. Frozen weights need no fp32; only FSDP
@@ -97,8 +97,7 @@ class RecipePlugin(BasePlugin):
 
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         settings = run_settings(cfg)
-        # A resumed run has its first evaluation in its history; only a time limit must measure again how long one
-        # takes.
+        # A resumed run has its first evaluation in its history; only a time limit needs to time one again.
         measured = checkpoints.goes_on(cfg) and settings.time_limit_seconds is None
         return {
             **({"eval_on_start": False} if measured else {}),
@@ -113,7 +112,7 @@ class RecipePlugin(BasePlugin):
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
             # Axolotl has no setting for it.
             "dataloader_persistent_workers": settings.persistent_workers,
-            # One answer for each held-out prompt: what they are worth is compared over all of them.
+            # One answer for each held-out prompt is enough: rewards are averaged over all of them.
             **({"num_generations_eval": 1} if settings.rewards else {}),
         }
 
@@ -126,7 +125,7 @@ class RecipePlugin(BasePlugin):
                     weights.data = weights.data.float()
         if not cfg.rl:
             # Axolotl 0.19.0 looks for a parameter `num_items_in_batch` of the inner model and never finds it. Each
-            # micro batch would then count alike, however few tokens it trains, and the loss would depend on
+            # micro batch would then have the same weight, whatever its tokens, so the loss would depend on
             # accumulation.
             trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
         if not torch.cuda.is_available():
@@ -161,7 +160,7 @@ class RecipePlugin(BasePlugin):
 
 
 def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
-    """Axolotl's reading of an answer with a label, as DPO's reads a prompt and each of two answers."""
+    """Reads rows with one labelled answer, by Axolotl's reader for DPO, which takes a prompt and two answers."""
     read, _ = dpo.default(cfg, dataset_idx)
 
     def read_one(sample: dict[str, Any], tokenizer: Any = None) -> dict[str, Any]:
@@ -173,7 +172,8 @@ def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
 
 
 def keep_gradients(model: torch.nn.Module) -> None:
-    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on a CPU: its product with packed weights has no gradient, so training after the first evaluation would change almost nothing."""
+    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on a CPU: the product
+    with packed weights has no gradient, so training after the first evaluation would change almost nothing."""
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False

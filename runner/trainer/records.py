@@ -15,8 +15,8 @@ from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
 Thing = TypeVar("Thing")
-# The measure of an evaluation that decides: the validation loss; or, of which more is better, the accuracy for images and
-# the reward of a model's own answers.
+# The measure that compares evaluations: the validation loss; or, with more being better, the accuracy for images or the
+# reward of a model's own answers.
 LOSS, ACCURACY, REWARD = "loss", "accuracy", "reward"
 
 
@@ -34,8 +34,7 @@ def fruitless(values: Iterable[float], least: float, measure: str = LOSS) -> int
 
 @dataclass(frozen=True)
 class EarlyStop(Record):
-    """An early stop. patience: evaluations without improvement; step: the last one of `steps`; kept: the best model's
-    step."""
+    """An early stop. patience: evaluations without improvement; step: the last one of `steps`; kept: the best one."""
 
     patience: int = 0
     step: int = 0
@@ -48,8 +47,7 @@ class EarlyStop(Record):
         return f"ended early, after step {self.step:,} of {self.steps:,}: {evaluations} brought no improvement; the best model, from step {self.kept:,}, is saved"
 
 
-# The training process's event for it, with the fields of an EarlyStop.
-EARLY_STOP_EVENT = "early_stop"
+EARLY_STOP_EVENT = "early_stop"  # the event of the training process, with the fields of an EarlyStop
 
 
 def early_stop(
@@ -78,7 +76,7 @@ def elapsed_seconds(run_dirs: Iterable[str | Path]) -> float:
     return sum(TimeUsed.read(Path(folder)).used_seconds for folder in run_dirs)
 
 
-# Seconds before the first checkpoint, whose cost is still unknown, and at least between two.
+# The least seconds between two checkpoints, and those before the first, whose cost is unknown.
 LEAST_SECONDS = 300.0
 # Seconds between two interruptions, by any cause; assumed. Of 16,384 GPUs one failed every three hours (Llama 3, arXiv
 # 2407.21783, section 3.3.4), which is months for one machine; but shared clusters take machines back.
@@ -87,7 +85,7 @@ INTERRUPTED_SECONDS = 86400.0
 
 def seconds_between(writing: float) -> float:
     """Seconds of training between two checkpoints that take `writing` seconds each: √(2 · writing · time between
-    interruptions), where the cost of writing and the loss by interruptions are least together (Young 1974,
+    interruptions), which minimises the time lost to writing and to interruptions (Young 1974,
     doi.org/10.1145/361147.361115)."""
     return max(LEAST_SECONDS, math.sqrt(2 * writing * INTERRUPTED_SECONDS))
 
@@ -98,15 +96,14 @@ class Summary(Record):
     stage does not have.
 
     recipe: with every default. stage: empty until it is finished. kind: `run` or `rehearsal`. changes, substitutions:
-    the person's and the runner's changes of the recipe. adapter: kind, rank, alpha, dropout and layers. sets: each data
+    the user's and the runner's changes of the recipe. adapter: kind, rank, alpha, dropout and layers. sets: each data
     set's share of the training rows. backend: None for one process. effective_batch_size: rows a step;
     effective_batch_tokens: tokens a step of packed rows. learning_rate: after scaling. gpu: the driver's name of the
     card; empty for none. step_seconds: the median. gpu_memory_gib, gpu_reserved_gib: the most that PyTorch's tensors
     and its allocator took of the first GPU. planned: the forecast for this stage in `planned.json`. best_checkpoint:
     the name of its folder. model: the network's shape, for images. proof: `proof.json` without the rows that it shows.
     preference accuracy: how often DPO's model prefers the better answer, on held-out pairs. reward: the mean of the
-    model's own answers to held-out prompts.
-    """
+    model's own answers to held-out prompts."""
 
     FILE = SUMMARY
     name: str = ""
@@ -172,19 +169,18 @@ Kind = Literal["conversations", "text", "preferences", "prompts", "images"]
 
 @dataclass(frozen=True)
 class Proof(Record):
-    """What was judged of a stage's rows, and the result. Counts of tokens are of all training rows.
+    """What was judged of a stage's rows, and the result.
 
     kind: of the rows. rows: those that the engine trains on. judged: the rows that were compared with what the template
     writes; of images, those that were measured. batches, padding: that the engine's collator made of the judged rows,
-    and the tokens of padding in them. trained, seen: tokens with and without a label. cut, rows_cut: tokens of the
-    judged rows that the engine leaves out, and the number of rows that they are in. joined: how rows share a batch:
-    `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model was run. logits_moved: the
-    largest change of a row's logits when the row before it changes. loss_at_once, loss_accumulated: the first loss of
-    eight rows in one batch, and in eight. asked: questions of the demo or of the evaluation that are in the training
-    rows. notes: what was not judged completely, and why. rewards: what rewards gave to known answers, in words. faults: each with `kind` and `message`; none if all is well.
-    shown: rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
-    seconds: the time that the proof took.
-    """
+    and the tokens of padding in them. trained, seen: tokens of all training rows with and without a label. cut,
+    rows_cut: tokens of the judged rows that the engine leaves out, and the number of rows that they are in. joined: how
+    rows share a batch: `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model was
+    run. logits_moved: the largest change of a row's logits when the row before it changes. loss_at_once,
+    loss_accumulated: the first loss of eight rows in one batch, and in eight. asked: questions of the demo or of the
+    evaluation that are in the training rows. notes: what was not judged completely, and why. rewards: what rewards gave
+    to known answers, in words. faults: each with `kind` and `message`; none if all is well. shown: rows as `row`,
+    `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens. seconds: of the proof."""
 
     FILE = PROOF
     kind: str = ""
@@ -221,11 +217,11 @@ class Proof(Record):
 
     @property
     def complaint(self) -> str:
-        """What is wrong, for people; empty if nothing is."""
+        """The faults in words; empty without any."""
         return "\n".join(fault["message"] for fault in self.faults)
 
 
-# Enough to tell models apart, and read in seconds.
+# The most held-out rows and tokens that are saved: enough to distinguish models, and read in seconds.
 HELD_OUT_ROWS = 512
 HELD_OUT_TOKENS = 1_000_000
 IN_ALL = b"rows_in_all"
@@ -240,8 +236,7 @@ class HeldOut:
 
 
 def keep_held_out(dataset: Any, folder: Path) -> None:
-    """Writes rows of a tokenised data set, evenly spaced if it has too many rows or tokens; nothing without such a data
-    set."""
+    """Writes rows of a tokenised data set, evenly spaced if it has too many rows or tokens; nothing without one."""
     file = folder / HELD_OUT
     count = len(dataset) if dataset is not None and hasattr(dataset, "__getitem__") else 0
     if not count or not {"input_ids", "labels"} <= set(dataset[0]):
@@ -283,7 +278,7 @@ PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "da
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """The versions of Python, of the runner, and of those packages that are installed."""
-    from importlib import metadata  # takes longer to import than a check may lose
+    from importlib import metadata  # too slow to import in a check
 
     installed = {"recipe-runner": __version__, "python": platform.python_version()}
     for package in packages:

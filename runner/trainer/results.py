@@ -35,7 +35,7 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
 
 
 def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
+    """Saves the best adapter in `lora_adapter/`, and its base model merged with it in `best_model/`."""
     adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
     facts = read_json(adapter / "adapter_config.json")
     # Merging or serving it later needs the same base model.
@@ -46,16 +46,16 @@ def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 
 def precision_of(config: Mapping[str, Any]) -> str:
-    """What an Axolotl config trains in: bf16, fp16 or fp32."""
+    """The precision of an Axolotl config: bf16, fp16 or fp32."""
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-# Of an adapter, by the engine's names.
+# The facts about an adapter, with Axolotl's names for them.
 ADAPTER_FACTS = {
     **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
     "layers": "lora_target_modules",
 }
-# What a summary takes from the settings as it is.
+# The settings that a summary copies.
 OF_SETTINGS = (
     *("name", "fingerprint", "world_size", "effective_batch_size", "effective_batch_tokens"),
     *("base_learning_rate", "learning_rate"),
@@ -86,7 +86,7 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
         tokens=state["tokens"],
         training_seconds=state["seconds"],
         **_taken(settings, history),
-        # A note of an earlier part of the run means nothing if there is no limit any more.
+        # A record from before the limit was removed means nothing.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
         early_stop=early,
         first_validation_loss=losses[0] if losses else None,
@@ -130,7 +130,7 @@ def keep_template(demo: Demo, model: Path) -> None:
 
 
 def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
-    """Puts the demo's questions, or validation rows' questions, to the original and the tuned model."""
+    """Asks the original and the tuned model the demo's questions, or those of validation rows."""
     from runner.trainer.generation import with_questions
 
     if settings.demo is None:
@@ -171,5 +171,5 @@ def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -
         keep_best(checkpoints, run_dir / run_files.BEST_MODEL)
     keep_log_and_configs(run_dir, checkpoints, Path(settings.recipe_file))
     answer_demo(settings, config)
-    # Last, because its presence says that everything before it is there.
+    # Last, because its presence means that everything else is complete.
     summary(settings, history, config).write(run_dir)

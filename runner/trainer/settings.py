@@ -27,11 +27,9 @@ class Demo(Settings):
 
 
 class BlocksSettings(Settings):
-    """Pretraining on packed blocks of one context length.
-
-    folder: of `train-<sequence_len>.npy` and `validation-<sequence_len>.npy`. first_step, last_step: where this length
-    begins and ends; steps: of all lengths. continue_from: the folder of the checkpoints of the length before.
-    """
+    """Pretraining on packed blocks of one context length. folder: of `train-<sequence_len>.npy` and
+    `validation-<sequence_len>.npy`. first_step, last_step: where this length begins and ends; steps: of all lengths.
+    continue_from: the folder of the checkpoints of the length before."""
 
     folder: str
     sequence_len: int
@@ -43,12 +41,10 @@ class BlocksSettings(Settings):
 
 
 class ProofSettings(Settings):
-    """The proof of rows and batches before the first step.
-
-    questions: a file of JSON lines with `question`, for the evaluation after training. show: rows to show. only: end
-    after the proof. attention: replaces the `planned` one, which needs a GPU. prepared: the folder of the proof that
-    was made with the data, whose forward passes are not repeated on GPUs.
-    """
+    """The proof of rows and batches before the first step. questions: a file of JSON lines with `question`, for the
+    evaluation after training. show: rows to show. only: end after the proof. attention: replaces the `planned` one,
+    which needs a GPU. prepared: the folder of the proof that was made with the data, whose forward passes are not
+    repeated on GPUs."""
 
     questions: str | None = None
     show: int = 2
@@ -59,8 +55,8 @@ class ProofSettings(Settings):
 
 
 class EarlyStopping(Settings):
-    """patience: evaluations without improvement; min_improvement: what counts, in nats of validation loss, or for
-    images as a share of 1."""
+    """patience: evaluations without improvement; min_improvement: the least that counts, in nats of validation loss, or
+    for images as a share of 1."""
 
     patience: int
     min_improvement: float = 0.0
@@ -74,9 +70,8 @@ class RunSettings(Settings):
     too. save_steps: steps between two checkpoints beside those of evaluations; None for as often as they are worth it.
     demo: None if there is nothing to ask, as with images. flatten: join the rows of a micro batch, also without
     FlashAttention. persistent_workers: keep data workers between epochs and evaluations. master_weights: the precision
-    of stored weights; None for Axolotl's. warmup_ratio: only where Axolotl refuses its own. blocks: packed blocks instead of Axolotl's own
-    data sets. rewards: the rules of each, by its name, if the model learns from its own answers.
-    """
+    of stored weights; None for Axolotl's. warmup_ratio: only if Axolotl refuses its own. blocks: packed blocks instead
+    of Axolotl's own data sets. rewards: the rules of each, by its name, if the model learns from its own answers."""
 
     name: str
     fingerprint: str

@@ -31,7 +31,7 @@ CEILING = 1.5
 
 
 class TrainingStopped(RuntimeError):
-    """The run was stopped on purpose; the message is for the person."""
+    """The run was stopped on purpose; the message is for the user."""
 
 
 class Watchdog(TrainerCallback):
@@ -57,7 +57,7 @@ class Watchdog(TrainerCallback):
                 self._judge(name, float(logs[name]), state.global_step)
 
     def _compare_processes(self) -> None:
-        """Two processes can exit 0 having each trained everything alone; the exit code tells nothing."""
+        """Processes that are not connected would each train everything alone, and exit 0."""
         expected, here = self.settings.world_size, PartialState()
         if here.num_processes != expected:
             self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
@@ -75,7 +75,7 @@ class Watchdog(TrainerCallback):
         rows, batches, processes = len(dataset), len(dataloader), self.settings.world_size
         share = rows / (args.per_device_train_batch_size * processes)
         if answers := getattr(args, "num_generations", None):
-            # TRL 1.9 leaves out the prompts that fill no step.
+            # TRL 1.9 leaves out prompts that do not fill a step.
             share = rows // (args.generation_batch_size // answers) * args.steps_per_generation
         if not math.floor(share) <= batches <= math.ceil(share):
             self.stop(*worded("trainer.other-share", share=math.ceil(share), rows=rows, batches=batches))
@@ -124,11 +124,10 @@ def no_step_more(trainer: Any) -> None:
 class Patience(TrainerCallback):
     """Early stopping. It counts evaluations in the Trainer's own log, which is in every checkpoint, so that a resumed
     run has waited as long as the interrupted one. transformers' own callback forgets its counter (5.16.1, unless
-    `restore_callback_states_from_checkpoint`), and does not count many small improvements.
+    `restore_callback_states_from_checkpoint`), and ignores a large improvement in many small steps.
 
     It comes last of those that ask for checkpoints: in a run that had ended already, an older Trainer makes one more
-    step (see `no_step_more`), which must be neither measured nor saved.
-    """
+    step (see `no_step_more`), which must be neither measured nor saved."""
 
     def __init__(self, wanted: EarlyStopping, measure: str = LOSS) -> None:
         self.wanted, self.measure = wanted, measure
@@ -168,12 +167,9 @@ class Patience(TrainerCallback):
 
 class TimeLimit(TrainerCallback):
     """Stops training before `time_limit_seconds` are over, counted over restarts and, in a pipeline, with the stages
-    before.
-
-    An evaluation and a checkpoint follow the last step, as at the end of an epoch, so that the best model is kept. The
-    limit reserves time for one more step, evaluation and checkpoint, as long as the longest so far; only the first
-    checkpoint, whose time is unknown, may end after the limit.
-    """
+    before. An evaluation and a checkpoint follow the last step, as at the end of an epoch, so that the best model is
+    kept. The limit reserves time for one more step, evaluation and checkpoint, as long as the longest so far; only the
+    first checkpoint, whose time is unknown, may end after the limit."""
 
     def __init__(self, settings: RunSettings) -> None:
         limit = settings.time_limit_seconds
@@ -235,19 +231,17 @@ class TimeLimit(TrainerCallback):
             TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
 
-# As a shell says that SIGTERM ended a process.
-ENDED = 128 + signal.SIGTERM
+ENDED = 128 + signal.SIGTERM  # the exit status by which a shell reports SIGTERM
 
 
 class Preemption(TrainerCallback):
     """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of that step is complete.
 
-    Each process gets the signal at its own moment, or not at all where one machine of several goes away. So they ask
-    each other where all of them pass: at the end of a step, of an evaluation, and of a checkpoint. An evaluation that
-    is due after this step comes first, because a resumed run would not make up for it.
+    Processes get the signal at different moments, or not at all if another machine goes away. So they agree at points
+    that all of them pass: the end of a step, of an evaluation, and of a checkpoint. An evaluation that is due after
+    this step comes first, because a resumed run would not make up for it.
 
-    It comes after `Saving`, which has then marked the checkpoint.
-    """
+    It comes after `Saving`, which has then marked the checkpoint."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.run_dir = Path(settings.run_dir)
@@ -260,14 +254,14 @@ class Preemption(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.process = os.getpid()
         self.before = signal.signal(signal.SIGTERM, self._ask)
-        os.register_at_fork(after_in_child=self._stand_apart)
+        os.register_at_fork(after_in_child=self._leave_group)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """What follows is repeated from the last checkpoint, and need not wait."""
+        """What follows is repeated from the last checkpoint, so SIGTERM may end it at once."""
         signal.signal(signal.SIGTERM, self.before)
         self.waits, self.process = False, 0
 
-    def _stand_apart(self) -> None:
+    def _leave_group(self) -> None:
         """torchrun signals the whole group (torch 2.13), but the step needs its data workers, which are forks. They end
         when their parent is gone."""
         if self.process:
@@ -287,7 +281,7 @@ class Preemption(TrainerCallback):
         self.waits = True
         if self._decide(args):
             control.should_log = True
-            # What is evaluated a moment later would not be after a resume.
+            # After a resume from here, an evaluation that follows this step would be skipped.
             control.should_save |= not saved_anyway(args, state, control)
         return control
 
@@ -321,10 +315,8 @@ def callbacks(
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
     """All callbacks of a training, in their order: those that watch, those that end it, the one that asks for
-    checkpoints and marks them, and those that act on what the others asked for.
-
-    of_words, measure, resumed_from: of Watchdog, Patience, Saving. own: the engine's, which watch too.
-    """
+    checkpoints and marks them, and those that act on what the others asked for. of_words, measure, resumed_from:
+    arguments of Watchdog, Patience, Saving. own: the engine's, which watch too."""
     return [
         *(Watchdog(settings, of_words), history, *own),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),

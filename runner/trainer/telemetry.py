@@ -21,7 +21,7 @@ MEASURES = {
     **{"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"},
     "reward": "eval_reward",
 }
-# Its measures of a step's own answers: the mean reward, the share of prompts whose answers all have the same reward, the
+# TRL's measures of a step's answers: the mean reward, the share of prompts whose answers all have the same reward, the
 # mean number of tokens, and the share of answers that were cut.
 OF_ANSWERS = {
     **{"reward": "reward", "alike": "frac_reward_zero_std"},
@@ -32,8 +32,8 @@ OF_ANSWERS = {
 class History(TrainerCallback):
     """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
     samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib); `epochs` (train_loss, validation_loss;
-    accuracy, 0 to 1, for classes; those of MEASURES; epoch 0 is before training). Steps and evaluations of GRPO also have
-    the mean of each reward, `reward.NAME`, and steps those of OF_ANSWERS."""
+    accuracy, 0 to 1, for classes; those of MEASURES; epoch 0 is before training). Steps and evaluations of GRPO also
+    have the mean of each reward, `reward.NAME`, and steps those of OF_ANSWERS."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -99,7 +99,7 @@ class History(TrainerCallback):
             "epoch": round(state.epoch or 0, 4),
             "step": state.global_step,
             "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
-            # Of answers compared with each other it is about 0, whatever they are worth.
+            # The loss of answers that are compared with each other is about 0, whatever they are worth.
             "validation_loss": None if "reward" in self.measured else metrics.get("eval_loss"),
             **self.measured,
             **({"accuracy": metrics["eval_accuracy"]} if "eval_accuracy" in metrics else {}),

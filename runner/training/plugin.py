@@ -1,4 +1,4 @@
-"""Alias of `runner.trainer.plugin`, for one release: recipes rendered by 0.1 name it here, and images of 0.1 have it here alone."""
+"""Alias of `runner.trainer.plugin`. Rendered configs name it here, because images of 0.1 have only this module."""
 
 from runner.trainer.plugin import RecipePlugin
 

@@ -26,7 +26,7 @@ from runner.tools.text import yaml_text
 from runner.trainer import records
 from runner.trainer.records import Summary
 
-# What training itself measures, by the kind of rows.
+# The metrics that training itself records, by the kind of rows.
 BY_TRAINING = {
     **dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)),
     "prompts": (REWARD,),
@@ -36,8 +36,7 @@ SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
 
 @dataclass
 class Measures:
-    """The results so far, and why others are missing; names as in `Found`. higher: for lm-eval's scores, whether more
-    is better."""
+    """The results so far, and why others are missing (see `Found`). higher: whether more is better, for lm-eval's."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
@@ -47,8 +46,7 @@ class Measures:
     higher: dict[str, Any] = field(default_factory=dict)
 
     def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]], before: bool = False) -> None:
-        """Adds the results of `measure`; if it fails, all `names` are missing for that reason. before: of the original
-        model."""
+        """Adds the results of `measure`, or why all `names` are missing if it fails. before: of the original model."""
         try:
             (self.before if before else self.metrics).update(measure())
         except Exception as error:
@@ -57,7 +55,7 @@ class Measures:
             self.missing |= {f"before: {name}" if before else name: why for name in names}
 
     def found(self, names: Iterable[str]) -> Found:
-        """All results. names: the metrics of the gates; each is there or has a reason."""
+        """All results. names: the metrics of the gates; each is measured or has a reason."""
         missing = {name: reason for name, reason in self.missing.items() if name not in self.metrics}
         kinds = {name: missing[ACCURACY] for name in names if name.startswith(f"{ACCURACY}.") and ACCURACY in missing}
         missing |= {name: "it was not measured" for name in names if name not in {*self.metrics, *missing}} | kinds
@@ -80,7 +78,7 @@ def main(file: str) -> int:
 
 
 def read(task: Task, measures: Measures) -> None:
-    """Everything that is measured of a language model."""
+    """Measures a language model, and the one that training started from."""
     if task.kind in BY_TRAINING:
         measures.take(BY_TRAINING[task.kind], lambda: by_training(task))
     for name in task.metrics:
@@ -99,9 +97,9 @@ def read(task: Task, measures: Measures) -> None:
 
 
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
-    """Everything that needs a loaded model. before: only what is compared, of the original model."""
+    """Measures what needs a loaded model. before: of the original model, only the metrics that are compared."""
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
-    # After another gated stage, the scores of the original model are recorded.
+    # After another gated stage, the scores of the original model are on record.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
     names += _scores(task) if scored else []
     names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
@@ -222,8 +220,7 @@ def by_training(task: Task) -> dict[str, float]:
 
 
 def loss_rise(task: Task, window: int) -> float:
-    """The largest rise of the validation loss between two of the last evaluations, in nats; below 0 if it always
-    fell."""
+    """The largest rise of the validation loss between two of the last evaluations, in nats; negative if all fell."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
     if len(losses) < window:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")
@@ -255,8 +252,8 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
 
 
 def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
-    """lm-eval's scores by `METRIC`, or only by `METRIC,WAY` if the task has several ways, because a lenient way must
-    not pass for the strict one. Adds to `measures` whether more is better."""
+    """lm-eval's scores by `METRIC`, or only by `METRIC,FILTER` if the task has several filters, because a lenient one
+    must not pass for the strict one. Adds to `measures` whether more is better."""
     values: dict[str, float] = {}
     for name, metrics in results["results"].items():
         counted = {key: value for key, value in metrics.items() if isinstance(value, float) and "stderr" not in key}
@@ -277,13 +274,13 @@ def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
 
 
 def _sample_task(task: Task) -> str:
-    """A task of lm-eval on the file that replaces the hub."""
+    """An lm-eval task on the file that replaces the hub."""
     own = {"task": task.tasks[0], "dataset_kwargs": {"data_files": {"test": task.sample_task}}}
     return SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(own)
 
 
 def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) -> float:
-    """By what share a metric is worse than after the stage before; below 0 if it is better."""
+    """The share by which a metric is worse than after the stage before; below 0 if it is better."""
     if before is None:
         raise Cannot("the stage before has no valid record")
     old, new = before.get(name), measures.metrics.get(name)

@@ -30,10 +30,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of an evaluation. An empty field matches nothing.
-
-    run: the run folder's id; stage: its name. The other fields are hashes: of what the stage was made from, the whole
-    model, the held-out rows, the code that measures, and the evaluation's settings."""
+    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id; stage: its name. The
+    other fields are hashes: of what the stage was made from, the whole model, the held-out rows, the code that
+    measures, and the evaluation's settings."""
 
     run: str = ""
     stage: str = ""
@@ -46,10 +45,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Found(Record):
-    """The result of one evaluation process.
-
-    metrics: of the stage's model; before: of the original model; numbers, unless somebody edited them. missing: reasons
-    by metric. counts: rows and tokens. confusion: for images, how often each class was predicted as each class."""
+    """The result of one evaluation process. metrics: of the stage's model; before: of the original model; numbers,
+    unless somebody edited them. missing: reasons by metric. counts: rows and tokens. confusion: for images, how often
+    each class was predicted as each class."""
 
     FILE = MEASURED
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -61,8 +59,7 @@ class Found(Record):
 
 @dataclass(frozen=True)
 class Measurement(Found, Subject):
-    """An evaluation and its subject. checkpoint: the model's folder; seed: of samples of rows; versions: of
-    packages."""
+    """An evaluation and its subject. checkpoint: the model's folder; seed: of samples of rows."""
 
     FILE = EVALUATION
     checkpoint: str = ""
@@ -72,11 +69,9 @@ class Measurement(Found, Subject):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Evaluation):
-    """The task of one evaluation process.
-
-    model: its folder; checkpoint_step: its step, None for the stage's result; base: the original model, empty for none,
-    with its revision; turn_end: the token that ends an answer; out: the file for the result; metrics_before: of the
-    stage `before`, None if they are not valid any more."""
+    """The task of one evaluation process. model: its folder; checkpoint_step: its step, None for the stage's result;
+    base: the original model, empty for none, with its revision; turn_end: the token that ends an answer; out: the file
+    for the result; metrics_before: of the stage `before`, None if they are not valid any more."""
 
     model: str
     base: str
@@ -111,10 +106,8 @@ class GateVerdict(Record):
 
 @dataclass(frozen=True)
 class Promotion(Record):
-    """A person's override of a stage's gate.
-
-    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the overruled verdicts; gates: all of the stage's. run,
-    stage, inputs, model: its subject."""
+    """A person's override of a stage's gate. by, reason, at: who, why, and when (ISO 8601, UTC); missed: the overruled
+    verdicts; gates: all of the stage's. run, stage, inputs, model: its subject."""
 
     FILE = PROMOTION
     by: str = ""
@@ -143,8 +136,7 @@ class Promotion(Record):
         return known if whole else replace(known, missed=())
 
 
-# What a verdict shows instead of a value that was not measured.
-NOTHING = "nothing"
+NOTHING = "nothing"  # what a verdict shows instead of a value that was not measured
 # The part of a subject that an override names.
 _OVERRIDDEN = ("run", "stage", "inputs", "model")
 _STALE = {
@@ -250,7 +242,7 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
 
 
 def _rows(folder: StageFolder) -> str:
-    """A hash of the held-out rows, of training or of the data, even if there are none, because some metrics need none."""
+    """A hash of the held-out rows, of training or of the data, even without any, because some metrics need none."""
     stated = folder.stage.evaluation.rows if folder.stage.evaluation else ""
     data = [Path(stated) / f"{side}.parquet" for side in ("test", "validation")]
     files = data if stated else [folder.path / HELD_OUT]
@@ -438,8 +430,7 @@ def after_stage(folder: StageFolder, tell: Tell) -> None:
 
 
 def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
-    """Raises Stop for the first closed gate before a stage. where: the option of `recipe promote` for the run's
-    place."""
+    """Raises Stop for the first closed gate before a stage. where: as in `closed`."""
     for stage in folder.plan.guards(folder.stage):
         guard = StageFolder(folder.plan, stage)
         is_open, lines = opened(guard)
@@ -450,8 +441,8 @@ def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
 
 
 def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
-    """Whether the gate after the stage is open, and why. A closed gate is measured again, because a person has sent it
-    again. Raises Stop if the stage has no result."""
+    """Whether the gate after the stage is open, and why. After a closed gate the stage is measured again, because the
+    user has sent it again. Raises Stop if the stage has no result."""
     if not (current(folder) and opened(folder)[0]):
         tell(f"{folder.stage.name}: measuring")
         measure(folder)

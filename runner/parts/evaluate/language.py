@@ -62,8 +62,7 @@ def free() -> None:
 
 
 def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
-    """Cross-entropy in nats per token, over all counted tokens of all rows, and their number. Raises Cannot for
-    none."""
+    """Cross-entropy in nats per token, over the trained tokens of all rows, and their number. Raises Cannot at 0."""
     import torch
 
     total, count = 0.0, 0

@@ -31,13 +31,12 @@ BLOCKS = ("text_loss", "text_perplexity")
 # The share of correct answers or images; after a dot, that of one kind or class.
 ACCURACY = "accuracy"
 GENERATED = "generated_tokens"
-# The maximum length of a continuation, in tokens.
-NEW_TOKENS = 16
+NEW_TOKENS = 16  # the maximum length of a continuation, in tokens
 # The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics are losses.
 SCORE = "lm_eval."
 
-# The lowest and the highest value of a metric; others can be any finite number. lm-eval's scores are known by their
-# usual names (lm-eval 0.4, api/metrics.py).
+# The lowest and the highest value of a metric; others can be any finite number. lm-eval's scores are recognised by
+# their usual names (lm-eval 0.4, api/metrics.py).
 _BOUNDS: dict[str, tuple[float, float]] = {
     r"(?:\w+_)?perplexity": (1.0, math.inf),
     r"(?:validation|text|general)_loss": (0.0, math.inf),
@@ -95,8 +94,7 @@ def rise_window(metric: str) -> int | None:
 
 
 def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()) -> list[str]:
-    """The metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of the evaluation
-    before."""
+    """Metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of the stage before."""
     if what.kind == "images":
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
     own = {
@@ -118,8 +116,7 @@ def is_producible(metric: str, known: Iterable[str]) -> bool:
     return any(re.fullmatch(re.sub("METRIC|CLASS", r"[A-Za-z0-9_,-]+", re.escape(name)), metric) for name in known)
 
 
-# The substitute for lm-eval's tasks in a rehearsal.
-SAMPLE_TASK = "sample"
+SAMPLE_TASK = "sample"  # the substitute for lm-eval's tasks in a rehearsal
 # Metrics for which less is better, and for which more is better.
 _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
 _MORE = re.compile(
@@ -141,7 +138,7 @@ def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
 
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
-    """Every gate names a metric that its stage can produce, and a number that the metric can be."""
+    """Every gate names a metric that its stage can produce, and a possible value of that metric."""
     tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
     before: list[str] = []
     for one in recipe.earlier:
@@ -199,7 +196,7 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
-    """Tasks have the names of lm-eval, and those in the gates."""
+    """Tasks have lm-eval's names, the same as in the gates."""
     named = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     misspelt = misspelt_tasks(recipe)
     for index, task in enumerate(named):

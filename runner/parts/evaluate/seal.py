@@ -24,13 +24,13 @@ SHORTEST = 32
 
 
 def key_file() -> Path:
-    """The path of this person's key."""
+    """The path of the user's key."""
     return settings_folder() / "key"
 
 
 def key(make: bool, namespace: str = "") -> str:
-    """The key, from the environment (a Secret) or this person's file. make: create a missing one; namespace: derive the
-    key of this one. Raises Stop if there is no key, or the file cannot be read or written."""
+    """The key, from the environment (a Secret) or the user's file. make: create a missing one; namespace: derive the
+    key of this namespace. Raises Stop if there is no key, or the file cannot be read or written."""
     file = key_file()
     try:
         known = os.environ.get(SEAL_KEY, "").strip()

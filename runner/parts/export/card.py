@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Sections of a recipe with no influence on the model.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
-# Of each format: the library that loads it, and the hub's word for its relation to the base model.
+# By format: the library that loads it, and the hub's word for its relation to the base model.
 _ON_HUB = {
     "safetensors": ("transformers", "finetune"),
     "adapter": ("peft", "adapter"),

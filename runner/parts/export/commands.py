@@ -187,8 +187,7 @@ def merge_adapter(
     trust: bool = False,
     base: tuple[str, str | None] | None = None,
 ) -> Path:
-    """Merges the adapter in a folder, and returns the model's folder. Raises Stop if it or its base cannot be
-    loaded."""
+    """Merges the adapter in a folder; returns the model's folder. Raises Stop if it or its base cannot be loaded."""
     out = out or adapter.with_name(f"{adapter.name}-merged")
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
         raise Stop(f"`{out}` contains something other than a model.", "Name an empty or a new folder with `--out`.")

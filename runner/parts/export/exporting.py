@@ -33,8 +33,7 @@ _WORDS = (
 @dataclass(frozen=True)
 class Export(Record):
     """The record beside an export. run, stage: its origin; model: hash of the trained model; format, kind: of the
-    export, the kind only for GGUF; files: SHA-256 by name; proof: what was compared, with the results; version: of the
-    runner."""
+    export, the kind only for GGUF; files: SHA-256 by name; proof: results of comparisons; version: of the runner."""
 
     FILE = EXPORTED
     run: str = ""
@@ -49,10 +48,8 @@ class Export(Record):
 
 def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
     """Exports a model and returns the folder. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, by default that
-    of the weights; out: by default a folder in the run.
-
-    Raises Stop before it writes if no server could load the export or the folder is taken; and afterwards, with nothing
-    left, if the export is not proven."""
+    of the weights; out: by default a folder in the run. Raises Stop before it writes if no server could load the export
+    or the folder is taken; and afterwards, leaving nothing, if the export is not proven."""
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
     _require_room(folder, about)
@@ -250,14 +247,14 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
             (Path(made) / file.name).symlink_to(file)
         (Path(made) / name).symlink_to(Path(found).resolve())
         (Path(made) / settings).unlink(missing_ok=True)
-        write_json(Path(made) / settings, read_record(source.model / settings) | _told(tokenizer, source.chat.chat))
+        write_json(Path(made) / settings, read_record(source.model / settings) | _special(tokenizer, source.chat.chat))
         yield Path(made)
 
 
-def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
+def _special(tokenizer: Any, chat: bool) -> dict[str, Any]:
     """The settings of a tokenizer that transformers 4 wrote and the converter reads: the special tokens, and whether a
-    text begins with a blank. llama.cpp also adds that blank after each special token, with which a conversation begins;
-    so a chat's setting is the tokenizer's behaviour there."""
+    text begins with a blank. llama.cpp also adds that blank after each special token, such as the first of a
+    conversation; so a chat's setting is what the tokenizer does there."""
     kept = {
         str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
         for number, token in tokenizer.added_tokens_decoder.items()

@@ -25,15 +25,13 @@ ALLOWED_BELOW = 0.7
 # Two words whose logits are closer than this are equally good in fp32.
 TIE = 1e-3
 ANSWER_TOKENS = 40
-# The length of a prompt from a text that replaces questions.
-PROMPT_TOKENS = 32
+PROMPT_TOKENS = 32  # the length of a prompt from a text that replaces questions
 
 
 @dataclass(frozen=True)
 class Answer:
     """The answer of transformers to a prompt, in token numbers, without sampling. text: the prompt; likelihood: the
-    mean log-probability of its words in nats; gaps: for each word, the distance of the best logit from the second
-    best."""
+    mean log-probability of its words in nats; gaps: for each word, the distance of the two best logits."""
 
     text: str
     prompt: tuple[int, ...]
@@ -51,12 +49,11 @@ def require_known(model: Path, converter: Path) -> None:
 
 
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
-    """Writes a model as a GGUF file and returns its kind. kind: of KINDS, by default that of the weights. Raises
-    Stop."""
+    """Writes a model as a GGUF file; returns its kind. kind: of KINDS, by default that of the weights. Raises Stop."""
     facts = read_record(model / "config.json")
     own = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
     kind = kind or own
-    # The converter itself writes eight bits and more; fewer bits need the weights as they are first.
+    # The converter itself writes eight bits and more; fewer bits need a file with the original weights first.
     first = kind if kind in WHOLE.values() or kind == "q8_0" else own
     whole = out if first == kind else out.with_name(f".{out.name}.{first}")
     llama_cpp.convert(converter, model, whole, first, turn_end)

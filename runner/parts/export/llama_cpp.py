@@ -166,7 +166,7 @@ def teach(turn_end: str) -> None:
 
 
 def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str = "") -> None:
-    """llama.cpp's own converter, with what it cannot know of a model that was trained here."""
+    """llama.cpp's own converter, with the facts that it lacks about a model that was trained here."""
     hush()
     # The converter has its own library `gguf`.
     sys.path.insert(0, converter)
@@ -179,8 +179,7 @@ def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str
 
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
 FP32 = 0  # GGML_TYPE_F32
-# The library's callback, which must live as long as the process.
-_KEPT: list[Any] = []
+_KEPT: list[Any] = []  # the library's callback, which must live as long as the process
 
 
 def _say(level: int, text: bytes, data: Any) -> None:
@@ -196,7 +195,7 @@ class ModelFile:
         self.library = library
         options = library.llama_model_default_params()
         options.n_gpu_layers = 0
-        # Weights in another order would need other arithmetic, which not every processor has.
+        # Repacked weights would need instructions that not every processor has.
         options.use_extra_bufts = False
         self.model = library.llama_model_load_from_file(file.encode(), options)
         if not self.model:
@@ -204,7 +203,7 @@ class ModelFile:
         self.vocabulary = library.llama_model_get_vocab(self.model)
         room = library.llama_context_default_params()
         room.n_ctx = room.n_batch = room.n_ubatch = context
-        # A cache in half precision would look like another model.
+        # With a cache in half precision the answers would look like another model's.
         room.type_k = room.type_v = FP32
         room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.context = library.llama_init_from_model(self.model, room)
@@ -225,7 +224,7 @@ class ModelFile:
         return bool(self.library.llama_vocab_is_eog(self.vocabulary, token))
 
     def answer(self, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
-        """Its choice at each place of an answer, and the mean log-probability of the answer's words, in nats."""
+        """The chosen token at each place of an answer, and the mean log-probability of its words, in nats."""
         import numpy as np
 
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)

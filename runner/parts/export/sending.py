@@ -26,13 +26,12 @@ from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# The files of a new repository.
-_FRESH = {".gitattributes", "README.md"}
+_FRESH = {".gitattributes", "README.md"}  # the files of a new repository
 
 
 @dataclass(frozen=True)
 class Pushed(Record):
-    """The last push of a model. model: its hash, as in an Export; repository: its name on the hub; commit: there."""
+    """The last push of a model. model: its hash, as in an Export; repository, commit: on the hub."""
 
     FILE = PUSHED
     model: str = ""
@@ -43,10 +42,8 @@ class Pushed(Record):
 
 def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
     """Uploads an export to the hub, and returns its address. The model is exported first if there is no complete
-    export. public: whether a new repository is public.
-
-    The token comes from the environment (`HF_TOKEN`) or the hub's login, and is not stored. Raises Stop if there is
-    none, or the hub refuses."""
+    export. public: whether a new repository is public. The token comes from the environment (`HF_TOKEN`) or the hub's
+    login, and is not stored. Raises Stop if there is none, or the hub refuses."""
     from huggingface_hub import HfApi, get_token
 
     if not get_token():

@@ -28,8 +28,7 @@ def unproven(what: str, remedy: str = "") -> Stop:
     return Stop(f"The export differs from the trained model: {what}.", remedy or UNPROVEN)
 
 
-# The results of a comparison: counts and distances, by name.
-Proof = dict[str, float]
+Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
 # The model that training started from: its folder or name on the hub, and its revision there.
 Base = tuple[str, str | None]
 WEIGHTS = "adapter_model.safetensors"
@@ -67,8 +66,7 @@ class AdapterFolder:
 
     @property
     def follows_formula(self) -> bool:
-        """Whether the merged model is base + scale · B · A, of DoRA with the rows' own lengths, which the proof of a merged
-        export requires."""
+        """Whether the merged model is base + scale · B · A, for the proof (DoRA: with learned norms of rows)."""
         return not self.config.get("modules_to_save")
 
     def scale(self, layer: str) -> float:
@@ -84,8 +82,8 @@ class AdapterFolder:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model in a run folder. folder: of its stage; run, stage: their records, as the page shows them; base: the model
-    that training started from, None if it is not here and not on a hub; chat, questions: how it is asked, and what."""
+    """A run's model. folder: of its stage; run, stage: their records, as the page shows them; base: the model that
+    training started from, None if it is not here and not on a hub; chat: how it is asked; questions: of the demo."""
 
     folder: StageFolder
     run: RunFacts
@@ -142,7 +140,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
 
 
 def _base(folder: StageFolder, run: RunFacts) -> Base | None:
-    """The base model, as for merging: in the folder that the plan has now, or else by its name on the hub."""
+    """The base model, as for merging: in the plan's current folder, or else by its name on the hub."""
     base = str(folder.stage.config.get("base_model") or "")
     if Path(base).is_dir():
         return base, None
@@ -217,8 +215,8 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
         if torch.equal(tensor, was):
             raise unproven(*worded("export.adapter-lost", name=name))
         off = (tensor.double() - was.double() - change).abs()
-        # Twice half a unit in the last place of both, and sums over the rank in another order; DoRA also rounds a row's
-        # length and what it is multiplied by.
+        # Allows twice half a unit in the last place of both, and sums over the rank in another order; DoRA also rounds
+        # a row's norm and its factor.
         rounded = 4 if adapter.config.get("use_dora") else 2
         allowed = torch.finfo(dtype).eps * (rounded * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):
@@ -228,8 +226,8 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
 
 
 def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: Any) -> Any:
-    """s·B·A of a layer whose weight was `was`, both in fp64 [out, in]; of DoRA what gives each row of the sum its learned
-    length. Raises Stop for anything but LoRA and DoRA of linear layers, and LoRA of embeddings."""
+    """s·B·A of a layer whose weight was `was`, both in fp64 [out, in]; for DoRA, the change to rows with their learned
+    norms. Raises Stop for anything but LoRA and DoRA of linear layers, and LoRA of embeddings."""
     names = adapter.layers[layer]
     embedding, turned = "lora_embedding_A" in names, adapter.config.get("fan_in_fan_out")
     wanted = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
@@ -250,7 +248,7 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     import torch
 
     whole, before, _ = states(folder, base, trust_remote_code)
-    # Training may have added words.
+    # Training may have added tokens.
     same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
     changed = len(whole) - len(same)
     if not changed:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 # The share of the test images that may be in training too (one always may); good sets have a few in 10,000.
 MOST_SHARED = 0.01
-# The most of them that are listed, also in the file.
-MOST_NAMED = 1000
+MOST_NAMED = 1000  # the most shared images that are listed, also in the report file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 
 @dataclass(frozen=True)
 class Picture:
-    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: its place, for people."""
+    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: its place, for messages."""
 
     pixels: bytes
     label: int
@@ -109,8 +108,8 @@ def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
 
 class SourceImage(NamedTuple):
     """An image of a source, not opened yet. split: `train` or `test`. number: of the row, from 1. image: encoded bytes,
-    the hub's struct with them, or pixels. label: the number of its class, or why it is no image. file: for messages
-    about bad images; empty if the number is enough. named: its place, for people."""
+    the hub's struct with them, or pixels. label: the number of its class, or why it is not an image. file: for messages
+    about bad images; empty if the number is enough. named: its place, for messages."""
 
     split: str
     number: int
@@ -128,8 +127,8 @@ class PictureReader:
     classes: list[str] = field(default_factory=list)
 
     def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
-        """`train` or `test`, the number of the row from 1, and the picture or why it is none. Raises Stop if the source
-        cannot be read at all."""
+        """`train` or `test`, the number of the row from 1, and the picture or why there is none. Raises Stop if the
+        source cannot be read at all."""
         path = self.images.file
         if path and not path.exists():
             raise Stop(f"There is no file or folder `{path}`.")
@@ -273,10 +272,9 @@ def split_of(name: str) -> str:
 
 def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int | Bad]]:
     """Images in one folder for each class, which may be below `train` and `test`: split, file, and the number of its
-    class or why it is no image. known: the classes."""
+    class or why it is not an image. known: the classes."""
     homes = [("train", path)]
     if (path / "train").is_dir():
-        # The first of equal images counts, so the test images are last.
         homes = sorted(((split_of(home.name), home) for home in folders(path)), key=lambda home: home[0] == "test")
     for home in dict.fromkeys([path, *(home for _, home in homes)]):
         for file in entries(home):
@@ -297,8 +295,8 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
 @dataclass
 class ImageReport(Report):
     """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: of red, green
-    and blue over the training images, 0 to 1. shared: test images that are in training too, pixel by pixel, and are
-    removed there; shared_named: the first of them, as the training image and the test image."""
+    and blue over the training images, 0 to 1. shared: test images that are also in training, pixel by pixel, and are
+    removed from it; shared_named: the first of them, each with its training image."""
 
     test_rows: int = 0
     resized: int = 0
@@ -336,11 +334,8 @@ class ImageReport(Report):
 
 def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any) -> ImageReport:
     """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width
-    × 3, and `label`) and `report.json`. Does nothing if they exist.
-
-    sample_rows: keep at most this many images, drawn by the seed, the same number of each class. Raises Stop if a class
-    has too few images to train and to validate on.
-    """
+    × 3, and `label`) and `report.json`. Does nothing if they exist. sample_rows: keep at most this many images, drawn
+    by the seed, the same number of each class. Raises Stop if a class has too few images for both sides."""
     # The hash of everything that the result depends on, also of the folder of each image, which is its class.
     key = content_hash([asdict(images), images.content, sample_rows], 32)
     known = ImageReport.read(out)
@@ -395,7 +390,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
     if source.classes and len(source.classes) != images.classes:
         raise Stop(*worded("images.other-classes", classes=len(source.classes), images=images))
     report.classes = source.classes or [str(label) for label in range(images.classes)]
-    # An image of both stays in the test set, which must stay comparable.
+    # An image in both stays in the test set, which must stay comparable.
     train, test = splits["train"], splits["test"]
     both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
     report.shared, report.shared_named = len(both), both[:MOST_NAMED]
@@ -405,7 +400,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
 
 
 def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
-    """Raises Stop if training has more than a small share of the test, so that one was made from the other."""
+    """Raises Stop if training has more than a small share of the test images: then one was made from the other."""
     count = report.shared
     if count <= max(1, MOST_SHARED * of):
         return

@@ -136,7 +136,7 @@ class ImageFormulas:
     @property
     def _state(self) -> State:
         layers, gradients = list(convolutions(self.work)), FULL * self.counts.total
-        weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # norms count as they go
+        weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # running statistics of norms
         optimizer = 0 if self.work.optimizer == "sgd" else 2 * gradients
         return State(weights, gradients, optimizer, buffers=gradients if self.work.sharding == "ddp" else 0)
 
@@ -155,7 +155,7 @@ class ImageFormulas:
         # The plain AdamW works on lists of tensors and holds the roots of all second moments at once.
         roots = state.gradients if work.optimizer == "adamw_torch" else 0
         moments.append(Moment("step", base, state.gradients, 0, temporary=roots))
-        # In evaluation, memory has the images, a block's input, and the inputs and outputs of its layers.
+        # In evaluation, memory holds the images, a block's input, and the inputs and outputs of its layers.
         evaluated = work.evaluation_batch_size * (kept[0] + 5 * self._width * layers[0].output)
         return at_peak(work, state, moments, base + evaluated)
 

@@ -16,10 +16,9 @@ from runner.tools.run_files import BEST_IMAGES, LATEST_IMAGES
 class SmallResNetForImageClassification(ResNetForImageClassification):
     """transformers' ResNet with a stem for 32×32 images: 3×3 with stride 1 and padding 1, without a pool, as in He et
     al. 2015 (arXiv 1512.03385), section 4.2. The stem of transformers (7×7, stride 2, then a max pool) has no settings
-    and leaves 8×8 of 32×32 pixels. The end of the class's name is how transformers chooses the loss."""
+    and leaves 8×8 of 32×32 pixels. transformers chooses the loss by the end of the class's name."""
 
-    # Its loss is the mean of a batch; the Trainer must divide it by the accumulation steps.
-    accepts_loss_kwargs = False
+    accepts_loss_kwargs = False  # its loss is the mean of a batch; the Trainer must divide it by the accumulation steps
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__(config)

@@ -13,8 +13,7 @@ from runner.parts.images.data import decoded, scaled
 from runner.tools.problem import Stop, first_line, worded
 from runner.trainer.records import ACCURACY
 
-# Images in a batch.
-BATCH = 256
+BATCH = 256  # images in a batch
 
 
 def load(weights: Path) -> Callable[[Path], dict[str, float]]:

@@ -18,7 +18,7 @@ from runner.tools.run_files import LOG, STOPPED
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Trains; 0 if all results are there, 1 where it stopped, with the reason in `stopped.json`."""
+    """Trains; returns 0 if all results exist, 1 if it stopped, with the reason in `stopped.json`."""
     parser = argparse.ArgumentParser(prog="python -m runner.parts.images.trainer")
     parser.add_argument("--prepare", action="store_true", help="prepare the images first, if they are not prepared")
     parser.add_argument("config", help="images.yaml, as `recipe render` writes it")

@@ -86,12 +86,11 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
 
 
 def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArguments:
-    """The Trainer's arguments: the recipe's and the runner's. Stock images have transformers 4.57 to 5.13, which differ
-    in two names."""
+    """The Trainer's arguments. Two have other names in transformers 4.57 than in 5.13 (stock images)."""
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     trainer = dict(trainer)
     if "warmup_ratio" not in known:
-        # There, a number below 1 is a share of the steps.
+        # In these versions, a number below 1 is a share of the steps.
         trainer["warmup_steps"] = min(trainer.pop("warmup_ratio"), 0.9999)
     if "logging_dir" in known:
         trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/{TENSORBOARD}")
@@ -145,11 +144,10 @@ def finish(
 
 
 class ImageDataset(Dataset):
-    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB.
-
-    mean, std: of red, green and blue, 0 to 1. padding, flip: for training only, drawn from the seed and the batch's
-    image numbers, so that a resumed run draws the same for the same batch. The process's random state is not reliable
-    for this, because batches are made before the step that is saved."""
+    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB. mean, std: of red, green and
+    blue, 0 to 1. padding, flip: for training only, drawn from the seed and the batch's image numbers, so that a resumed
+    run draws the same for the same batch. The process's random state is not reliable for this, because batches are made
+    before the step that is saved."""
 
     def __init__(
         self,

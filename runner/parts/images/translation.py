@@ -26,7 +26,7 @@ from runner.trainer.records import Summary
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
 
-# For a rehearsal.
+# The most images and the width of the network in a rehearsal.
 MAX_IMAGES = 1000
 WIDTH = 16
 # The narrow twin learns from this many images, with repetitions, in half a minute on two cores.

@@ -14,10 +14,8 @@ from runner.tools.text import from_template, yaml_text
 # The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.
 PREPARE, GATE = "prepare", "gate"
 PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
-# The folder with the first lines of these files, for people.
-COMMENTS = Path(__file__).parent
-# The retries of a pod that prepares.
-TRIES = 3
+COMMENTS = Path(__file__).parent  # the folder with the first lines of these files, for people
+TRIES = 3  # the retries of a pod that prepares
 
 
 def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotations: dict[str, str]) -> Manifest:
@@ -47,7 +45,7 @@ def small(
     **more: Any,
 ) -> Manifest:
     """The template of a pod that needs little. folders: besides scratch and code; env: besides the writable folders and
-    the code's own; secrets: variables from Secrets; memory: a quantity; more: about its container."""
+    the code's own; secrets: variables from Secrets; memory: a quantity; more: other settings of its container."""
     share = {"cpu": "1", "memory": memory}
     variables = podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or [])
     folders = [*folders, code.SCRATCH, *code.folders(plan)]
@@ -77,8 +75,7 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
 
 
 def prepare_job(plan: Plan, stage: Stage) -> Manifest:
-    """One pod without a GPU, otherwise as in training; or several that share the work, each with its number and
-    retries."""
+    """One pod without a GPU, otherwise as in training; or several that share the work, with numbers and retries."""
     plain = podspec.writable(plan) | dict(stage.env) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
     if (count := stage.machines.nodes) == 1:
         pods: Manifest = {"backoffLimit": TRIES}

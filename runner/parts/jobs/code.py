@@ -40,7 +40,7 @@ def folders(plan: Plan) -> list[Folder]:
 
 
 def environment(plan: Plan) -> dict[str, str]:
-    """Python looks there before it looks in the image."""
+    """Makes Python look in the cloned code before it looks in the image."""
     return {"PYTHONPATH": FOLDER} if plan.code_from_git else {}
 
 

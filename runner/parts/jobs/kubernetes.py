@@ -1,5 +1,4 @@
-"""What every target for a cluster shares: folders, names, labels, the config map and the claims. `podspec` has the
-pod."""
+"""What all targets for a cluster share: folders, names, labels, config map and claims. `podspec` has the pod."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,22 +23,19 @@ from runner.tools.text import yaml_text
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# An object of Kubernetes' API, or a part of one. Nothing changes one; a changed object is another.
+# An object of Kubernetes' API, or a part of one. It is never changed in place.
 Manifest = Mapping[str, Any]
-# A folder of a container: its mount, and the volume behind it.
-Folder = tuple[Manifest, Manifest]
+Folder = tuple[Manifest, Manifest]  # a folder of a container: its mount, and the volume behind it
 
 CONFIG_DIR = "/etc/recipe-runner"
-# Where a pod clones its code.
-CODE_DIR = "/opt/recipe-code"
+CODE_DIR = "/opt/recipe-code"  # where a pod clones its code
 # The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of this project.
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
 # The folder of the files that `recipe submit` sends, below the results folder on the claim.
 SENT_FILES = "files"
 # Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
 KEY, RUN_DIR = "recipe-runner/key", "recipe-runner/run-dir"
-# The annotations with planned figures begin with this.
-PLANNED = "recipe-runner/planned-"
+PLANNED = "recipe-runner/planned-"  # the annotations with planned figures begin with this
 # The pods' image: a label with its short name, an annotation with its full name.
 IMAGE = "recipe-runner/image"
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
@@ -195,8 +191,8 @@ def container(
     ports: list[Manifest] | None = None,
     last_words: bool = False,
 ) -> Manifest:
-    """A container of the plan's image, which writes only to volumes. last_words: without a message of its own, it
-    leaves the end of its log."""
+    """A container of the plan's image, which writes only to volumes. last_words: whether the end of its log is the
+    reason for its end, if it leaves no other."""
     return {
         "name": name,
         **pulled(plan),
@@ -211,7 +207,7 @@ def container(
 
 
 def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
-    """volume: without its name; how: more about the mount."""
+    """A folder of a container. volume: without its name; how: other settings of the mount."""
     return {"name": name, "mountPath": path, **how}, {"name": name, **volume}
 
 
@@ -229,8 +225,7 @@ def volumes(folders: list[Folder]) -> list[Manifest]:
 
 
 def filled(template: Path, **words: Any) -> Manifest:
-    """An object from a template in YAML: each text `$NAME` becomes the word of that name, and a key disappears if its
-    word is None."""
+    """An object from a template in YAML: each text `$NAME` becomes the word of that name; keys with None disappear."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):

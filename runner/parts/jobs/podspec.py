@@ -23,16 +23,13 @@ CACHES = {
 }
 
 
-# Set if everything is on the claim or in the image.
-OFFLINE = "HF_HUB_OFFLINE"
-# The volumes of a pod that are no claims.
-_OWN_VOLUMES = ("config", "shm", "tmp", "code")
+OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
+_OWN_VOLUMES = ("config", "shm", "tmp", "code")  # the volumes of a pod that are not claims
 # The variables of Weights & Biases and MLflow.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
 # Seconds from SIGTERM to SIGKILL for a training pod, if no estimate says how long a checkpoint takes.
 USUAL_GRACE = 600
-# The part of it that torchrun needs after its processes have ended.
-LAUNCHERS = 10
+LAUNCHERS = 10  # the part of it that torchrun needs after its processes have ended
 # The Secret with the key that seals evaluations. `recipe submit` creates one in each namespace.
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 # What restricted-v2 requires of a pod, which gets its user id from the namespace.
@@ -83,8 +80,7 @@ def grace(stage: Stage) -> int:
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
-    """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and takes no GPU from
-    others."""
+    """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and blocks no GPU."""
     accepted = [
         {"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in plan.site.get("tolerations") or ()
     ]
@@ -161,7 +157,7 @@ def _from_secret(variable: str, key: Manifest) -> Manifest:
 
 
 def seal_key(plan: Plan) -> list[Manifest]:
-    """The key that seals evaluations, for pods of a plan with gates. A pod reports itself that the key is missing."""
+    """The key that seals evaluations, for pods of a plan with gates. The pod itself reports a missing key."""
     return [_from_secret(SEAL_KEY, {"name": KEY_SECRET, "key": KEY, "optional": True})] if plan.has_gates else []
 
 

@@ -47,8 +47,8 @@ def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
         "nprocPerNode": str(max(1, machines.gpus_per_node)),
         "runPolicy": {
             "cleanPodPolicy": site["clean_pod_policy"],
-            # The operator counts the restarts of all pods together (Kubeflow common, PastBackoffLimit). If one pod fails,
-            # the others lose it and fail, too.
+            # The operator counts the restarts of all pods together (Kubeflow common, PastBackoffLimit). If one pod
+            # fails, the others lose it and fail, too.
             "backoffLimit": site["backoff_limit"] * machines.nodes + 1,
             "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
         },

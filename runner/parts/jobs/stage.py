@@ -4,7 +4,7 @@
     gate FILE                               measures the stage and opens or closes the gate after it
     promote FILE --by NAME --reason TEXT    a person's override of that gate
 
-FILE is the stage's `plan.json` (see `runner.plan.Plan.upto`). Whatever is missing, broken or about something else is a no.
+FILE is the stage's `plan.json` (see `runner.plan.Plan.upto`). A missing, broken or other record is a refusal.
 """
 
 import argparse
@@ -36,12 +36,9 @@ Tell = Callable[[str], None]
 
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
-    """Runs a stage after the gates before it; returns the exit code of its command.
-
-    Every machine checks before it starts; only the first one hashes other stages' results, and keeps the stage's
-    record. Raises Stop if an earlier stage is not as this one needs it, a gate is closed, or the results are
-    incomplete.
-    """
+    """Runs a stage after the gates before it; returns the exit code of its command. Every machine checks before it
+    starts; only the first one hashes other stages' results, and keeps the stage's record. Raises Stop if an earlier
+    stage is not as this one needs it, a gate is closed, or the results are incomplete."""
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     require(folder, hashes=first)
     pipeline.guard(folder, tell, ON_CLUSTER)
@@ -89,8 +86,7 @@ def require(folder: StageFolder, hashes: bool) -> None:
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:
-    """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result that could be
-    measured."""
+    """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result to measure."""
     _require_finished(folder)
     is_open, said = parts.hook("gate_in_pod")(folder, tell)
     leave("\n".join(said))
@@ -121,7 +117,7 @@ def _child(command: list[str]) -> int:
 
 
 def leave(text: str) -> None:
-    """Writes the reason of the pod's end for the cluster; of a long one the end."""
+    """Writes the reason of the pod's end for the cluster, or the last part of a long one."""
     if TERMINATION_LOG.exists():
         TERMINATION_LOG.write_bytes(text.encode()[-MOST:])
 

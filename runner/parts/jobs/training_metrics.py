@@ -142,9 +142,8 @@ TRAINER_FIGURES = ("loss", "learning_rate", "grad_norm", "train_loss")
 
 class TrainingProgress(TrainerCallback):
     """The answer for the Trainer: exactly these fields, whole numbers except `currentEpoch`, and None for unknown. The
-    Trainer would discard an answer with another kind of number.
-
-    For a context length of pretraining, the steps are those of this length, because the stage ends with it."""
+    Trainer would discard an answer with another kind of number. For a context length of pretraining, the steps are
+    those of this length, because the stage ends with it."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.file = Path(settings.run_dir) / PROGRESS
@@ -199,8 +198,7 @@ class TrainingProgress(TrainerCallback):
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
-    """Metrics for a machine's first process, TrainingProgress for the first of all; each only if a port is named for
-    it."""
+    """Metrics for a machine's first process, TrainingProgress for the first of all; each only if it has a port."""
     heard: list[TrainerCallback] = []
     if os.environ.get("LOCAL_RANK", "0") == "0":
         metrics = Metrics(history)

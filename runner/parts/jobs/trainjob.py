@@ -17,7 +17,7 @@ from runner.tools.text import yaml_text
 # The runtime's job and its container, and the runtime of OpenShift AI.
 NODE, RUNTIME = "node", "torch-distributed"
 SINCE = (3, 2)
-# OpenShift AI's own NetworkPolicy protects the pods since this version (opendatahub-io/trainer, pkg/rhai/networkpolicy).
+# Since this version, OpenShift AI's NetworkPolicy protects pods (opendatahub-io/trainer, pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
 # Kueue supports a TrainJob since the first version (Red Hat build 1.2), and requires the form of 3.6 since the second.
 QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
@@ -46,12 +46,12 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
         "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
     }
-    text = _unsaid(plan, stage) + yaml_text(made)
+    text = _not_settable(plan, stage) + yaml_text(made)
     return [*kubernetes.files(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
 
 
-def _unsaid(plan: Plan, stage: Stage) -> str:
-    """The settings that a TrainJob has no place for, because the runtime decides them."""
+def _not_settable(plan: Plan, stage: Stage) -> str:
+    """A comment with the settings that a TrainJob cannot have, because the runtime decides them."""
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
     if not kubernetes.patched(plan.site):
         settings.append("deadline_hours")
@@ -112,8 +112,7 @@ def _patch(plan: Plan, stage: Stage) -> Manifest:
 
 
 def _pod(plan: Plan, stage: Stage) -> Manifest:
-    """The additions to the runtime's pod. Until 3.5 restricted-v2 itself adds the security context when it admits the
-    pod."""
+    """The additions to the runtime's pod. Until 3.5 restricted-v2 adds the security context when it admits the pod."""
     account = plan.site.get("service_account")
     folders = podspec.folders(plan, stage)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.

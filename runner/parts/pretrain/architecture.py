@@ -1,4 +1,4 @@
-"""The architecture that a pipeline recipe describes: its facts and its size; its stages, and what they compute in."""
+"""The architecture that a pipeline recipe describes: its facts and its size; its stages, and their precision."""
 
 from __future__ import annotations
 
@@ -48,10 +48,8 @@ def parameters(shape: sections.Model) -> int:
     return (1 if shape.tied else 2) * shape.vocabulary * hidden + shape.layers * layer + hidden
 
 
-# The stages after pretraining, each a section of its own.
-AFTER = ("sft", "dpo", "lora")
-# The sections of all stages that train something.
-TRAINED = ("pretrain", *AFTER)
+AFTER = ("sft", "dpo", "lora")  # the stages after pretraining, each a section of its own
+TRAINED = ("pretrain", *AFTER)  # the sections of all stages that train something
 # The rows that each of them learns from.
 ROWS = {"pretrain": TEXT, "sft": CONVERSATIONS, "dpo": PREFERENCES, "lora": CONVERSATIONS}
 
@@ -90,13 +88,13 @@ def curriculum(recipe: Recipe) -> list[Length]:
     return lengths
 
 
-# Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
-# whose products FP8 would have to convert again at every step.
+# Axolotl 0.19.0 passes FP8 only to its own trainer, which DPO does not use; and with an adapter, FP8 would have to
+# convert the frozen weights again at every step.
 FP8_STAGES = ("pretrain", "sft")
 
 
 def precision_of(recipe: Recipe, kind: str) -> str:
-    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the recipe's GPU."""
+    """fp8, bf16 or fp32: the precision of a stage's products, by its own line or the model's, and by the GPU."""
     section = recipe.settings.get(kind)
     stated = (section and section.get("precision")) or recipe.model.precision
     if stated == "fp32":
@@ -109,7 +107,7 @@ def precision_of(recipe: Recipe, kind: str) -> str:
 
 
 def compile_mode(recipe: Recipe, kind: str) -> str | None:
-    """The mode of torch.compile; None leaves it out. Autotuning pays on Hopper; under FP8 its search gains nothing."""
+    """The mode of torch.compile, or None. Autotuning pays on Hopper; under FP8 its search gains nothing."""
     stated = recipe.speed.compile
     if stated != "auto":
         return None if stated == "off" else stated

@@ -1,7 +1,7 @@
 """Cleaning of text: datatrove's filters, then exact and near duplicates (MinHash); kept documents stay as they are.
-Each step leaves its work on disk, so that a stopped run continues with the missing tasks. Words are cut as datatrove's
-tokenizers do, in a third of the time: datatrove 0.10.1 opens a memory zone of spaCy for each document, in which
-spaCy's tokenizer (3.8) remembers no word, and computes attributes that are not used."""
+Each step leaves its work on disk, so that a stopped run continues with the missing tasks. Words are the same as
+datatrove's tokenizers give, in a third of the time: datatrove 0.10.1 opens a memory zone of spaCy for each document, in
+which spaCy's tokenizer (3.8) remembers no word, and computes attributes that are not used."""
 
 import json
 import re
@@ -42,10 +42,10 @@ from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
 REPORT_FILE = "cleaning.json"
-# The rows of a part, from (0 the first) and to before; None is the end.
+# The rows of a part, counted from 0: the first, and the one after the last; None for the end.
 Span = tuple[int, int | None]
 
-# What datatrove calls its reasons, in words; the numbers are those of Gopher (arXiv 2112.11446).
+# datatrove's reasons, in words; the thresholds are those of Gopher (arXiv 2112.11446).
 REASONS = {
     "bad_line": "not a row, see `dropped/`",
     "no_text": "the text is empty or its column is missing",
@@ -71,8 +71,8 @@ REASONS = {
 
 @dataclass
 class CleaningReport:
-    """Counts of documents. dropped: by reason. key: hash of everything that the result depends on. workers: a count of
-    tasks. missed: documents fewer than `data.limit`."""
+    """Counts of documents. dropped: by reason. key: hash of everything that the result depends on. workers: the number
+    of tasks. missed: by how many documents the text falls short of `data.limit`."""
 
     key: str = ""
     source: str = ""
@@ -112,7 +112,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
         raise Stop(f"Cleaning left no text at all.\n{lines}", "Check `data` in the recipe, and the text.")
     lost = sum(report.dropped.get(REASONS[reason], 0) for reason in ("bad_line", "no_text"))
     require_few(lost, report.documents_in, corpus.max_lost_share, report.lines())
-    # What is on record holds no more once its text is touched.
+    # The record is invalid as soon as its text changes.
     (folder / REPORT_FILE).unlink(missing_ok=True)
     for name in ("text", "dropped"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -132,7 +132,7 @@ def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
 
 
 def spans(source: data_sets.DataSource, most: int | None, count: int) -> list[Span]:
-    """The rows from and to of each of `count` parts of a file that cannot be cut. It is parsed once to count them."""
+    """The rows of each of `count` parts of a file that cannot be cut. It is parsed once to count them."""
     if count == 1:
         return [(0, most)]
     whole = sum(1 for _ in islice(rows.read(source), most))
@@ -140,7 +140,7 @@ def spans(source: data_sets.DataSource, most: int | None, count: int) -> list[Sp
 
 
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
-    """Runs datatrove's steps; gives the folder of the kept documents, a file for each task that has some."""
+    """Runs datatrove's steps; returns the folder of the kept documents, a file for each task that has some."""
     doctor.quiet_datatrove()
     last = filtered(corpus, work, on)
     if corpus.deduplicate != "off":
@@ -162,7 +162,7 @@ def _known(folder: Path, key: str) -> CleaningReport | None:
 
 
 def _work(folder: Path, key: str, on: executors.Executor) -> Path:
-    """Tasks that are done count only for a run that cuts the documents into as many parts."""
+    """The folder of intermediate results. Those of another number of tasks cannot be reused."""
     return folder / ".work" / f"{on.tasks}-{key[:12]}"
 
 
@@ -207,8 +207,8 @@ LOGS = "logs"
 
 
 class CorpusRows(PipelineStep):
-    """Documents of a local file, of a data set by its number; other lines are counted and listed. parts: of each task:
-    parts of the file, or, if it cannot be cut, numbers of rows, from and to."""
+    """Documents of a data set in a local file; other lines are counted and listed. index: of the data set; parts: for
+    each task, a part of the file, or a Span of its rows if it cannot be cut."""
 
     name = "Rows"
     type = "reader"
@@ -245,7 +245,7 @@ class CorpusRows(PipelineStep):
 
 
 def whole_text(document: Document) -> str:
-    """What two exact duplicates have in common."""
+    """The text by which exact duplicates are found."""
     return str(document.text)
 
 
@@ -277,7 +277,7 @@ class Signature(_Quick, MinhashDedupSignature):
     pass
 
 
-# What filters go by beside the count of words.
+# The criteria of the quality filter besides the number of words.
 BESIDE_COUNTS = (
     *("min_avg_word_length", "max_avg_word_length", "max_symbol_word_ratio", "max_bullet_lines_ratio"),
     *("max_ellipsis_lines_ratio", "max_non_alpha_words_ratio", "min_stop_words"),
@@ -285,9 +285,9 @@ BESIDE_COUNTS = (
 
 
 def filtered(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
-    """Reads, and drops what is no running text."""
+    """Reads the documents, and drops those that are not running text."""
     dropped = work / "dropped"
-    # The list of common words is English; in other languages their absence says nothing.
+    # The list of common words is English; in other languages their absence means nothing.
     english = () if corpus.language == "en" else ("min_stop_words",)
     running = Quality(
         min_doc_words=corpus.min_words or None,
@@ -303,7 +303,7 @@ def filtered(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
 
 
 def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> PipelineStep:
-    """What reads a data set, behind the documents of those before it."""
+    """The step that reads a data set, after the documents of those before it."""
     one, tasks = corpus.sets[index], on.tasks
     if one.file:
         made = on.agreed(work / f"parts-{index}.json", lambda: _parts(one, tasks))
@@ -333,7 +333,7 @@ class HubRows(HuggingFaceDatasetReader):
     taken = (1.0, 0)
 
     def _get_dataset_shard(self, dst: Any, rank: int, world_size: int) -> Any:
-        """Of several files, neighbouring ones, so that the tasks have them in their order."""
+        """Gives each task neighbouring files, so that documents keep their order."""
         if getattr(dst, "n_shards", 1) < max(2, world_size):
             return super()._get_dataset_shard(dst, rank, world_size)
         return dst.shard(num_shards=world_size, index=rank, contiguous=True)
@@ -347,8 +347,8 @@ class HubRows(HuggingFaceDatasetReader):
 
 
 class Marks(ExactDedupSignature):
-    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that
-    another number of tasks would keep others of them."""
+    """Keeps the first of equal documents. datatrove 0.10.1 compares places in each task's own file, so that another
+    number of tasks would keep other ones."""
 
     rank = 0
 
@@ -383,7 +383,7 @@ class Again(JsonlReader):
     """The documents that this task kept in the step before, even if other tasks kept none."""
 
     def __init__(self, folder: Path) -> None:
-        # A document's file would differ by the number of tasks.
+        # The file of a document depends on the number of tasks.
         super().__init__(str(folder), add_file_path=False)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
@@ -403,14 +403,14 @@ def _run(
     writes: bool = True,
     tasks: int | None = None,
 ) -> Path:
-    """Runs one step, without tasks that are done; gives the folder of its documents."""
+    """Runs the unfinished tasks of one step; returns the folder of its documents."""
     out = work / name
     on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
     return out
 
 
 def counts_of(work: Path) -> dict[str, int]:
-    """`documents_in`, `kept`, and what was dropped by datatrove's reason, from what each task has written down."""
+    """`documents_in`, `kept`, and dropped documents by datatrove's reason, from the statistics of each task."""
     documents: Counter[str] = Counter()
     last = max(path.name for path in (work / LOGS).iterdir())
     for file in sorted((work / LOGS).glob("*/stats/*.json")):
@@ -429,7 +429,7 @@ def counts_of(work: Path) -> dict[str, int]:
     return dict(documents)
 
 
-# Distinct words that are remembered before a tokenizer begins again: some 100 MB in each process.
+# The most distinct words that a tokenizer remembers before it starts again: about 100 MB in each process.
 MOST_WORDS = 500_000
 # Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
 MOST_CHUNKS = 200_000
@@ -448,7 +448,7 @@ class QuickWords(SpaCyTokenizer):
         if new:
             language.vocab.lex_attr_getters = {}
             language.tokenizer.max_cache_size = MOST_CHUNKS
-        # One text breaks spaCy's tokenizer, and datatrove leaves that name out (`SpaCyTokenizer._do_tokenize`).
+        # The name IS_ALPHA breaks spaCy's tokenizer; datatrove removes it too (`SpaCyTokenizer._do_tokenize`).
         try:
             tokens = language.tokenizer(text)
         except Exception:

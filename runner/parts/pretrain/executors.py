@@ -21,8 +21,7 @@ from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.process import INDEX, helping_pod
 
-# Seconds between two looks of a pod at what the others have left.
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 2.0  # seconds between a pod's looks for the marks of the others
 # Seconds between two looks at a queue, and how often in a row a job must be missing there before it counts as gone:
 # files of the last tasks may come late over the network, and a queue may not answer once.
 POLL_SECONDS = 10.0
@@ -30,7 +29,7 @@ MISSES = 3
 
 
 class Executor(ABC):
-    """tasks: parts that the documents are cut into, each worked on by itself."""
+    """tasks: the number of parts that the documents are cut into, each processed separately."""
 
     tasks: int
 
@@ -39,7 +38,7 @@ class Executor(ABC):
         """Runs one step to its end. Raises Stop if a task does not end well."""
 
     def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
-        """A value that all processes must share, computed once; JSON. Here a single process begins all steps."""
+        """A value that all processes must share, computed once; JSON. By default, one process begins all steps."""
         return made()
 
 
@@ -172,7 +171,7 @@ class Ray(Executor):
             logging_dir=str(logs),
         )
         executor.run()
-        # It warns of tasks that did not end well, and continues.
+        # The executor only warns of tasks that failed.
         if undone := executor.get_incomplete_ranks(skip_completed=True):
             raise _undone(name, undone, executor, f"{logs}/logs")
 

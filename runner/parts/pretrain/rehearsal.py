@@ -15,7 +15,7 @@ from runner.trainer.records import Summary
 
 STEPS = 120
 ROWS = "few rows and a small model"
-# Half of what a twin has that is warmed up: this model has only its own few steps to meet each word.
+# Half of that of a warmed-up twin, because this model meets each word only in its own few steps.
 VOCABULARY = 1024
 
 
@@ -25,8 +25,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     return [*_data(recipe, data), *_small(recipe), *rehearsal.gates(recipe)]
 
 
-# Nothing more follows from the rows, and the stage `init` makes the tiny model.
-after_data = None
+after_data = None  # nothing more follows from the rows, and the stage `init` makes the tiny model
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
@@ -72,7 +71,7 @@ def _small(recipe: Recipe) -> Iterator[Override]:
     yield from _few_steps(recipe)
 
 
-# Of each stage after pretraining the least epochs, the learning rate, and the longest row in tokens.
+# For each stage after pretraining: the least epochs, the learning rate, and the longest row in tokens.
 SHORT = {"sft": (5, 0.005, 512), "dpo": (1, 0.0005, 256), "lora": (5, 0.01, 256)}
 
 
@@ -99,7 +98,7 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
             yield from rehearsal.narrow("lora.", section.rank, section.alpha)
         if "packing" in section:
             yield rehearsal.packing(recipe, stage, section)
-        # The intervals that the twin has without these lines are for as few rows as it has.
+        # The default intervals suit the few rows of a rehearsal.
         own = ("save_steps",) if stage == "dpo" else ("eval_steps", "save_steps")
         yield from (substitute(f"{stage}.{name}", None, ROWS) for name in own if name in section)
         yield from rehearsal.any_improvement(stage, section)

@@ -17,7 +17,7 @@ from runner.tools.problem import Problem, Stop, worded
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# What each executor of datatrove needs, and what it knows besides.
+# The settings that each executor needs, and those that it also accepts.
 NEEDS = {"local": (), "pods": ("pods",), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
 KNOWS = {
     "local": ("tasks", "workers"),
@@ -27,8 +27,7 @@ KNOWS = {
 }
 # How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
 MOST_TIMES = 40
-# Their defaults in the schema.
-IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}
+IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}  # the defaults of some of them in the schema
 
 
 def shape(recipe: Recipe) -> Iterator[Problem]:
@@ -144,7 +143,7 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
     if missing := [setting for setting in NEEDS[name] if section.get(setting) is None]:
         said = worded("pretrain.executor-needs", name=name, missing=listed(missing))
         yield recipe.problem("data.cleaning.executor", *said)
-    # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, does no harm.
+    # Only written settings. One with its default value, as `recipe show` prints it, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
             said = worded("pretrain.not-of-executor", setting=setting, name=name)

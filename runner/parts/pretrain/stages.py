@@ -1,4 +1,4 @@
-"""What the stages `data` and `init` of a pipeline must do, for `runner.parts.pretrain.work`."""
+"""The tasks of the stages `data` and `init` of a pipeline, for `runner.parts.pretrain.work`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.problem import Stop, worded
 
-# What ends a document, and a text that a model continues with.
-END_OF_TEXT = "<|endoftext|>"
-# What the data stage leaves for others, by folder, and which of its settings each part is made from.
+END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuation by the model
+# The results of the data stage for other stages, by folder, and the settings that each depends on.
 PARTS = {
     "tokenizer": ("text", "tokenizer"),
     "blocks": ("text", "tokenizer", "lengths"),
@@ -25,8 +24,7 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """The tokenizer of `base` at its `revision`, or one trained on the text, with `vocabulary` entries. most: rows of
-    the embedding."""
+    """A tokenizer: of `base` at `revision`, or of `vocabulary` entries, trained on the text. most: the model's rows."""
 
     base: str | None
     revision: str
@@ -61,7 +59,7 @@ class FirstWeights:
 
 
 def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
-    """lengths: as of Data."""
+    """The task of the stage `data`. lengths: as in Data."""
     data, chosen = recipe.data, recipe.tokenizer
     local = chosen.base and (recipe.folder / chosen.base).is_dir()
     instead = {"sets": ()} if data.packed else {}
@@ -103,7 +101,7 @@ def first_weights(recipe: Recipe, place: Place) -> FirstWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSet(DataSet):
-    """Documents. column: of the text. limit: documents to read, all of them where None."""
+    """Documents. column: of the text. limit: documents to read, None for all."""
 
     column: str
     limit: int | None
@@ -129,10 +127,10 @@ class Corpus(DataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """Where text is cleaned; it changes no document. tasks: parts of the work; None for as many as keep all machines
-    busy. pods: of an indexed Job, with `cpus` each. workers: tasks at once, in each pod, -1 for as many as fit.
-    mem_per_cpu_gb: GB a core. time: of a task, `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of Slurm.
-    address: of Ray."""
+    """Where text is cleaned, which does not change the documents. tasks: parts of the work; None for as many as keep
+    all machines busy. pods: of an indexed Job, with `cpus` each. workers: tasks at once, in each pod, -1 for as many as
+    fit. mem_per_cpu_gb: GB a core. time: of a task, `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of
+    Slurm. address: of Ray."""
 
     executor: Literal["local", "pods", "slurm", "ray"] = "local"
     pods: int | None = None

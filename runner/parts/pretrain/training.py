@@ -12,7 +12,7 @@ from runner.trainer.settings import BlocksSettings, RunSettings
 
 
 class TrainBlocks(Dataset):
-    """All rows of pretraining as one line, of which only those of one context length exist: array (count,
+    """All rows of pretraining as one sequence, of which only those of one context length exist: array (count,
     sequence_len). The Trainer skips the rows that a checkpoint has seen by counting from step 0, so rows of shorter
     blocks are counted and never read, and a resumed run gets exactly the rows that are left. Each pass has an order of
     its own, drawn from seed, length and pass. batch: rows a step. steps: in all."""
@@ -74,7 +74,7 @@ def load(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBl
 
 
 class EndOfLength(TrainerCallback):
-    """Ends a context length at its last step, measured and saved, while the schedule continues to the end of all."""
+    """Ends a context length at its last step with an evaluation and a checkpoint; the schedule spans all lengths."""
 
     def __init__(self, settings: BlocksSettings) -> None:
         self.settings = settings

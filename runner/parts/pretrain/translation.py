@@ -1,5 +1,5 @@
-"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them. Pretraining is here, in
-Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, whose form `in_stages` gives."""
+"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates between them. Pretraining is
+here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) 
     split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), train.max_grad_norm)
     config["recipe_runner"]["blocks"]["folder"] = folder = f"{place.data_dir}/blocks"
     for name in ("datasets", "test_datasets"):
-        # Named for Axolotl's rules alone; the plugin hands over the blocks themselves.
+        # Only for Axolotl's rules; the plugin provides the blocks.
         config[name] = [{"path": folder, "type": ""}]
     if before[1:] and common.time_limit(recipe):
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
         config["recipe_runner"]["time_limit_earlier"] = [place.below(name).run_dir for name in before[1:]]
     last = curriculum(recipe)[-1]
     known = Evaluation(common.MEASURED_AS[TEXT], text_blocks=f"{folder}/validation-{last.sequence_len}.npy")
-    # Gates are behind the last length.
+    # Gates come after the last length.
     conditions, evaluation = common.measured(recipe, known, PRETRAIN if length == last else None)
     return axolotl.stage(
         recipe,

@@ -1,5 +1,5 @@
-"""What a pretraining needs before it starts: `text` makes a tokenizer, and blocks of each context length as `.npy` files
-that training maps into memory; `init` draws the first weights."""
+"""The work before pretraining: `text` creates a tokenizer, and blocks of each context length as `.npy` files that
+training maps into memory; `init` draws the first weights."""
 
 import os
 import shutil
@@ -22,13 +22,13 @@ from runner.tools.run_files import REPORT
 
 Tell = Callable[[str], None]
 
-# Documents that a tokenizer learns from; more change its entries hardly, and take memory.
+# Documents that a tokenizer learns from; more would hardly change its entries, and take memory.
 TOKENIZER_DOCUMENTS = 1_000_000
 
 
 def text(everything: Data, tell: Tell) -> None:
-    """Prepares tokenizer and blocks below `out`. If several pods share the work, the first does all of it, and the others
-    only help to clean."""
+    """Prepares tokenizer and blocks below `out`. If several pods share the work, the first does all of it, and the
+    others only help to clean."""
     if pod := helping_pod():
         from runner.parts.pretrain import cleaning
 
@@ -68,7 +68,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
     """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with ChatML's special tokens. Raises
     Stop if it has more entries than the embedding has rows, or cannot be loaded."""
     if chosen.base:
-        tokenizer = _taken(chosen.base, chosen.revision)
+        tokenizer = _from_base(chosen.base, chosen.revision)
         tokenizer.save_pretrained(str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +78,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
     return tokenizer
 
 
-def _taken(base: str, revision: str) -> Any:
+def _from_base(base: str, revision: str) -> Any:
     from transformers import AutoTokenizer
 
     template = catalog.chat_template("chatml")
@@ -103,15 +103,14 @@ def pack(
     out: Path,
 ) -> dict[str, dict[str, int]]:
     """Writes `train-<length>.npy` and `validation-<length>.npy`, arrays (blocks, length). tokens: that training reads,
-    by length; the training documents are divided in these proportions, so that no length repeats another's text.
-    share: of the documents for validation, on which every length is measured. Raises Stop if a length has too little
-    text."""
+    by length; the training documents are divided in these proportions, so that no length repeats another's text. share:
+    of the documents for validation, on which every length is measured. Raises Stop if a length has too little text."""
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
     report = {}
     for length, home in _homes(tokens, share).items():
         for split, (first, last) in home.items():
-            # Drawn by its text, so equal texts stay together, and one more text redraws none.
+            # Drawn by its text, so equal texts stay together, and a new text moves no other.
             chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
             most = VALIDATION_BLOCKS if split == "validation" else None
             file = out / f"{split}-{length}.npy"

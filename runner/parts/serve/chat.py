@@ -15,10 +15,8 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
 from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, load
 
-# Seconds until a cancelled answer has ended.
-PATIENCE_SECONDS = 30
-# A question and the answer of each side.
-Turn = tuple[str, tuple[str, ...]]
+PATIENCE_SECONDS = 30  # the most seconds until a cancelled answer has ended
+Turn = tuple[str, tuple[str, ...]]  # a question and the answer of each side
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Pictures:
     asked_with: str = "the file of a picture"
 
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
-        """As of `Models`. Raises Stop if the file is no picture."""
+        """As in `Models`. Raises Stop if the file is not a picture."""
         yield (ask.shares(self.classes(Path(question).expanduser())),)
 
 
@@ -68,7 +66,7 @@ def sides(recipe: Recipe, folder: StageFolder) -> Sides:
 
 
 def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """Both models in memory. With an adapter they are one model, whose adapter is switched. Raises CannotLoad."""
+    """Both models in memory: with an adapter, one model whose adapter is switched on and off. Raises CannotLoad."""
     first = load(before)
     if not after.adapter:
         return first, load(after)
@@ -86,11 +84,10 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer while it is generated: each time all of it so far, the complete answer last. It can be
-    cancelled."""
+    """A model's answer so far, while it is generated; the complete answer last. It can be cancelled."""
     from transformers import StoppingCriteriaList
 
-    said = _Said(loaded.said)
+    said = _Streamer(loaded.said)
     stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
 
     def work() -> None:
@@ -113,7 +110,7 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
         worker.join(PATIENCE_SECONDS)
 
 
-class _Said:
+class _Streamer:
     """A streamer for transformers that keeps all tokens, because the words of a part differ from those of the whole."""
 
     def __init__(self, words: Callable[[list[int]], str]) -> None:
@@ -131,7 +128,7 @@ class _Said:
         self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
 
     def end(self) -> None:
-        """The caller gives the complete answer."""
+        """Nothing: the caller puts the complete answer."""
 
 
 def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]) -> None:
@@ -160,8 +157,8 @@ def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, rea
 
 @dataclass
 class _Conversation:
-    """The conversation that one page shows. A new one begins with a new list, so that an answer to an earlier one, which
-    is still being written, notices it and ends."""
+    """The conversation that one page shows. A new one begins with a new list, so that an answer to an earlier one,
+    which is still being written, notices it and ends."""
 
     turns: list[Turn] = field(default_factory=list)
 

@@ -30,19 +30,16 @@ SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
 # The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
-# The kinds of objects between an InferenceService and its pods.
-DEPLOYED = ("Deployment", "ReplicaSet")
+DEPLOYED = ("Deployment", "ReplicaSet")  # the kinds of objects between an InferenceService and its pods
 
 
 def start(
     cluster: Cluster, plan: Plan, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
 ) -> None:
-    """Sends the server of a plan, waits until it answers, and forwards `port` of this machine to it until ^C; the server
-    continues. An identical server is not sent again. `confirm` is asked before another person's server is replaced.
-    port: 0 for any; mine: the owner of what is sent.
-
-    Raises Stop if the model is not trained yet, the cluster refuses anything, or the server cannot start.
-    """
+    """Sends the server of a plan, waits until it answers, and forwards `port` of this machine to it until ^C; the
+    server continues. An identical server is not sent again. `confirm` is asked before another person's server is
+    replaced. port: 0 for any; mine: the owner of what is sent. Raises Stop if the model is not trained yet, the cluster
+    refuses anything, or the server cannot start."""
     manifests = objects(cluster, plan, server, tell)
     if dry_run:
         for manifest in manifests:
@@ -66,7 +63,7 @@ def start(
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and its own runtime. Raises Stop if `confirm` refuses to remove another person's."""
+    """Removes the server of a plan, and its own runtime. `confirm` is asked before another person's is removed."""
     there = _ours(cluster, plan)
     # One question is enough for a server and its runtime.
     for one in there[:1]:
@@ -79,8 +76,8 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
 
 
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
-    """The objects of `recipe render`, the InferenceService last, with the training job of its model. Raises Stop if the
-    model is not trained yet, or its gate is closed."""
+    """The objects of `recipe render`, the InferenceService last, annotated with the training job of its model. Raises
+    Stop if the model is not trained yet, or its gate is closed."""
     trained_by = "" if server.source.results is None else _trained_by(cluster, plan, tell)
     service = kserve.service(plan, server)
     if trained_by:
@@ -212,8 +209,7 @@ def _ready(pods: Manifests) -> str | None:
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
-# After this many exits, a slow disk or network is not the reason.
-TRIES = 3
+TRIES = 3  # after this many exits, a slow disk or network is not the reason
 # KServe's reasons if it does not find a runtime, or must not use it.
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
@@ -278,7 +274,7 @@ def reasons(server: ServerState) -> list[str]:
 
 
 def _refused(server: ServerState) -> Iterator[str]:
-    """Refusals by KServe, and why the Deployment could not create a pod, which only its ReplicaSet says."""
+    """Refusals by KServe, and why the Deployment could not create a pod, which only its ReplicaSet's events show."""
     reason, said = server.failure.get("reason", ""), str(server.failure.get("message", "")).rstrip(".")
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]

@@ -153,7 +153,7 @@ def _show(server: Serving, needs: ServingForecast) -> None:
 
 
 def _as_json(server: Serving, needs: ServingForecast) -> str:
-    """Bytes on one GPU, and counts."""
+    """The forecast as JSON: bytes on one GPU, and counts."""
     figures = {
         name: getattr(needs, name)
         for name in (
@@ -238,7 +238,7 @@ def _talk(sides: Sides, questions: list[str]) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """The lines that a person types, or a program sends."""
+    """The lines that the user types, or a program sends."""
     if sys.stdin.isatty():
         import readline  # noqa: F401 - gives `input` its editing and history
     while True:

@@ -77,7 +77,7 @@ def service(plan: Plan, server: Serving) -> Manifest:
         runtime=own_runtime(plan) if server.image else server.runtime,
         uri=server.source.uri,
         arguments=arguments(server),
-        # All files are mounted; and no telemetry.
+        # All files are mounted, so the hub is not needed; and no telemetry.
         env=podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
         resources=podspec.as_text(podspec.amounts(machines)),
         mounts=kubernetes.mounts(folders) or None,
@@ -86,7 +86,7 @@ def service(plan: Plan, server: Serving) -> Manifest:
     )
     content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint])
     made["metadata"]["annotations"][CONTENT] = content
-    # Also on its pods, so that a server of other weights is another pod.
+    # Also on its pods, so that other weights get new pods.
     made["spec"]["predictor"]["annotations"] = {CONTENT: content}
     return made
 

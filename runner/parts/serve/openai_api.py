@@ -46,7 +46,7 @@ from runner.trainer.generation import Chat, end_tokens, messages, repetition_pen
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 LOOK_SECONDS = 0.3
-_KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 def engine_for(chat: Chat) -> str:
@@ -95,7 +95,7 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
         command += ["--model-timeout", "-1"]  # models stay loaded
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--trust-remote-code"] if after.trust_remote_code else []
-    env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
+    env = engine_environment() | _OFFLINE | {"HF_HUB_CACHE": str(home)}
     empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
@@ -130,8 +130,7 @@ def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
 
 
 def _load(url: str, model: str, log: Path) -> None:
-    """Has transformers' server load a model now, so that the first question does not wait. It reports progress in
-    lines."""
+    """Lets transformers' server load a model now, so that the first question does not wait."""
     with opened(f"{url}/load_model", {"model": model}) as lines:
         events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
     if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
@@ -178,8 +177,7 @@ def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:
 
 
 def _exactly(tokenizer: Any) -> None:
-    """Makes the tokenizer add nothing to a text: templates write the beginning, and plain text was trained without
-    it."""
+    """Makes the tokenizer add nothing to a text: templates write the beginning, and plain text has none."""
     from tokenizers.processors import TemplateProcessing
 
     for name in ("add_bos_token", "add_eos_token"):
@@ -206,7 +204,7 @@ def _vllm(home: Path, name: str, after: Chat) -> list[str]:
     base, trained = names.served(name)
     whole = base if after.adapter else trained
     served = str(_snapshot(home, whole))
-    # It samples unless the temperature is 0; it ignores `do_sample`.
+    # vLLM ignores `do_sample`, and samples unless the temperature is 0.
     greedy = json.dumps({"temperature": 0.0, "max_new_tokens": after.max_new_tokens})
     command = [SERVER, "--model", served, "--served-model-name", whole]
     command += ["--generation-config", served, "--override-generation-config", greedy]
@@ -216,8 +214,7 @@ def _vllm(home: Path, name: str, after: Chat) -> list[str]:
     return command
 
 
-# The variable of OpenAI's own clients, sent if it is set.
-KEY = "OPENAI_API_KEY"
+KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set
 # Enough for an answer on a processor.
 SECONDS = 600
 AGREEMENT = "agreement"
@@ -279,8 +276,7 @@ class Served:
         return {**choices[0], "usage": said.get("usage") or {}}
 
     def measure(self, folder: StageFolder) -> Measurement:
-        """Measures both models through their server, and records nothing. Raises Stop if the run has no held-out
-        rows."""
+        """Measures both models through their server; records nothing. Raises Stop if the run has no held-out rows."""
         evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
             raise Stop(*worded("serve.no-rows", folder=folder))
@@ -290,7 +286,7 @@ class Served:
         measures = Measures()
         for chat, before in ((self.after, False), (self.before, True)):
             if not chat.model:
-                measures.take([AGREEMENT], _not_there, before)
+                measures.take([AGREEMENT], _no_model, before)
                 continue
             measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
             measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
@@ -338,7 +334,7 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     return known
 
 
-def _not_there() -> dict[str, float]:
+def _no_model() -> dict[str, float]:
     raise Cannot("the server does not have this model")
 
 
@@ -389,8 +385,7 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
 
 
 def main() -> None:
-    """Runs a server that ends with its parent, in an empty folder, because transformers takes a folder there for a
-    model."""
+    """Runs a server that ends with its parent, in an empty folder: a folder named like a model would be loaded."""
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 # The share of a GPU's memory for the server, vLLM's default.
 GPU_SHARE = 0.9
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-# Tokens of a page of the cache (vLLM's default block size).
-PAGE = 16
+PAGE = 16  # tokens of a page of the cache (vLLM's default block size)
 # Tokens of vLLM's largest batch, from this size of card on and below it (vllm/engine/arg_utils.py, get_batch_defaults).
 BATCH_LARGE, BATCH_SMALL, LARGE_CARD = 8192, 2048, 70 * GIB
 # Bytes of each request for each word of the vocabulary: logits in fp32, sorted, with their indices and probabilities.
@@ -46,8 +45,7 @@ OVERHEAD = int(1.5 * GIB)
 PROCESS, SERVER = 4 * GIB, 6 * GIB
 # The part of a file of weights that is in main memory while it is read; a file has at most 5 GB (transformers).
 READ_AT_ONCE = 5 * 10**9
-# The numbers of GPUs to try if the recipe names none.
-COUNTS = (1, 2, 4, 8)
+COUNTS = (1, 2, 4, 8)  # the numbers of GPUs to try if the recipe names none
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,7 @@ def _not_beside(config: Any) -> str:
 
 @dataclass(frozen=True)
 class ServingForecast:
-    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if it is not in the
-    catalog."""
+    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown."""
 
     model: Model
     precision: str
@@ -171,8 +168,7 @@ class ServingForecast:
 
     @property
     def cache_a_token(self) -> int:
-        """Keys and values of one token in all layers, without the savings of windows; each GPU has at least one
-        head."""
+        """Keys and values of one token in all layers, even with windows; each GPU has at least one head."""
         heads = max(1, self.model.num_key_value_heads // self.gpus)
         return 2 * self.model.num_hidden_layers * heads * self.model.head_dim * NUMBER_BYTES[self.precision]
 
@@ -223,7 +219,7 @@ class ServingForecast:
 
     @property
     def main_memory(self) -> int:
-        """Of the pod: the server, a process for each GPU, and the part of the weights that is being read."""
+        """The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read."""
         return SERVER + self.gpus * PROCESS + min(self.weights * self.gpus, READ_AT_ONCE)
 
     def on(self, gpus: int) -> ServingForecast:
@@ -283,7 +279,7 @@ def splits(model: Model, counts: Iterable[int]) -> list[int]:
 
 
 def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> list[Problem]:
-    """What keeps the server from doing what its section asks, each at the line that decides it."""
+    """The problems that keep the server from what its section requests, each at the line that causes it."""
     found = []
     if needs and needs.fits is False and needs.budget is not None:
         have, need = units.gib(needs.budget), units.gib(needs.total)

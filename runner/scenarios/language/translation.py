@@ -1,7 +1,7 @@
-"""Scenarios of one stage: which of a language model's weights are trained, by the scenario, on rows of any kind.
+"""Scenarios that train a language model in one stage, on rows of any kind. They differ in the weights that are trained.
 
-`lora` trains a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), kept in 4 bits with qlora (Dettmers
-et al. 2023, arXiv 2305.14314); `last-layers` the last transformer layers; `full` and `causal-lm` every weight."""
+`lora` trains a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), kept in 4 bits with qlora
+(Dettmers et al. 2023, arXiv 2305.14314); `last-layers` the last layers; `full` and `causal-lm` every weight."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -76,7 +76,7 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **axolotl.training(recipe, place, held_out),
     }
     if how.get("rl") == "simpo" and "warmup_ratio" in config:
-        # Axolotl 0.19.0 refuses it here, although its trainer has it.
+        # Axolotl 0.19.0 refuses it here, although its trainer supports it.
         own["warmup_ratio"] = config.pop("warmup_ratio")
     if own:
         config["recipe_runner"] = own
@@ -84,7 +84,7 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def rows(recipe: Recipe, place: Place) -> DataSets:
-    """What must be prepared."""
+    """The data to prepare."""
     own = {"sequence_len": recipe.model.sequence_len, "tokenizer": common.tokenizer(recipe, place)}
     if recipe.rows == TEXT:
         return plain_text(recipe, place, **own)
@@ -99,9 +99,9 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     tasks = recipe.data.songs.tasks if recipe.rows == SONGS and recipe.data.songs else {}
-    # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
+    # Questions about songs whose answer is a class or a name, each kind with its first words.
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
-    # Of a model's own answers, what each reward gives.
+    # For a model's own answers, each reward.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
     return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, validates(recipe), recipe.pretrained)}
 
@@ -119,13 +119,13 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     """The adapter's size, and the linear layers that get one, by this model's names."""
     train, facts = recipe.train, recipe.facts
-    # A name that fits no layer of a known model belongs to another one.
+    # A name that matches none of the known layers is passed on unchanged.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
     experts = list(facts.family.get("experts", ()))
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
         **({"lora_target_parameters": experts} if train.get("lora_experts") else {}),
-        # Axolotl's code for it is CUDA's.
+        # Axolotl does this only with CUDA.
         **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
         "lora_target_modules": list(dict.fromkeys(named)),
         **axolotl.lora_kernels(recipe, place),
@@ -146,8 +146,7 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
 
 
 def fitting(facts: Model, asked: str) -> dict[str, int]:
-    """The linear layers that a name or pattern matches, by peft's rule, with the number of layers that have each.
-    Raises re.error."""
+    """The linear layers that a name or pattern matches, by peft's rule, and how often each exists. Raises re.error."""
     pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
     found = {
         name: sum(bool(pattern.fullmatch(facts.linear_path(layer, name))) for layer in range(facts.num_hidden_layers))
@@ -158,7 +157,7 @@ def fitting(facts: Model, asked: str) -> dict[str, int]:
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
-    # Of an architecture that the catalog does not contain, only its trace knows the layers.
+    # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):
@@ -202,7 +201,7 @@ def preferring(recipe: Recipe) -> Iterator[Problem]:
 
 
 def experts(recipe: Recipe) -> Iterator[Problem]:
-    """Lines about experts need a model with some, and what Axolotl and PEFT can do beside them."""
+    """Lines about experts need a model with experts, and settings that Axolotl and PEFT support with them."""
     facts, train = recipe.model_facts, recipe.train
     for line in ("lora_experts", "quantize_experts") if facts else ():
         if train.get(line) and not (facts and facts.has_experts):
@@ -255,7 +254,7 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.answer_tokens", *worded("scenarios.no-room", most=most))
 
 
-# Lines of `data` that give validation data, and the line that each of the first two belongs to.
+# Settings that give validation data; each of the first two needs the setting beside it.
 VALIDATION = {"validation_split": "hub", "validation_path": "path"}
 GIVES_VALIDATION = (*VALIDATION, "validation_share")
 
@@ -326,8 +325,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
-    """Short blocks, judged on held-out documents. one_file: whether the text is one file, without another to validate
-    on."""
+    """Short blocks, judged on held-out documents. one_file: whether the text is one file without validation text."""
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
     )

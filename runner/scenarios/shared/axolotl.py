@@ -1,5 +1,5 @@
-"""A recipe's sections in Axolotl's settings, by the names of its config reference (0.19.0). Settings without a name
-there go to the runner's plugin, under `recipe_runner`."""
+"""Translates a recipe's sections into Axolotl's settings (its config reference, 0.19.0). Settings that Axolotl lacks go
+to the runner's plugin, under `recipe_runner`."""
 
 import json
 from collections.abc import Mapping
@@ -18,13 +18,12 @@ from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop, worded
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
-# The name that images of 0.1 also use.
-PLUGIN = "runner.training.plugin.RecipePlugin"
-# Liger's parts by their names in Axolotl.
+PLUGIN = "runner.training.plugin.RecipePlugin"  # the name that images of 0.1 also use
+# Liger's kernels, with the ends of Axolotl's names for them.
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
-# Questions of validation rows that are asked before and after if the recipe names none.
+# How many questions of validation rows are asked before and after training if the recipe names none.
 ASKED_OF_ROWS = 5
 # Axolotl 0.19.0 reports its use to a server by default, and may hang if that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
@@ -45,7 +44,7 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
     if chosen.trust_remote_code:
         settings["trust_remote_code"] = True
     if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
-        # Their kernels only run a model; to train, its experts become plain numbers.
+        # The kernels for MXFP4 only run a model; for training, its experts become plain numbers.
         unpacked = {
             "model_quantization_config": "Mxfp4Config",
             "model_quantization_config_kwargs": {"dequantize": True},
@@ -56,9 +55,8 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
     """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code of the
-    model's own, and no weights in 8 bits. DoRA's lengths they would keep as they were before the first step, because
-    fused and 8-bit AdamW leave the version of a tensor as it is (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale;
-    torch 2.13)."""
+    model's own, and no weights in 8 bits. With DoRA they would use the weight norms from before the first step, because
+    fused and 8-bit AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch 2.13)."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     train = recipe.settings.get("train") or {}
     fused = fused and not (train.get("use_dora") or train.get("eight_bit_base"))
@@ -90,7 +88,7 @@ def compiles(recipe: Recipe) -> bool:
 
 
 def faster(recipe: Recipe) -> EngineConfig:
-    """The section `speed` of a recipe of one stage."""
+    """The settings for the section `speed` of a recipe of one stage."""
     if not (speed := recipe.settings.get("speed")):
         return {}
     mode = speed["compile"] if compiles(recipe) else None
@@ -101,18 +99,17 @@ def faster(recipe: Recipe) -> EngineConfig:
 
 
 def products(recipe: Recipe, fp8: bool, compile_mode: str | None) -> EngineConfig:
-    """How matrices are multiplied: in 8 bits, and compiled; None for not compiled."""
+    """How matrices are multiplied: in 8 bits, or compiled. compile_mode: None for not compiled."""
     config: EngineConfig = {"fp8": True} if fp8 else {}
     if fp8 and sharding.by_fsdp(recipe):
-        # Shards travel as 8-bit numbers, half the bytes of bf16.
+        # Shards are exchanged as 8-bit numbers, half the bytes of bf16.
         config["fp8_enable_fsdp_float8_all_gather"] = True
     return config | ({"torch_compile": True, "torch_compile_mode": compile_mode} if compile_mode else {})
 
 
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
-    """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths;
-    on a processor a mask does. Not if the stage is compiled for the shapes that it meets; every joined batch has
-    another."""
+    """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths; on
+    a processor a mask does. Compiled stages join no rows, because each joined batch has another shape."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     able = recipe.model.attention == FLASH or not accelerator
@@ -154,22 +151,21 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
 
 
 def reporting(tool: str, name: str) -> EngineConfig:
-    """Where curves go. W&B and MLflow need a project name."""
+    """The tool that shows curves. W&B and MLflow need a project name."""
     project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
     return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
 
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
-    """The special tokens of each message: the model's own, unless the recipe names others. None if only the tokenizer
-    knows them."""
+    """The special tokens of each message: the recipe's, else the model's own. None if only the tokenizer knows them."""
     asked = recipe.data.get("chat_template")
     name = asked if asked in ("chatml", None) else recipe.facts.chat_template
     return catalog.chat_template(name) if name else None
 
 
 def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True) -> EngineConfig:
-    """The prepared rows in a folder. Text and prompts are used unchanged. Of conversations some turns are trained, with their
-    end-of-turn tokens: the assistant's, the last of them, which prepared rows mark, or all."""
+    """The prepared rows in a folder. Text and prompts are used unchanged. In conversations, the trained turns, each
+    with its end-of-turn token, are the assistant's, only the last of these (which prepared rows mark), or all."""
     reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
     if rows in (TEXT, PROMPTS):
         reads = {"type": ""}
@@ -190,25 +186,25 @@ def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates:
     return {"datasets": [train], **({"test_datasets": [validation]} if validates else {}), "val_set_size": 0}
 
 
-# How Axolotl calls what is learned from preferences.
+# Axolotl's settings for each objective on preferences.
 OBJECTIVES: Mapping[str, EngineConfig] = {
     "dpo": {"rl": "dpo", "dpo_loss_type": ["sigmoid"]},
     "ipo": {"rl": "dpo", "dpo_loss_type": ["ipo"]},
     "hinge": {"rl": "dpo", "dpo_loss_type": ["hinge"]},
     "orpo": {"rl": "orpo"},
-    # Without this, TRL 1.9 adds a loss of the chosen answer's words, which SimPO has not.
+    # Without this, TRL 1.9 adds a loss on the chosen answer's words, which SimPO does not have.
     "simpo": {"rl": "simpo", "cpo_alpha": 0.0},
     "kto": {"rl": "kto", "remove_unused_columns": False},
 }
 
 
 def own_answers(recipe: Recipe) -> EngineConfig:
-    """How a model learns from its own answers: the settings of TRL's GRPO, and the rewards of the part that has them."""
+    """How a model learns from its own answers: the settings of TRL's GRPO, and the rewards of the part for them."""
     train, rows = recipe.train, common.effective_batch_size(recipe)
     rewarded: EngineConfig = parts.hook("rewarded")(recipe)
     trl = {
         "num_generations": train.generations,
-        # Of all processes together; Axolotl 0.19.0 would compare the rows of one of them.
+        # Rows of all processes together; without it, Axolotl 0.19.0 would compare the rows of one.
         "generation_batch_size": rows,
         "max_completion_length": train.answer_tokens,
         "temperature": train.temperature,
@@ -228,12 +224,12 @@ def template(recipe: Recipe) -> EngineConfig:
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
     if known and known.end != facts.eos_token:
-        # Axolotl looks for end-of-text at the end of a turn, and would leave this one untrained: answers without end.
+        # Axolotl looks for end-of-text at the end of a turn; with this one untrained, answers would not end.
         tokens["eot_tokens"] = [known.end]
     if facts.pad_token:
         tokens["special_tokens"] = {"pad_token": facts.pad_token}
     if recipe.rows == PROMPTS and known and known.end != facts.eos_token:
-        # TRL 1.9 ends an answer at this token alone, and would write on behind the end of the turn.
+        # TRL 1.9 ends an answer only at this token, and would write more after the end of the turn.
         tokens["special_tokens"] = {**tokens.get("special_tokens", {}), "eos_token": known.end}
     return tokens
 
@@ -288,16 +284,15 @@ def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Sta
 
 
 def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
-    """The format of a whole model's stored weights. precision: of the computation; torch unscales fp16's gradients only in
-    fp32."""
+    """The format of stored weights. precision: of the computation; torch unscales fp16's gradients only in fp32."""
     return "bf16" if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16" else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     return common.common_environment(recipe, place) | {
         **UNTRACKED,
-        # Axolotl would start one for each core of the machine, whatever the pod's share. 0: none, because a rehearsal's
-        # few rows are done before another process has started.
+        # Axolotl would start one process for each core of the machine, whatever the pod's share. 0: none, because a
+        # rehearsal's few rows are tokenised before another process has started.
         tokenizers.TOKENISING_PROCESSES: str(common.machines(recipe, place).cpus) if place.accelerator else "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -322,7 +317,7 @@ def with_advanced(
     for key, value in extra.items():
         made = config.get(key)
         if isinstance(value, dict) and isinstance(made, dict):
-            # Tokens beside the one for padding, say: lines that the recipe does not make go with those that it does.
+            # Settings inside it that the recipe does not make are added, for example more special tokens.
             extra[key] = {**made, **value}
             config = {**config, key: {**made, **{name: one for name, one in value.items() if name not in made}}}
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
@@ -332,7 +327,7 @@ def with_advanced(
             problems.append(recipe.document.problem(("advanced", home, key), *said, key=True))
     for key, value in extra.items():
         if key in config and config[key] != value:
-            # The settings of the recipe that this one of Axolotl's follows from.
+            # The recipe's settings that determine this one of Axolotl's.
             homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
             hint = f"Delete it, and change {listed(homes, 'or')} instead." if homes else "Delete it."

@@ -1,4 +1,4 @@
-"""What every scenario needs: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
+"""What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-# The sections about training.
-TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
+TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")  # the sections about training
 # Of the evaluated checkpoints the one with the lowest validation loss is kept, or that with the highest reward.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
 KEEPS_THE_HIGHEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "greater_is_better": True}
@@ -70,13 +69,13 @@ def learning_rate(recipe: Recipe) -> float:
 
 
 def effective_batch_size(recipe: Recipe) -> int:
-    """Rows behind one optimizer step: micro batch × accumulation × world size."""
+    """Rows of one optimizer step: micro batch × accumulation × world size."""
     rows: int = recipe.training.micro_batch_size * recipe.training.gradient_accumulation_steps
     return rows * world_size(recipe)
 
 
 def world_size(recipe: Recipe) -> int:
-    """GPUs of all machines together, and this many processes."""
+    """The number of GPUs of all machines together, which is that of the processes."""
     return sum(recipe.gpu_counts)
 
 
@@ -135,7 +134,7 @@ def no_fp8(gpu: hardware.Gpu) -> str:
 
 
 def ddp_bucket_mb(recipe: Recipe) -> int:
-    """MB of gradients that travel together under DDP: PyTorch's own 25 if the recipe says nothing."""
+    """MB of gradients that DDP sends together: PyTorch's own 25 by default."""
     return recipe.communication.ddp_bucket_mb or 25
 
 
@@ -149,7 +148,7 @@ def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
         **time_limit(recipe),
-        **_told(recipe.training),
+        **_of_plugin(recipe.training),
     }
 
 
@@ -160,8 +159,8 @@ def time_limit(recipe: Recipe) -> dict[str, float]:
 
 
 def evaluated(section: Settings) -> EngineConfig:
-    """Evaluated and saved by steps or after each epoch: the Trainer keeps the best of the checkpoints that have both.
-    The runner saves those between them (see `_told`)."""
+    """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated checkpoint. The runner
+    saves those in between (see `_of_plugin`)."""
     every = section.get("eval_steps")
     if every is None:
         return {"eval_strategy": "epoch", "save_strategy": "epoch"}
@@ -174,8 +173,8 @@ def unevaluated(section: Settings) -> EngineConfig:
     return {"eval_strategy": "no", **(by_steps if every else {"save_strategy": "epoch"})}
 
 
-def _told(section: Settings) -> EngineConfig:
-    """Further settings of the training process: checkpoints at their own steps, and early stopping."""
+def _of_plugin(section: Settings) -> EngineConfig:
+    """Settings of the runner's plugin: checkpoints at their own steps, and early stopping."""
     stopping = section.get("early_stopping")
     return {
         **({"save_steps": every} if (every := section.get("save_steps")) else {}),
@@ -198,7 +197,7 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
                         (name, "early_stopping"), *worded("scenarios.no-validation"), key=True
                     )
             elif evaluation and saving and evaluation % saving and name != "pretrain":
-                # Each evaluation has its own checkpoint; if the last model is kept, either may be the rarer one.
+                # Each evaluation needs a checkpoint. Without validation rows, the intervals are independent.
                 fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
                 yield recipe.document.problem(
                     (name, "save_steps"),
@@ -257,7 +256,7 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
         return None
     if place.files_dir is None or recipe.on_claim(name):
         return str(recipe.folder / name)
-    # Paths from elsewhere also stay below that folder.
+    # Absolute paths and `..` also stay below that folder.
     parts = ("up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/")
     return "/".join((place.files_dir, *parts))
 
@@ -265,8 +264,7 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
 # The config of a stage of the runner's own work; see `runner.entrypoints.prepare`.
 WORK_FILE = "work.json"
 WORK = "runner.entrypoints.prepare"
-# The check of the records on a claim before a stage starts in a pod.
-GUARD = "runner.entrypoints.stage"
+GUARD = "runner.entrypoints.stage"  # the check of the records on a claim before a stage starts in a pod
 
 
 def work(
@@ -341,8 +339,8 @@ def proving(
     trained: Iterable[Stage],
     models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Stage:
-    """The data stage, which also proves what Axolotl trains before a GPU is held. models: by stage, the facts (`model`)
-    and the `tokenizer` of its base model, if that does not exist yet."""
+    """The data stage, which also proves what Axolotl trains before a GPU is reserved. models: by stage, the facts
+    (`model`) and the `tokenizer` of its base model, if that does not exist yet."""
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
@@ -353,7 +351,7 @@ def proving(
         out = "/".join(filter(None, (proof_dir(place), stage.folder)))
         config = f"{place.below(data.folder).config_dir}/{file}"
         stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
-        # If no setting has changed that may affect how rows are trained, the stage is done at once.
+        # The stage runs again only if a setting has changed that may affect how rows are trained.
         known = {name: without_place(value, place) for name, value in learned_from(stage.config)}
         settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
     return replace(
@@ -415,7 +413,6 @@ def plan(
 
 
 def _guarded(plan: Plan) -> Plan:
-
     stages = []
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"

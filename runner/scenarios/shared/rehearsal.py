@@ -28,14 +28,14 @@ MIN_STEPS = 30
 ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
-# The answers to each prompt, of a model that learns from them.
+# Answers to each prompt, for a model that learns from its own answers.
 ANSWERS = 4
 MIN_VALIDATION_SHARE = 0.1
-# The model of the catalog that `--model small` trains; how long a real model trains, and the planned time.
+# The option for a real model; the model of `--model small`; the time limit of its training, and the planned time.
 REAL = "--model"
 SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 LONGEST, PLANNED_SECONDS = "5 min", 240
-# The most bytes of a person's own file, from which MAX_ROWS are drawn; of a larger one a share is read.
+# The most bytes of a data file that is read whole; of a larger one, a share is read.
 LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 
@@ -108,7 +108,7 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
-    """More of the data stage's config: a seeded draw of the rows, and the twin. folder: of the run."""
+    """Additions to the data stage's config: a seeded draw of the rows, and the twin. folder: of the run."""
     return {"twin": twin_of(recipe, folder / TWIN), "sample_rows": MAX_ROWS}
 
 
@@ -182,7 +182,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """A draw of a large file's rows."""
+    """The substitutions for a draw of a large file's rows."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -191,7 +191,7 @@ def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     why = f"a seeded draw of {size / 1e6:,.0f} MB"
     if "sets" in home:
         return [substitute(f"{name}.share", share, why)]
-    # A share belongs to one of several data sets; these lines are about that one.
+    # Only an entry of `sets` has a share, so the lines about the data set move there.
     there = {key: value for key in OF_A_FILE if (value := recipe.document.lookup((*home, key))) is not None}
     one = {key: value for key, value in there.items() if key != "sample"}
     return [
@@ -214,7 +214,7 @@ def gates(recipe: Recipe) -> Iterator[Override]:
 
 
 def packing(recipe: Recipe, home: str, section: Settings) -> Override:
-    """Joins rows only if a GPU would. home: of the section with `packing`."""
+    """The packing: rows are joined only if a GPU would join them. home: of the section with `packing`."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True):
@@ -223,8 +223,8 @@ def packing(recipe: Recipe, home: str, section: Settings) -> Override:
 
 
 def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """Processes instead of GPUs, if sharing a step is faster: not for a tiny language model, which makes three times
-    the steps of two in one. A process without a row would never make a step."""
+    """The number of processes that replace GPUs, if several are faster. A tiny language model is three times as fast in
+    one process as in two. A process without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
 
 
@@ -282,11 +282,11 @@ def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
 
 
 def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> list[Override]:
-    """One process for machines, and batches small enough for at least 50 steps. share: the part of these that there is
-    time for; None for a twin."""
+    """One process instead of the machines, and batches small enough for at least 50 steps. share: the part of these
+    that there is time for; None for a twin."""
     chosen, count = recipe.train, rows.train_rows
     if chosen.get("packing") == "pack":
-        # Several make one; a fifth is reserved for incomplete last blocks.
+        # Several rows make a packed one; a fifth is reserved for incomplete last blocks.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
     most_rows, most_batches = (8, 2) if share is None else (2, 1)
     micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
@@ -351,7 +351,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
 
 
 def optimizer(home: str, section: Settings) -> Iterator[Override]:
-    """The one that a processor uses in the place of the recipe's."""
+    """The optimizer that a processor uses instead of the recipe's."""
     for name, values, value, why in NEEDS_GPU:
         if name == "*.optimizer" and section.get("optimizer") in values:
             yield substitute(f"{home}.optimizer", value, why)
@@ -392,14 +392,14 @@ def layers(recipe: Recipe) -> int:
 
 
 def _made(recipe: Recipe) -> str:
-    """The twin, for people."""
+    """A description of the twin, in words."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
     reads = "general English, also after your questions" if chat else "general English"
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
-    """The substitutions for people, a twin first."""
+    """The substitutions in words, a twin first."""
     if any(override.setting == "model.base" for override in made):
         yield f"model.base: {original.model.base} → {_made(original)}"
     if rows.sampled_from is not None:

@@ -60,13 +60,13 @@ def offloaded(recipe: Recipe) -> dict[str, str]:
 
 
 def optimizer(recipe: Recipe, chosen: str) -> str:
-    """Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
+    """Axolotl's name of it. bitsandbytes does not support FSDP's shards; torchao's 8-bit AdamW is the same rule."""
     other = catalog.optimizers()[chosen].sharded
     return other if isinstance(other, str) and by_fsdp(recipe) else chosen
 
 
 def _fsdp(recipe: Recipe) -> EngineConfig:
-    """FSDP2, full shard, one unit for each transformer layer; a person's own settings if the recipe says nothing."""
+    """FSDP2, full shard, one unit for each transformer layer. The user's file overrides this, and the recipe both."""
     own = own_file(recipe)
     config: EngineConfig = {
         "reshard_after_forward": True,
@@ -92,7 +92,7 @@ def fsdp_decided(recipe: Recipe) -> EngineConfig:
     return {"state_dict_type": "FULL_STATE_DICT"} | ({"offload_params": placed == "cpu"} if placed else {})
 
 
-# Numbers in a bucket of gradients: a million a GPU, because a message to many must be longer to pay (Megatron-LM,
+# Numbers in a bucket of gradients: a million a GPU, because with more GPUs short messages are inefficient (Megatron-LM,
 # distributed_data_parallel_config.py, bucket_size), at least 40 million, at most DeepSpeed's own 500 million.
 BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
 # Numbers that a step on a disk works through at a time: four buffers in fp32 (DeepSpeed's `buffer_count`) take 1.6 GB
@@ -100,12 +100,12 @@ BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
 DISK_GROUP = 100_000_000
 # Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
 WEIGHTS_BUFFER = 100_000_000
-# Settings that only trainer and recipe decide, and no file: DeepSpeed would build its own optimizer and schedule.
+# Settings that a file cannot decide: with them, DeepSpeed would build its own optimizer and schedule.
 NOT_ITS_OWN = ("optimizer", "scheduler")
 
 
 def own_file(recipe: Recipe) -> Document | None:
-    """The person's own file; None if the recipe names none. Raises Stop if it cannot be read."""
+    """The user's own file; None if the recipe names none. Raises Stop if it cannot be read."""
     name = recipe.document.lookup(("sharding", "file"))
     if not name:
         return None
@@ -118,12 +118,11 @@ def own_file(recipe: Recipe) -> Document | None:
 
 
 def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
-    """A DeepSpeed config. accelerate fills in `auto` from Axolotl's settings (transformers documentation, DeepSpeed
-    integration)."""
+    """A DeepSpeed config. accelerate fills in `auto` from Axolotl's settings (transformers' DeepSpeed guide)."""
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
     decides = decided(recipe, precision, max_grad_norm)
-    usual = _by_reason(recipe, precision, merged(own, decides))
+    usual = _defaults(recipe, precision, merged(own, decides))
     return merged(merged(usual, own), decides)
 
 
@@ -135,7 +134,7 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
         # Without it a checkpoint of ZeRO-3 has no complete weights, and best_model/ could not be loaded.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     if mb := recipe.document.lookup(("communication", "ddp_bucket_mb")):
-        # DeepSpeed counts numbers, which are gradients in the run's precision, and the recipe MB.
+        # DeepSpeed counts gradients, in the run's precision, and the recipe MB.
         zero["reduce_bucket_size"] = int(mb) * 1_000_000 // (4 if precision == "fp32" else 2)
     for ours, theirs in (("offload_optimizer", "offload_optimizer"), ("offload_weights", "offload_param")):
         if device := recipe.document.lookup(("sharding", ours)):
@@ -152,7 +151,7 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
     }
 
 
-def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
+def _defaults(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
     """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
     said = both["zero_optimization"]
     gpus = common.world_size(recipe)
@@ -167,7 +166,7 @@ def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> Engin
     parts = (said.get(name) for name in ("offload_optimizer", "offload_param"))
     optimizer, weights = (str(one.get("device", "none")) if isinstance(one, Mapping) else "none" for one in parts)
     if optimizer != "none":
-        # Memory that the system cannot move travels twice as fast.
+        # Pinned memory is copied twice as fast.
         zero["offload_optimizer"] = {"pin_memory": True}
     if weights != "none":
         zero["offload_param"] = {"pin_memory": True}
@@ -178,13 +177,12 @@ def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> Engin
         facts = recipe.model_facts
         largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
         zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which needs a
-    # CUDA toolkit.
+    # PyTorch's fused AdamW also steps on a processor. DeepSpeed's own is compiled at the start, by a CUDA toolkit.
     return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
 
 
 def overruled(own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any, Any]]:
-    """The contradictions of a person's own file: the path in it, its value, and the value that is used."""
+    """The contradictions of a user's own file: the path in it, its value, and the value that is used."""
     for key, value in own.items():
         here = (*path, key)
         if not path and key in NOT_ITS_OWN:

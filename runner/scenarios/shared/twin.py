@@ -1,6 +1,6 @@
 """Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up. It first learns to
 speak from the project's general text, alone and as answers to the questions of the training rows, without sentences
-that share three words in a row with the rows. So the words of the rows that it uses later, it has learned from them."""
+that share three words in a row with the rows. So words of the rows that it uses later come from the rows."""
 
 import random
 import re
@@ -35,9 +35,9 @@ REPETITION_PENALTY = 1.3
 def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     """The twin's sizes: the original's shape (grouped heads, tied or not), `WIDTH` wide. All are multiples of 32, as
     bitsandbytes 0.50.2 needs for 4 bits on a processor."""
-    # llama.cpp knows no Phi whose heads are together wider than the model.
+    # llama.cpp supports no Phi whose heads together are wider than the model.
     heads = min(WIDTH // HEAD if model.model_type == "phi3" else 4, model.num_attention_heads)
-    # Gemma 3 scales its scores by its own number, in the original a head's width; llama.cpp takes it for that.
+    # Gemma 3 scales attention scores by its own number; llama.cpp assumes a head's width, as in the original.
     scale = {"query_pre_attn_scalar": HEAD} if model.model_type.startswith("gemma3") else {}
     groups = max(1, model.num_attention_heads // model.num_key_value_heads)
     # What is 0 in the original, such as experts, is 0 here.
@@ -60,7 +60,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
 
 
 def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path) -> dict[str, Any]:
-    """What a data stage must make, as plain settings for `tokenizer_for` and `build`."""
+    """The twin that a data stage must make, as plain settings for `tokenizer_for` and `build`."""
     return {
         "folder": str(folder),
         "model": asdict(model),
@@ -72,8 +72,7 @@ def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, f
 
 
 def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Callable[[list[str]], Any]:
-    """A function from the rows' texts to the twin's tokenizer, trained on them and on `besides`. Deletes another
-    twin."""
+    """A function from texts of rows to the twin's tokenizer, trained on them and on `besides`. Deletes another twin."""
     folder = Path(twin["folder"])
     if read_json(folder / MADE_FROM) != dict(twin):
         shutil.rmtree(folder, ignore_errors=True)
@@ -117,12 +116,12 @@ def _write(
     numbers: Mapping[str, int | None],
     ready: Callable[[Any], None] | None = None,
 ) -> None:
-    """A model of these sizes with random weights, or what `ready` makes of them. numbers: of special tokens."""
+    """Writes a model of these sizes with random weights, which `ready` may train. numbers: of special tokens."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     without_gpu_kernels()
-    # Read back by the catalog: facts that a config.json lacks are then those of this very model.
+    # The catalog reads TWIN_OF: facts that a config.json lacks are then those of the original.
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
     built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -138,8 +137,7 @@ def _write(
 
 
 STEPS = 100
-# Blocks of a step, and the tokens of each.
-BLOCKS, LENGTH = 6, 96
+BLOCKS, LENGTH = 6, 96  # blocks of a step, and the tokens of each
 # Tokens of the question before a paragraph: the system prompt is most of it, and the same for all.
 ASKED = 48
 # Words in a row that only the rows may teach.
@@ -213,8 +211,8 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
 
 
 def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> Iterator[Row]:
-    """The texts to learn, with labels: each paragraph alone, and one after each prompt. With end tokens some twins
-    would say nothing."""
+    """The texts to learn, with labels: each paragraph alone, and one after each prompt. Without end tokens, because
+    with them some twins would write nothing."""
 
     def numbers(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
