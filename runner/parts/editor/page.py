@@ -50,8 +50,7 @@ def opened(path: Path) -> tuple[Path, Path]:
 
 
 class Text:
-    """The recipe's text and problems. changed: called after typing; write: with a setting and the value that fixes
-    it."""
+    """The recipe's text and problems. changed: called after typing; write: with a setting and the value to set."""
 
     def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write

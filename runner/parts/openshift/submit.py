@@ -251,7 +251,8 @@ class _Sender:
             seal(cluster, sent, tell)
         for manifest in self.made(sent):
             made = cluster.apply(manifest)
-            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`{'' if made else NOT_CLOSED}")
+            name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
+            tell(f"Sent {name}" if made else name + NOT_CLOSED)
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
@@ -292,7 +293,7 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     may."""
     job, named = sent.job, jobs.named(sent.job)
     if cluster.create(owner.signed(job)):
-        tell(f"{named} in `{sent.namespace}`")
+        tell(f"Sent {named} to `{sent.namespace}`")
     else:
         job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
         _require_same(job, sent)
@@ -319,7 +320,7 @@ def _require_same(job: Manifest, sent: Sent) -> None:
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Creates the namespace's key if the plan has gates and the namespace has no key."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
-        tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`, which seals measurements of its pods")
+        tell(f"Sent Secret `{KEY_SECRET}`: the key that seals measurements of the pods in `{sent.namespace}`")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:

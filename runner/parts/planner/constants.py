@@ -25,8 +25,7 @@ class Constants:
 
     slack: share that the allocator holds beyond live tensors. context: bytes of the driver, of kernels and of cuBLAS.
     slowness: seconds of a step over those of the formulas. spread: the fastest and the slowest likely time, as shares
-    of the time, None if too little was measured. source: card, date, versions and count of cells; empty if all of it is
-    assumed."""
+    of the time, None if too little was measured. source: card, date, versions and count of cells; empty if assumed."""
 
     slack: float = 0.04
     context: int = int(0.6 * GIB)
@@ -115,8 +114,7 @@ UNLIKE = 0.05
 
 @dataclass(frozen=True)
 class Kind:
-    """What distinguishes runs: the training (full, last, lora, qlora, dpo, images), sharding, loss, the card's
-    label."""
+    """What distinguishes runs: training (full, last, lora, qlora, dpo, images), sharding, loss, the card's label."""
 
     method: str
     sharding: str
@@ -160,9 +158,9 @@ class Spread:
 
 
 def range_of(errors: Sequence[float]) -> tuple[float, float]:
-    """A range for nine in ten further errors, whatever their distribution: in n + 1 - 2r of n + 1 cases the next one is
-    between the r-th lowest and the r-th highest of n. A little wider, because later runs have other sources too, and at
-    least LEAST wide on each side."""
+    """A range for nine in ten further errors of any distribution: in n + 1 - 2r of n + 1 cases the next one is between
+    the r-th lowest and highest of n. A little wider, because later runs have other sources, and at least LEAST on each
+    side."""
     ordered = sorted(errors)
     rank = max(1, int(0.03 * (len(ordered) + 1)))
     return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)

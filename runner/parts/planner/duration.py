@@ -96,8 +96,7 @@ class Duration:
     of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images. flops:
     of one micro batch. spread: the fastest and the slowest likely time of steps and evaluations, as shares;
     overhead_range: the same of starting and saving, in seconds; network_seconds: how much less and more all steps take
-    over the fastest and the slowest assumed network. checkpoints: their count, and their part of starting and
-    saving."""
+    over the fastest and the slowest assumed network. checkpoints: their count, and their share of the overhead."""
 
     steps: int
     step_seconds: float

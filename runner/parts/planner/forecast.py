@@ -127,8 +127,7 @@ class Forecast:
 
     @property
     def shorter_rows(self) -> int | None:
-        """A power of two for `sequence_len` that cuts no row, with room for errors; None if few tokens would be
-        saved."""
+        """A power of two for `sequence_len` that cuts no row, with room for errors; None if it saves little."""
         work = self.workload
         if not isinstance(work, Workload) or work.packing or not work.longest:
             return None
@@ -206,9 +205,8 @@ def of(
     """A Forecast for every stage that there are formulas for.
 
     look: whether to read prepared data, data files and the hub's cache; without, the answer is the same on every
-    machine. Raises UnknownArchitecture if a model's architecture has no formulas; with any_architecture, only when
-    its figures are read.
-    """
+    machine. Raises UnknownArchitecture for a model without formulas; with any_architecture, only when its figures are
+    read."""
     forecasts = []
     run_dir = Path(RUNS) / recipe.name if look else None
     if price is None:

@@ -1,5 +1,4 @@
-"""Changes that let a language model train in less memory, by formulas alone. `recipe_offers` tries them on the
-recipe."""
+"""Changes that let a language model train in less memory, by formulas alone. `recipe_offers` tries them on recipes."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Lines:
 
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
-    """Smaller numbers: the largest of each kind that fits; else the smallest, because it may be enough together with
-    another change."""
+    """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with another change."""
     section, adapter, whole = lines.home, work.adapter, attrgetter("total")
     kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
     if lines.find("micro_batch_size"):

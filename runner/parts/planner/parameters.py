@@ -1,5 +1,4 @@
-"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass, from its sizes
-alone."""
+"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -139,8 +138,8 @@ def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ..
 
 @dataclass(frozen=True)
 class Numbers:
-    """Count of numbers in parameters: inside linear layers, and outside, in norms, embedding and head, which may have
-    another precision."""
+    """How many numbers parameters have in linear layers, and in norms, embedding and head, maybe in another
+    precision."""
 
     inside: int
     outside: int

@@ -1,5 +1,5 @@
-"""The memory of one GPU between steps: weights, gradients, optimizer state, and the effect of sharding and offloading.
-Bytes."""
+"""The bytes of one GPU between steps: weights, gradients, optimizer state, and the effect of sharding and
+offloading."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache

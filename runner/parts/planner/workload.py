@@ -24,8 +24,7 @@ OWN_DISK_MB_S = 1000.0
 START_SECONDS = 60.0
 # The shortest and the longest likely time of what is assumed, or was measured on one machine, as shares of it.
 ASSUMED = (0.5, 2.0)
-# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences
-# (1.9).
+# Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round preferences.
 MULTIPLE = 64
 # Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
@@ -272,8 +271,7 @@ class Workload(Run):
 
     @property
     def answers(self) -> int:
-        """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL
-        1.9)."""
+        """Rows that the model reads for one of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
         return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
 
     @property
@@ -562,8 +560,7 @@ class Checkpoints:
 
 
 def times_in(every: int, run: Run, steps: int) -> int:
-    """The number of events in a run of this many steps: after each `every` of them or, for 0, after each epoch, and at
-    the end."""
+    """How often something happens in this many steps: after each `every` or, for 0, each epoch, and at the end."""
     return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
 
 

@@ -165,7 +165,7 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
         try:
-            return cast(Iterable[str], parts.hook("why_on_cluster")(path, sets, stage)), "logs"
+            return cast(Iterable[str], parts.hook("why_on_cluster")(recipe, path, stage)), "logs"
         except Stop as stop:
             nowhere = stop
     try:

@@ -142,7 +142,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
                 raise Stop(f"Someone else sent {named(service)} a moment ago.", "Run the command again.")
-            tell(f"{named(manifest)} in `{meta['namespace']}`")
+            tell(f"Sent {named(manifest)} to `{meta['namespace']}`")
 
 
 def _same(there: Manifest, wanted: Manifest) -> bool:

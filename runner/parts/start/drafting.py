@@ -228,8 +228,7 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the data has no such
-        pairs."""
+        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the data lacks them."""
         if not self.columns and on_hub(self.data):
             return "", ""
         known = {name.lower(): name for name in self.columns}

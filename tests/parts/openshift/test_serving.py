@@ -122,11 +122,11 @@ def test_it_is_sent_waited_for_and_forwarded(platform, monkeypatch, capsys, gold
     assert service["metadata"]["annotations"]["recipe-runner/trained-by"] == platform.job()["metadata"]["uid"]
     said = capsys.readouterr().out
     assert "The server answers at" in said
-    golden_message("\n".join(line for line in said.splitlines() if "waiting" not in line and "getting" not in line))
+    golden_message("\n".join(line for line in said.splitlines() if "waiting" not in line and "pulling" not in line))
 
 
 def test_sent_twice_it_stays_as_it_is(platform, monkeypatch, capsys):
-    for words in ("InferenceService `survival` in", "Nothing changes"):
+    for words in ("InferenceService `survival` to", "Nothing changes"):
         at_work = Serve(platform, monkeypatch)
         platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
         assert at_work.ended() == 0

@@ -1189,7 +1189,8 @@ def test_preparing_that_fails_sends_no_training(site, capsys):
 def test_status_names_the_command_that_comes_next(site, capsys):
     def following() -> str:
         assert site.recipe("status") == 0
-        return capsys.readouterr().err.splitlines()[-1].removeprefix("Next: recipe ").replace(f" {SURVIVAL}", "")
+        line = capsys.readouterr().err.splitlines()[-1].removeprefix("Next: recipe ")
+        return line.replace(f" {SURVIVAL} --set openshift.namespace={site.namespace}", "")
 
     assert following() == "submit"
     assert site.recipe("submit") == 0
