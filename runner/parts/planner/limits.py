@@ -158,7 +158,7 @@ _BY_TIME: dict[str, Callable[[Recipe, list[Timed], Any], Iterator[Problem]]] = {
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """The stages that read rows and make too few steps of them."""
+    """The stages that make too few steps of the rows that they read."""
     return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
 
 

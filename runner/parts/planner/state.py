@@ -62,8 +62,7 @@ def _fsdp(workload: Workload) -> State:
         count = parameters.trainable(workload)
         weights += 0 if workload.in_full else (FULL - wide) * count
         gradients = FULL * count
-    # The scales of 4-bit weights are no parameters, and every GPU holds all of them: published states are whole with
-    # them.
+    # The scales of 4-bit weights are not parameters: every GPU holds all of them, as published states show.
     scales = _scales(workload)
     return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
 
