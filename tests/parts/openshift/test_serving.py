@@ -510,7 +510,7 @@ def test_started_again_while_it_is_being_deleted(platform, monkeypatch, capsys):
     platform.api.ending_seconds = 0.0
     capsys.readouterr()
     again = Serve(platform, monkeypatch)
-    heard(capsys, "is being deleted. Waiting until it is gone", "^C leaves the server there")
+    heard(capsys, "is being deleted. Waiting until it is gone", "^C leaves the server running")
     assert platform.job(SERVICE)["metadata"]["uid"] != uid
     platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
     assert again.ended() == 0
