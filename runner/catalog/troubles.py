@@ -211,22 +211,22 @@ def late(text: str, world_size: int = 0) -> str:
     _, _, what, milliseconds = found[0]
     at = f"collective {max(waited.values())} ({what}), for {int(milliseconds) / 60_000:g} minutes"
     if missing:
-        others = _ranks(sorted(set(waited) - set(missing)))
-        return f"{_ranks(missing).capitalize()} came late or never: {others} waited at {at}."
+        others = numbered("rank", sorted(set(waited) - set(missing)))
+        return f"{numbered('Rank', missing)} came late or never: {others} waited at {at}."
     if not world_size:
-        return f"{_ranks(known).capitalize()} waited at {at}. The logs of the other machines may show for which rank."
-    return f"All of {_ranks(known)} were at {at}. None was late, so the network or a GPU had stopped."
+        return f"{numbered('Rank', known)} waited at {at}. The logs of the other machines may show for which rank."
+    return f"All of {numbered('rank', known)} were at {at}. None was late, so the network or a GPU had stopped."
 
 
-def _ranks(ranks: list[int]) -> str:
-    """`rank 3`, or `ranks 0 to 2 and 5`."""
+def numbered(word: str, numbers: list[int]) -> str:
+    """`rank 3`, or `ranks 0 to 2 and 5`, for ascending numbers."""
     runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
         else:
-            runs.append([rank])
+            runs.append([number])
     # Two neighbours are both named; of more, only the first and the last.
     parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {listed}"

@@ -95,9 +95,11 @@ def render(
             print_notes(rule(recipe))
     said = f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/."
     if "openshift" in recipe.settings:
-        end(said, *(("serve", path, "--cluster") if targets == ("kserve",) else ("submit", path)))
+        then = {"kserve": ("serve", path, "--cluster"), "kfp": ("status", path)}
+        how = " The first lines of `kfp/pipeline.yaml` show how to start it." if targets == ("kfp",) else ""
+        end(f"{said}{how}", *then.get(targets[0] if len(targets) == 1 else "", ("submit", path)))
     else:
-        end(f"{said} Copy them to every machine, check each one, and start its script there.", "doctor", path)
+        end(f"{said} Copy them to every machine, check each machine, and start its script there.", "doctor", path)
 
 
 INTERRUPTED = "interrupted"  # the status of a run that has stopped before its end

@@ -48,7 +48,7 @@ returns a function from a file to the share of each answer; of `targets` is a Ta
     shown(folder, whole)                   lines of styled text from the proof in a folder
     models_at(url, recipe, stage)          the recipe's models behind a server
     model_on_claim(recipe, folder, tell)   a context with a local folder of the small files of a model on a claim
-    why_on_cluster(path, sets, stage)      lines about the job of a recipe on the cluster
+    why_on_cluster(recipe, path, stage)    lines about the job of a recipe on the cluster
     promote_on_cluster(path, sets, stage, by, reason, tell)
                                            overrules a gate of a run on the cluster
     after_fetch(run, tell)                 after the results of a run were downloaded from the cluster

@@ -1,1 +1,1 @@
-"""Axolotl's own files: `check`, `plan`, `explain` and `diff` read them as they are, and `import` makes a recipe of one."""
+"""Axolotl's own files: `check`, `plan`, `explain` and `diff` read them, and `import` turns one into a recipe."""

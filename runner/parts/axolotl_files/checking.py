@@ -18,9 +18,9 @@ from runner.tools.problem import Problem, worded
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
 DELETE = "Delete the line. Axolotl's own documentation lists its settings."
-# A name at least this similar to an unknown one is what was meant.
+# A known name at least this similar to an unknown one is suggested.
 MEANT = 0.75
-# What PyYAML, with which Axolotl reads, takes for true and false, and YAML 1.2 for text.
+# Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.
 WORDS = dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True)
 WORDS |= dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)
 
@@ -39,8 +39,8 @@ def problems(document: Document) -> list[Problem] | None:
 
 
 def faults(document: Document) -> tuple[list[Problem], dict[Path_, Problem]]:
-    """What Axolotl's schema and validation refuse; and, by their paths, the lines that Axolotl does not know, and drops
-    without a message, which are only notes if they are empty."""
+    """The problems that Axolotl's schema and validation refuse; and, by their paths, those of lines that Axolotl does
+    not know and silently drops, which are only notes if the lines are empty."""
     found = list(_settings(document))
     refused = [problem for path, problem in found if path is None]
     return [*refused, *contradictions(document)], {path: problem for path, problem in found if path is not None}
@@ -54,7 +54,7 @@ def _settings(document: Document) -> Iterator[Found]:
     schema, plugins = catalog.axolotl_settings(), loaded(document)
     every = {key: name for name, settings in schema["plugins"].items() for key in settings}
     known = schema["properties"] | {key: schema["plugins"][name][key] for key, name in every.items() if name in plugins}
-    # A plug-in of other people's may bring settings of its own.
+    # A foreign plug-in may have settings of its own.
     foreign = [name for name in plugins if name not in schema["plugins"]]
     for key, value in document.data.items():
         if key in known:
@@ -73,7 +73,7 @@ def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterat
     if isinstance(value, int | float) and value < 0 and path[0] not in BELOW_ZERO:
         yield None, document.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
     elif path == ("fsdp_config",) and isinstance(value, dict):
-        # Axolotl takes their old names, with `fsdp_` before them, too.
+        # Axolotl also accepts their old names, with `fsdp_` before them.
         inner = definitions["FSDPConfig"]["properties"]
         for key, one in value.items():
             new = key if key in inner else key.removeprefix("fsdp_")
@@ -87,7 +87,7 @@ def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterat
     else:
         part = {**part, "$defs": definitions}
         found = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
-        # Axolotl makes numbers of texts and of switches where it needs numbers.
+        # Axolotl turns texts and switches into numbers where it needs numbers.
         if found and list(schema_errors.values(document, path, part, _as_numbers(value), AXOLOTL, name)):
             yield from ((None, problem) for problem in found)
 
@@ -129,7 +129,7 @@ def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
 
 
 def _as_numbers(value: Any) -> Any:
-    """A value with numbers instead of texts that are numbers, and of switches."""
+    """A value in which texts of numbers, and switches, are numbers."""
     if isinstance(value, dict):
         return {key: _as_numbers(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -143,7 +143,7 @@ def _as_numbers(value: Any) -> Any:
 
 
 def as_axolotl_reads(document: Document, path: Path_, value: Any) -> Any:
-    """A value as PyYAML reads it, to which `yes` is true."""
+    """A value as PyYAML reads it, for which `yes` is true."""
     if isinstance(value, dict):
         return {key: as_axolotl_reads(document, (*path, key), one) for key, one in value.items()}
     if isinstance(value, list):
@@ -167,7 +167,7 @@ def table() -> Mapping[str, Any]:
 
 
 def contradictions(document: Document) -> Iterator[Problem]:
-    """What Axolotl's validation refuses of lines that are right by themselves."""
+    """Combinations that Axolotl's validation refuses although each line is valid by itself."""
     for row in table()["refused"]:
         free = any(holds(document.data, term) for term in row.get("unless", ()))
         if not free and all(holds(document.data, term) for term in row["when"]):

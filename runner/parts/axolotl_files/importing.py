@@ -1,4 +1,4 @@
-"""A recipe made of an Axolotl file, by the mapping in the schema, read backwards; and `recipe import`, which writes it."""
+"""A recipe from an Axolotl file, by the schema's mapping read backwards; and `recipe import`, which writes it."""
 
 import re
 import tomllib
@@ -23,16 +23,16 @@ from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
-# The machine of a recipe whose Axolotl file names none; two GPUs where it shares the model between several.
+# The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
-# Instead of a model that the catalog does not have, where only the other lines are judged; it takes the longest rows.
+# The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
 # Axolotl's names for a recipe's optimizers.
 OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit"}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
-# The columns of turns, with their names for a role and its words, by the form of a recipe.
+# By the form of a recipe: the column of turns, and a turn's names for its role and its words.
 TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
-# What the columns of rows that people judged are, in the order of mapping.toml.
+# The columns of rows that people judged, in the order of mapping.toml.
 PARTS = {"preferences": ("prompt", "chosen", "rejected"), "labels": ("prompt", "completion", "label")}
 # Settings of a data set that are Axolotl's default, or that the runner reads by itself.
 IDLE: Mapping[str, tuple[Any, ...]] = {"ds_type": (), "trust_remote_code": (False,), "train_on_eos": ("turn",)}
@@ -45,8 +45,8 @@ def table() -> Mapping[str, Any]:
 
 @dataclass
 class Import:
-    """A recipe in the making. values: by the recipe's paths; sources: the paths of their lines in the Axolotl file; notes:
-    what changes meaning; refused: what no recipe can say; used: the settings that are dealt with."""
+    """A recipe in the making. values: by the recipe's paths; sources: the paths of their lines in the Axolotl file;
+    notes: on changed meanings; refused: what no recipe can express; used: the settings that are handled."""
 
     file: Document
     values: dict[Path_, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Import:
     used: set[str] = field(default_factory=set)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A setting of Axolotl's, which is then dealt with."""
+        """A setting of Axolotl's, which then counts as handled."""
         self.used.add(key)
         value = self.file.data.get(key)
         return default if value is None else checking.as_axolotl_reads(self.file, (key,), value)
@@ -69,7 +69,7 @@ class Import:
             self.sources[path] = source
 
     def choose(self, setting: str, value: Any, key: str) -> None:
-        """Says one of the few values that a setting has, or refuses it."""
+        """Sets one of a setting's few allowed values, or refuses the line."""
         known = by_schema.part("lora", setting)["enum"]
         if value in known:
             self.say(setting, value, key)
@@ -122,7 +122,7 @@ ORDER = ("scenario", "name", "model", "train", "data", "distribution", "machines
 
 
 def read(document: Document) -> Import:
-    """What a recipe can say of an Axolotl file. Raises Stop with every Problem if Axolotl refuses the file."""
+    """The recipe that an Axolotl file can become. Raises Stop with every Problem if Axolotl refuses the file."""
     if not checking.is_axolotls(document):
         raise Stop(Problem(document.file, 1, 1, *worded("axolotl_files.not-axolotl")))
     refused, dropped = checking.faults(document)
@@ -148,7 +148,7 @@ def read(document: Document) -> Import:
 
 
 def _objective(made: Import) -> str | None:
-    """What is learned from preferences, by a recipe's name; None for the next token."""
+    """A recipe's name for the loss on preferences; None for the prediction of the next token."""
     rl, losses = made.get("rl"), made.get("dpo_loss_type") or ["sigmoid"]
     alpha = made.file.data.get("cpo_alpha")
     for name, config in OBJECTIVES.items() if rl else ():
@@ -242,7 +242,7 @@ def _layers(made: Import) -> None:
 
 
 def _rows(made: Import, objective: str | None) -> str:
-    """The data sets, in the forms of recipes; the kind of rows."""
+    """Sets the data sets, in the forms of recipes; returns the kind of rows."""
     sets = made.get("datasets") or []
     found = [_set(made, ("datasets", index), one, objective) for index, one in enumerate(sets)]
     kinds = list(dict.fromkeys(rows for _, rows in found))
@@ -290,7 +290,7 @@ def _template(made: Import, sets: list[Any]) -> None:
 
 
 def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) -> tuple[dict[str, Any], str]:
-    """A data set in a recipe's words, and the kind of its rows. path: where it is in the file."""
+    """A data set as a recipe describes it, and the kind of its rows. path: of its lines in the file."""
     left = {key: value for key, value in one.items() if value is not None and value not in IDLE.get(key, ("",))}
     data = dict[str, Any]()
     source, files = str(left.pop("path", "")), left.pop("data_files", None)
@@ -350,7 +350,7 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
 
 
 def _shape(made: Import, path: Path_, left: dict[str, Any], usual: dict[str, str]) -> None:
-    """Refuses turns that are written otherwise than `usual`, by Axolotl's names for their parts."""
+    """Refuses turns whose parts have other names than `usual`, by Axolotl's names for them."""
     names = {"role": "role", "content": "content"} | dict(left.pop("message_property_mappings", {}))
     names |= {part: named for part in ("role", "content") if (named := left.pop(f"message_field_{part}", None))}
     other = {key: name for key, name in names.items() if usual.get(key, key) != name}
@@ -386,7 +386,7 @@ def _machines(made: Import) -> None:
 
 
 def _rest(made: Import) -> None:
-    """Everything else: what the runner decides is named, and the rest stays under Axolotl's names."""
+    """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names."""
     data, groups, said = made.file.data, table()["runner"], {source[0] for source in made.sources.values()}
     for key, why in table()["refused"].items():
         if made.get(key):
@@ -404,8 +404,7 @@ def _rest(made: Import) -> None:
 
 
 def judged(made: Import) -> list[Problem]:
-    """What is wrong with the recipe beside its base model, which may be unknown here: settings that no recipe takes, or
-    that contradict what a recipe makes of the others."""
+    """The recipe's errors, without those of its base model, which may be unknown here."""
     return errors_of(validate.examined(with_known_model(made.recipe), allowed=validate.ALLOWED)[1])
 
 

@@ -1,1 +1,1 @@
-"""Judging recipes in CI: on a pull request of GitHub or GitLab, and as forms that such programs read."""
+"""Judges recipes in CI: on a pull request of GitHub or GitLab, and in the formats of such programs."""

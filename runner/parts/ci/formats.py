@@ -1,4 +1,4 @@
-"""The verdict of `recipe check` as other programs read it: GitHub's lines, SARIF, JUnit and GitLab's code quality."""
+"""The verdict of `recipe check` for other programs: GitHub's lines, SARIF, JUnit and GitLab's code quality."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ def junit(files: Sequence[str], verdict: CheckReport) -> str:
     def shown(text: str) -> str:
         return _NO_XML.sub("\ufffd", text)
 
-    # Problems of the command line belong to no file, and are a separate test.
+    # Problems of the command line belong to no file, so they are a separate test.
     named = [STANDARD_INPUT if file == "-" else file for file in files]
     cases = [*named, *dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in named)]
     of = {name: [problem for problem in verdict.problems if problem.file == name] for name in cases}
@@ -121,5 +121,5 @@ def _relative(file: str) -> str:
 
 
 def _fingerprint(problem: Problem) -> str:
-    """The same for the same problem, also after new lines above it."""
+    """The same text for the same problem, even after new lines above it."""
     return content_hash([problem.file, problem.message, problem.source.strip()], 32)

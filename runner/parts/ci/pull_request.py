@@ -28,7 +28,7 @@ from runner.tools.problem import Stop
 
 # The invisible beginning of our own comment.
 MARK = "<!-- recipe-runner -->"
-# GitHub takes 65,536 characters, GitLab more.
+# GitHub accepts 65,536 characters, GitLab more.
 MOST_LETTERS = 60_000
 SECONDS = 30
 REPORT = "gl-code-quality-report.json"
@@ -99,8 +99,7 @@ class Changed:
 
 
 def changed(base: str, paths: Iterable[str]) -> list[Changed]:
-    """The recipes below these paths that have changed since a commit, which is fetched if it is missing. Raises Stop if
-    git fails."""
+    """The recipes below these paths that changed since a commit, fetched if missing. Raises Stop if git fails."""
     try:
         _git("cat-file", "-e", f"{base}^{{commit}}")
     except Stop:
@@ -125,7 +124,7 @@ def _git(*arguments: str) -> str:
 
 
 def told(recipes: Sequence[Changed], base: str) -> str:
-    """The comment; empty if no recipe changes."""
+    """The comment; empty if no recipe has changed."""
     parts = [f"### `{' '.join(one.file.replace('`', '').split())}`\n\n{_told(one, base)}" for one in recipes]
     text = "\n\n".join([MARK, "## What changes in recipes", *parts])
     if len(text) > MOST_LETTERS:

@@ -1,1 +1,1 @@
-"""Problems in rows that can be read: duplicates, personal data, languages, short answers. It reports, and removes nothing."""
+"""Problems in readable rows: duplicates, personal data, languages, short answers. It reports them and removes none."""

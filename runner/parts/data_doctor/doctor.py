@@ -1,4 +1,4 @@
-"""Doctor: what readable rows may still do to training, with lines and a remedy. It removes nothing."""
+"""Doctor: what valid rows may still do to training, with their lines and a remedy. It removes nothing."""
 
 import re
 from collections import Counter
@@ -12,22 +12,22 @@ from runner.data.data_sets import Where
 from runner.data.report import DataFinding, Examined
 from runner.tools import packaged
 
-# An answer of fewer characters hardly says anything, unless a label or a number is meant.
+# An answer of fewer characters has hardly any content, unless it is a label or a number.
 SHORT = 10
-# This many answers that begin with the same words are reported; a share means something from this many rows on.
+# Answers with the same first words are reported from this share on; a share is meaningful from FEW rows on.
 BEGINNING_WORDS = 3
 BEGINNING_SHARE = 0.2
 FEW = 20
-# If fewer answers have a label, it hardly counts beside the other.
+# If a smaller share of answers has a label, it hardly counts beside the other one.
 RARE = 1 / 3
-# A text of fewer characters tells no language, and one that is less sure than that is not counted.
+# The language of a shorter text is unknown, and one that is less certain than that is not counted.
 SENTENCE = 40
 SURE = 0.99
 
 
 @dataclass(frozen=True)
 class ExaminedRow:
-    """line: of the file. text: all of the row. answer: what is learned; None if that is the text, as in documents.
+    """line: in the file. text: all of the row. answer: what is learned; None if that is the text, as in documents.
     label: whether the answer is good; None without a label."""
 
     line: Where
@@ -99,7 +99,7 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def _repeated(rows: list[ExaminedRow]) -> list[Where]:
-    """Documents that are exact copies of an earlier one; rows with an answer have none left."""
+    """Documents that are exact copies of an earlier one; preparation has removed such rows with an answer."""
     seen, lines = set(), []
     for row in rows:
         if row.answer is None:
@@ -126,7 +126,7 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Labels that are rare, with the weight that makes up for it (arXiv 2402.01306, equation 8), and answers with both."""
+    """A rare label, with the weight that balances it (arXiv 2402.01306, equation 8), and answers with both labels."""
     good = sum(row.label is True for row in rows)
     rare, setting, most = good, "kto_desirable_weight", 4 / 3
     if good > len(rows) - good:
@@ -155,7 +155,7 @@ def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 @dataclass(frozen=True)
 class PersonalData:
-    """A kind of personal data. sign: without that there is none, which is quickly seen."""
+    """A kind of personal data. sign: a text that it always contains, which is found quickly."""
 
     name: str
     pattern: re.Pattern[str]
@@ -165,8 +165,7 @@ class PersonalData:
         return self.sign in text and self.pattern.search(text) is not None
 
 
-# Likely ones. Addresses are recognised by the words for streets in English, German, Dutch, French, Spanish, Portuguese
-# and Italian.
+# Street addresses by their words in English, German, Dutch, French, Spanish, Portuguese and Italian.
 _STREET = r"(?:Street|St\.|Avenue|Ave\.?|Road|Rd\.?|Lane|Ln\.?|Drive|Boulevard|Blvd\.?|Court|Square|Terrace)"
 PERSONAL = (
     PersonalData(
@@ -201,7 +200,7 @@ def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     told = []
     for row in rows:
         if len(row.text) >= SENTENCE:
-            # More text makes it no surer, and takes time.
+            # More text takes time, and makes the result no more certain.
             language, sure = identifier.classify(row.text[:1000])
             if sure >= SURE:
                 told.append((row.line, language))
@@ -219,13 +218,12 @@ def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     )
 
 
-# Words of any language; of scripts without spaces, characters.
+# Words of any language; in scripts without spaces, characters.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 
 def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Rows that share most of their phrases with an earlier one, by datatrove's MinHash. Raises ImportError without
-    it."""
+    """Rows that share most phrases with an earlier one, by datatrove's MinHash. Raises ImportError without it."""
     import numpy as np
     from datatrove.pipeline.dedup import MinhashDedupSignature
 
@@ -238,7 +236,7 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         shingles = signatures.get_shingles(row.text) if row.line not in repeated else ()
         if len(shingles):
             lines.append(row.line)
-            # One number for the eight of a bucket: all that is asked of them is whether they are the same.
+            # One number for the eight of a bucket, because they are only compared.
             buckets.append([hash(tuple(each)) for each in signatures.get_signature(shingles)])
     like = np.arange(len(lines))
     for bucket in np.array(buckets, np.int64).T:
@@ -251,12 +249,12 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def minhash() -> Any:
-    """datatrove's settings for near duplicates: 14 buckets of 8 hashes over 5-grams find pairs that share about 72 %
-    of them and more (its defaults)."""
+    """datatrove's settings for near duplicates: 14 buckets of 8 hashes over 5-grams find pairs that share about 72 % of
+    them or more (its defaults)."""
     from datatrove.pipeline.dedup.minhash import MinhashConfig
     from datatrove.utils.hashing import HashConfig
 
-    # SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
+    # SHA-1, because datatrove 0.10.1's other choice passes text to xxhash, whose version 4 accepts only bytes.
     return MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
 
 

@@ -29,7 +29,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         source = ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
         try:
             rows.columns(file)
-            # The additional one shows whether there are more.
+            # The additional row shows whether there are more.
             read = list(_conversations(source, islice(rows.read(source), FIRST_ROWS + 1)))
         except (row_files.Unreadable, Stop, KeyError):
             continue  # another rule reports a file that cannot be read or lacks columns

@@ -40,7 +40,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a recipe, with fields in the schema's order. in_text: lists of sections, which have no field."""
+    """A section of a recipe, with fields in the schema's order. in_text: its lists of sections, which have no field."""
 
     name: str
     title: str
@@ -83,14 +83,13 @@ def sections(document: Document) -> list[Section]:
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
-    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the text's layout does not
-    allow the change."""
+    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the layout forbids it."""
     if value is None and document.lookup(path) is None and path not in document.keys:
         return document.text
     # A missing section is written with the setting.
     while len(path) > 2 and value is not None and document.lookup(path[:-1]) is None:
         path, value = path[:-1], {path[-1]: value}
-    # A section is removed with its last setting, because an empty section has no value.
+    # A section is removed with its last setting, because an empty section is invalid.
     while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
         path = path[:-1]
     change = Override(setting(path), None, value, BY)
@@ -122,7 +121,7 @@ def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str
 
 
 def _kind(part: Mapping[str, Any]) -> str | None:
-    """The kind of field for a setting; None for a section, and for lists of other values than texts."""
+    """The kind of field for a setting; None for a section, and for lists of anything but texts."""
     if part.get("items", {}).get("type") == "string":
         return "lines"
     if "enum" in part or "defaultSnippets" in part:

@@ -34,8 +34,8 @@ class ChangedElsewhere(Exception):
 
 
 class Opened:
-    """An edited file. known: its text when it was last read or written, with Unix line ends. Raises Stop if the file is
-    missing or no text."""
+    """An edited file. known: its text when last read or written, with Unix line ends. Raises Stop if it is not a text
+    file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ def _unix(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-# The number of characters of a row, and of rows of each kind, that are shown.
+# The most characters of a row, and the most rows of each kind, that are shown.
 SHOWN, ROWS = 1500, 3
 
 
@@ -94,8 +94,7 @@ WAITING = PlanSummary(("Fix the errors to see the plan.",))
 
 
 def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
-    """The problems of a text as if it were in a file, and its plan; a bug of the runner is a problem too. price: of a
-    GPU hour."""
+    """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour."""
     try:
         found = judge(text, file)
         return found, plan(found.recipe, price) if found.recipe else WAITING
@@ -166,7 +165,7 @@ class Meaning:
 
 
 def proposals(text: str, line: int, column: int) -> list[Proposal]:
-    """Proposals for a place, line and column counted from 0; empty within comments and where the setting is unknown."""
+    """Proposals for a place, line and column counted from 0; empty in comments and for an unknown setting."""
     lines = text.split("\n")
     before = lines[line][:column]
     if " #" in before or before.startswith("#"):
@@ -223,7 +222,7 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
     section: Path_ = ()
     settings: dict[Path_, set[str]] = defaultdict(set)
     items: Counter[Path_] = Counter()
-    # The settings and items around a line: column, and name or number.
+    # The settings and items around a line: their column, and their name or number.
     outer: list[tuple[int, str | int]] = []
     for number, text in enumerate(lines):
         key, dash = _KEY.match(text), re.match(r" *- ", f"{text} ")

@@ -33,7 +33,7 @@ TRIES = 20
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
-# Lines of the log that are kept.
+# The most lines of the log on the page.
 MOST = 500
 # Seconds that a browser may take to answer.
 ANSWER = 30.0
@@ -50,8 +50,7 @@ def opened(path: Path) -> tuple[Path, Path]:
 
 
 class Text:
-    """The recipe's text with its problems. changed: called after typing; write: called with a setting and the value
-    that fixes it."""
+    """The recipe's text and problems. changed: called after typing; write: with a setting and the value to set."""
 
     def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write

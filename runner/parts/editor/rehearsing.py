@@ -11,7 +11,7 @@ from typing import Any
 from runner.commands.run import EVENTS
 from runner.tools import child_process
 
-# Bytes of a line at most.
+# The most bytes of a line.
 LONGEST = 2**22
 # The command's exit code after ^C.
 INTERRUPTED = 130
@@ -99,7 +99,7 @@ class RehearsalProcess:
         self._watching += 1
 
     def leave(self) -> None:
-        """Counts a closed tab. The last one ends the rehearsal, which could not be stopped otherwise."""
+        """Counts a closed tab. With the last one the rehearsal ends, because no page could stop it any more."""
         self._watching -= 1
         if not self._watching:
             self.stop()

@@ -1,1 +1,1 @@
-"""A recipe as a pipeline of Kubeflow Pipelines: a task a stage and a task a gate."""
+"""A recipe as a pipeline of Kubeflow Pipelines: a task for each stage and each gate."""

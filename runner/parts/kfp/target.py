@@ -25,7 +25,7 @@ FILE = "pipeline.yaml"
 MODULE = "runner.cluster.kfp_task"
 OPEN = "open"
 TEXT = {"parameterType": "STRING"}
-# A task that ends on purpose ends again at once.
+# A task that ended on purpose ends again at once.
 RETRIES = {"maxRetryCount": 5, "backoffDuration": "30s", "backoffFactor": 2.0, "backoffMaxDuration": "600s"}
 GIB = 2.0**30 / 1e9
 OF_STAGE = {"stage": TEXT, "key": TEXT, "before": {**TEXT, "isOptional": True}}
@@ -37,12 +37,12 @@ PARTS: dict[str, tuple[Spec, tuple[str, ...], tuple[str, ...], bool]] = {
     "closed": ({"stage": TEXT, "said": TEXT}, (), (), False),
 }
 
-# Its tasks send what the recipe's pods see.
+# The tasks send the recipe's own pods, so the paths are theirs.
 place = kubernetes.place
 
 
 def named(recipe: Recipe) -> bool:
-    """Only on request."""
+    """Whether a recipe asks for this target: it is rendered only on request."""
     return False
 
 
@@ -95,8 +95,7 @@ def _kind(name: str) -> Spec:
 
 
 def _component(part: str) -> Spec:
-    """The inputs and outputs of a kind of task. The model before it is an input, so that the dashboard shows its
-    origin."""
+    """The inputs and outputs of a kind of task. The model before it is an input, for the dashboard's lineage."""
     takes, gives, leaves, built_on = PARTS[part]
     outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | (
         {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}
@@ -138,16 +137,16 @@ def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
 
 
 class _Tasks:
-    """The tasks of a plan. components: the inputs and outputs of each task, or the tasks in a condition. Each task has
-    its own, as the SDK writes them: its local runner names results by that."""
+    """The tasks of a plan. components: the inputs and outputs of each task, or the tasks in a condition. As in the
+    SDK's output, each task has its own: its local runner names results by it."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.components: dict[str, Spec] = {}
 
     def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> dict[str, Spec]:
-        """The tasks up to the first gate, and in a condition all after it. before, base: where the first task reads the
-        previous result, and the model; None without one."""
+        """The tasks up to the first gate, and a condition with all later ones. before, base: where the first task reads
+        the previous result, and the model; None without one."""
         tasks: dict[str, Spec] = {}
         for number, stage in enumerate(stages):
             part = "train" if stage.trains else "prepare"

@@ -55,7 +55,7 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
         found, refusal = "closed", stop.text
     milestone = pipeline.milestone_of(cluster, plan, wanted, of_gate=True)
     if refusal and milestone.state != FAILED:
-        # It was not this gate that said no.
+        # Something other than this gate caused the refusal.
         raise Stop(refusal)
     table = pipeline.table(cluster, milestone)
     rows = [row for line in table if (row := ROW.match(line))]
@@ -65,8 +65,8 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
 
 
 def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
-    """As `walk`; but if somebody deletes a job without ending the run (`recipe stop` ends it), the task waits: the
-    pipeline server would retry a failed task, and so send the job again."""
+    """As `walk`; but if somebody deletes a job and not the run (`recipe stop` ends both), the task waits: the pipeline
+    server would retry a failed task, and so send the job again."""
     while True:
         try:
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
-# The time between two reads of the store, and the least patience with a silent machine.
+# Seconds between two reads of the store, and the least patience with a silent machine.
 BEAT_S = 0.25
 SILENT_S = 5.0
 
@@ -84,8 +84,7 @@ def differences(main: Hello, other: Hello) -> list[str]:
 
 @dataclass
 class Arrival:
-    """A machine that has connected. came, heard: when it came and when its last beat arrived, by this machine's
-    clock."""
+    """A machine that has connected. came, heard: when it came, and its last beat, by this machine's clock."""
 
     hello: Hello
     came: float
@@ -162,13 +161,13 @@ class Main:
         self._say("ready", {"ready": True, "files": files or {}})
 
     def _say(self, word: str, value: Mapping[str, Any]) -> None:
-        """Writes a key unless it has a value."""
+        """Writes a key that has no value yet."""
         if not self.store.check([word]):
             self.store.set(word, json.dumps(value))
 
     def _waiting(self) -> dict[int, Hello]:
-        """The present machines, by number: those with a beat since the last one came. One whose script was stopped has
-        none, and may come again."""
+        """The present machines, by number: those with a beat since the last one came. A machine whose script was
+        stopped has none, and may come again."""
         now = time.monotonic()
         for number in range(1, self.store.add("arrivals", 0) + 1):
             if number not in self.arrivals and self.store.check([f"hello/{number}"]):
@@ -203,7 +202,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
 
 
 def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop | dict[str, str]]) -> None:
-    """Puts the main machine's answers into `heard`, and "" while it only lives."""
+    """Puts the main machine's answers into `heard`, and "" as a sign that it lives."""
     try:
         store = _store(address, port)
     except RuntimeError:
@@ -224,7 +223,7 @@ def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop |
             if not answer.get("ready") and number not in answer.get("accepted", ()):
                 heard.put(_stopped(hello))
                 break
-            met = "Same recipe and packages as machine 0; it prepares the data"
+            met = "Same recipe and packages as machine 0, which now prepares the data"
             heard.put(met if word == "met" else answer["files"])
         store.set(f"left/{number}", "")
     except RuntimeError:
@@ -247,7 +246,7 @@ def _store(address: str, port: int, main: bool = False) -> Any:
 
 
 def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> None:
-    """Until the main machine's port is open; a TCPStore would print a traceback meanwhile."""
+    """Waits until the main machine's port is open; a TCPStore would print tracebacks meanwhile."""
     deadline, told = time.monotonic() + patience_s, 0.0
     while True:
         try:
@@ -413,7 +412,7 @@ def main() -> None:
     from runner.tools.process import hush
 
     hush()
-    # A TCPStore whose other side is gone would print a traceback.
+    # A TCPStore would print a traceback when its other side is gone.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         node.main(standalone_mode=False)

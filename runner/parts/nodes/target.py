@@ -99,7 +99,7 @@ class _Script(Template):
 
 
 def _of_machine(rank: int) -> str:
-    """The template without the lines for other machines. `@main: ` and `@others: ` at its beginning limit a line."""
+    """The template without the lines for other machines, which begin with `@main: ` or `@others: `."""
     whom, others = ("@main: ", "@others: ") if rank == 0 else ("@others: ", "@main: ")
     lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
     return "".join(line.removeprefix(whom) for line in lines if not line.startswith(others))
@@ -160,7 +160,7 @@ def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
 
 
 def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """`machines` must have the number of the plain machines that are now named."""
+    """`machines` gets the number of the plain machines that are now named."""
     if "nodes" in after.settings and _agree(before):
         yield NODES, len(after.gpu_counts)
         yield GPUS, max(after.gpu_counts)

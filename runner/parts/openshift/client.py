@@ -48,7 +48,7 @@ class Later(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         whole = f"{self.__name__}.{name}"
-        # While it replaces the module, importers read only the name.
+        # While this object replaces the module, importers only take names from it.
         return Later(whole) if sys.modules.get(self.__name__) is self else pkgutil.resolve_name(whole)
 
     def __call__(self, *given: Any, **how: Any) -> Any:
@@ -231,8 +231,8 @@ class Cluster:
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
     ) -> Manifests:
-        """All objects with these labels; none if the cluster does not know the kind, or, with `forgiving`, if this user
-        may not see them."""
+        """All objects with these labels; none for an unknown kind or, with `forgiving`, if this user may not see
+        them."""
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
         try:
             return list(self._read(kind, namespace, None, query).get("items") or ())
@@ -278,7 +278,7 @@ class Cluster:
             raise refused.stop(kind, meta["namespace"], meta["name"]) from None
 
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
-        """Creates an object; False if one of its name exists. One from an unanswered attempt is ours."""
+        """Creates an object; False if its name is taken, unless by an earlier attempt of ours without an answer."""
         kind, meta = manifest["kind"], manifest["metadata"]
         try:
             self._json("POST", address(kind, meta["namespace"]), _changes(dry_run), manifest)
@@ -297,7 +297,7 @@ class Cluster:
 
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
-        # It remains until all its dependents have ended.
+        # The object remains until all its dependents have ended.
         options: dict[str, object] = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
@@ -357,8 +357,7 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> Response:
-        """One request, repeated while the server is busy; the body of its answer is read unless `stream`. Raises
-        Refused or Lost after too long."""
+        """One request, repeated while the server is busy. stream: do not read its body. Raises Refused, or Lost."""
         begun, unsure, doubted, told = time.monotonic(), False, False, False
         while True:
             try:
@@ -372,7 +371,7 @@ class Cluster:
                     continue
                 patience = errors.PATIENCE_SECONDS if self.begun else errors.PROMPT_SECONDS
                 passed, wait = time.monotonic() - begun, max(errors.PAUSE_SECONDS, trouble.after)
-                # If nothing was ever reached, a VPN is off or the address is wrong.
+                # If nothing was ever reached, waiting is useless: a VPN is off, or the address is wrong.
                 passes = trouble.own or (isinstance(trouble, Lost) and self.answered)
                 if self.hasty or not passes or passed + wait > patience:
                     raise
@@ -388,7 +387,7 @@ class Cluster:
         import urllib3
 
         given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **headers}
-        # Read each time, because a credential program replaces an expired one.
+        # Read each time, because a credential program replaces expired credentials.
         given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
             response: Response = self.pool.request(
@@ -396,7 +395,7 @@ class Cluster:
                 f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
                 body=body if body is None or isinstance(body, bytes) else json.dumps(body),
                 headers=given,
-                # A login page is no answer; repeating would only delay the same message.
+                # A redirect leads to a login page; repeating would only delay the same message.
                 redirect=False,
                 retries=False,
                 preload_content=False,
@@ -451,8 +450,8 @@ def _absent(refused: Refused, kind: str) -> bool:
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: an
-    older group and version."""
+    """The API path of an object, or of all of its kind. namespace: empty for none; older: an older group and
+    version."""
     version, plural = older or KINDS[kind][0], KINDS[kind][1]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     space = f"/namespaces/{namespace}" if namespace else ""

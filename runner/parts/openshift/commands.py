@@ -1,7 +1,6 @@
 """The commands for the cluster, and what commands of other parts ask of it.
 
-Imports that only one command needs are in it, because `recipe status` is asked often.
-"""
+A command imports what only it needs, because `recipe status` runs often."""
 
 import shlex
 import sys
@@ -82,6 +81,11 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     return find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
 
 
+def again(path: str, sets: tuple[str, ...]) -> list[str]:
+    """The words for the same recipe in another command."""
+    return [path, *(word for change in sets for word in ("--set", change))]
+
+
 def elsewhere(job: Manifest | None, path: str) -> list[str]:
     """Who sent a job, if it came from another recipe file or machine."""
     owner = Owner.of(job) if job else Owner()
@@ -107,7 +111,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     for step in sites.steps(plans, str(folder)):
         say(step)
     done = f"What the namespace needs is in {folder}. Apply it with the commands above, or send the folder to an admin."
-    end(done, "submit", paths[0])
+    end(done, "submit", *again(paths[0], sets))
 
 
 @click.command()
@@ -159,7 +163,7 @@ def submit(
     print_notes(validate.require_fits(recipe, here, allowed))
     for note in rules.RENDER_NOTES:
         print_notes(note(recipe))
-    # Rows that are in the image were read from the hub when it was built.
+    # The rows in an image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
     print_notes(asked)
     if wrong := errors_of(asked):
@@ -173,16 +177,20 @@ def submit(
     how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
-        end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", path)
+        end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", *again(path, sets))
     elif what is None:
-        end(f"All stages of `{plan.name}` are done. There is nothing to send.", "fetch", path)
+        end(f"All stages of `{plan.name}` are done. There is nothing to send.", "fetch", *again(path, sets))
     else:
         if follow:
             with screen() as show:
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
-            say(f"Watch it: recipe status {path}, recipe logs {path} -f")
-        end(f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.", "status", path)
+            say(f"Watch it: recipe logs {shlex.join(again(path, sets))} -f")
+        end(
+            f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.",
+            "status",
+            *again(path, sets),
+        )
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
@@ -193,7 +201,7 @@ def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
             return True
         if not sys.stdin.isatty():
             how = f"ask {person} first, then add `--take-over {shlex.quote(person)}`" if person else "add `--yes`"
-            raise Stop(f"{said} It stays as it is.", f"To {what}, {how}.")
+            raise Stop(f"{said} Nothing was changed.", f"To {what}, {how}.")
         return click.confirm(f"{said} {what.capitalize()}?")
 
     return ask
@@ -249,16 +257,20 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
         cluster = connect()
         namespace = namespace or cluster.namespace
         jobs_there = _table(cluster, namespace, live)
-        end(f"The namespace `{namespace}` has {jobs_there or 'no'} jobs of recipe-runner.", "status", "RECIPE")
+        count = f"{jobs_there or 'no'} job{'' if jobs_there == 1 else 's'}"
+        verb = "status" if jobs_there else "submit"
+        end(f"The namespace `{namespace}` has {count} of recipe-runner.", verb, "RECIPE")
         return
     plan = open_plan(path, sets)
-    way = _stages(connect(), plan, stage, path)
+    way, continues = _stages(connect(), plan, stage, path)
     looked_at = pipeline.looked_at(way)
     follows = ["-f"] if looked_at and looked_at.at_work else []
-    verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else "submit"
-    at = {"logs": "is running or waiting", "why": "has failed", "submit": "is next"}
+    verb = "status" if continues else "submit"
+    verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else verb
+    failed = "is closed" if looked_at and looked_at.of_gate else "has failed"
+    at = {"logs": "has not finished yet", "why": failed, "submit": "is next", "status": "is next, and starts by itself"}
     said = f"{looked_at.title} of `{plan.name}` {at[verb]}." if looked_at else f"All stages of `{plan.name}` are done."
-    end(said, verb, path, *follows)
+    end(said, verb, *again(path, sets), *follows)
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
@@ -293,8 +305,8 @@ def _early(cluster: Cluster, milestone: Milestone) -> str:
     return f"; {early.told}" if early else ""
 
 
-def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[Milestone]:
-    """Shows every stage and every gate, or those of one stage; returns all. path: of the recipe."""
+def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[list[Milestone], bool]:
+    """Shows every stage and gate, or those of one stage; returns all, and whether a driver or run starts the next one."""
     if only:
         plan.stage(only)
     there = jobs.ours(cluster, plan)
@@ -315,21 +327,22 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[M
                 say(f"  {state[0].upper()}{state[1:]}.")
         else:
             say(f"{name}: {state}{_early(cluster, milestone)}{jobs.by(milestone.job)}")
-    if not only and (job := pipeline.driver_of(cluster, plan)):
+    driver, runs = (None, {}) if only else (pipeline.driver_of(cluster, plan), pipeline.runs_of(cluster, plan))
+    if driver:
         # A failed one ended before the last stage, for any reason.
-        state = {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "continues by itself")
-        say(f"driver: {state}{jobs.by(job)}")
-        failed = ended(job) == FAILED
-        for text in pipeline.last_words(cluster, job, DRIVER) if failed else why(cluster, look(cluster, job)):
+        state = {FAILED: "has ended", FINISHED: "done"}.get(ended(driver) or "", "continues by itself")
+        say(f"driver: {state}{jobs.by(driver)}")
+        failed = ended(driver) == FAILED
+        for text in pipeline.last_words(cluster, driver, DRIVER) if failed else why(cluster, look(cluster, driver)):
             say(f"  {text}")
-    for run in () if only else pipeline.runs_of(cluster, plan).values():
+    for run in runs.values():
         say(f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}")
     for job in pipeline.beside(there, plan, way):
         kind, name = job["kind"], job["metadata"]["name"]
         _show(cluster, f"{kind} `{name}`", job, path)
         command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
-    return way
+    return way, bool(runs) or pipeline.walks(driver)
 
 
 @click.command()
@@ -351,12 +364,12 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     if follow:
         cluster, meta = cluster.once(), job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
-        return end(f"The job of `{plan.name}` has ended, and so has the log of machine {node}.", "status", path)
+        return end(f"The job of `{plan.name}` and the log of machine {node} have ended.", "status", *again(path, sets))
     for line in watch.whole_log(cluster, job, node):
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end(f"This is the log of `{plan.name}` on machine {node} so far.", "status", path)
+    end(f"This is the log of `{plan.name}` on machine {node}.", "status", *again(path, sets))
 
 
 @click.command()
@@ -384,13 +397,15 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
     where = (Path(to) if to else folder.path) / chosen.folder
-    say(f"{came} files fetched to {where}")
+    say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")
     if current:
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    here = ("--run", to) if to else ()
-    end(f"The results of `{plan.name}` are in {where}.", *(("compare", path, *here) if current else ("status", path)))
+    here = ("--run", to) if to and current else ()
+    finished = bool(folder.state and folder.state.status == FINISHED)
+    what = "results of an older version" if not current else "results" if finished else "results so far"
+    end(f"The {what} of `{plan.name}` are in {where}.", "compare" if current else "status", *again(path, sets), *here)
 
 
 @click.command()
@@ -414,14 +429,14 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), stopped)
     if not stopped:
-        end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status")
+        end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status", *again(path, sets))
         return
     say(worded("openshift.stopped", stopped=", ".join(stopped), plan=plan.only(chosen))[0])
-    end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", path)
+    end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", *again(path, sets))
 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:
-    """Ends what `recipe stop` ends, adds the names to `stopped`, and returns the stage. ask: raises Stop if a job must
+    """Ends what `recipe stop` ends, adds its names to `stopped`, returns the stage. ask: raises Stop if a job must
     stay."""
 
     def end_job(job: Manifest) -> None:
@@ -478,11 +493,9 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
     client.forward(cluster, space, lambda: pod, client.TENSORBOARD_PORT, port, ready)
 
 
-def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
-    """The progress of a recipe's job, and its problems. Raises Stop if there is no job, or the cluster does not
-    answer."""
-    plan = open_plan(path, sets)
-    cluster = connect()
+def why_on_cluster(recipe: Recipe, path: str, stage: str | None) -> list[str]:
+    """The progress of a recipe's job, and its problems. Raises Stop without a job or an answer of the cluster."""
+    plan, cluster = planned(recipe, "pytorchjob"), connect()
     state = look(cluster, job_at_work(cluster, plan, stage))
     progress = f"{jobs.named(state.job)} in `{state.job['metadata']['namespace']}`: {watch.line(state)}"
     return [progress, *elsewhere(state.job, path), *(why(cluster, state) or ["No problem was found."])]

@@ -107,7 +107,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
         if there:
             make_room(cluster, there, tell, deleted)
         post(cluster, what, how.owner, tell)
-    tell("It sends one stage and gate after the other, also while this machine sleeps. A closed gate ends it.")
+    tell("The driver sends each later stage and gate, even while this machine is off. It ends at a closed gate.")
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
@@ -178,7 +178,7 @@ def walk(
 
 def _nobody(fact: str, action: str, person: str) -> bool:
     """The answer to a question that only a person may decide."""
-    raise Stop(f"{fact} It stays as it is.", "`recipe submit RECIPE --all` asks you.")
+    raise Stop(f"{fact} Nothing was changed.", "`recipe submit RECIPE --all` asks you.")
 
 
 def main(arguments: list[str]) -> int:

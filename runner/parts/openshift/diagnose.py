@@ -1,5 +1,6 @@
 """Why a job or a server does not start, or ended: sentences from events, pod status and logs."""
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -13,18 +14,19 @@ from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, SUSPENDED, T
 from runner.recipe import units
 from runner.tools.problem import worded
 
-# Given a pod, the end of its container's log; if a container failed, the end of that one's log.
+# The end of a pod's log; after a restart, that of the container that failed.
 LogOf = Callable[[Manifest], str]
 
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
-# Reasons in events of operators and ReplicaSets whose pod was refused.
+# Reasons in events of operators and ReplicaSets for a refused pod.
 NOT_MADE = ("FailedCreatePod", "FailedCreate")
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 # The last lines of a log that are searched for a reason: each of eight processes may leave a traceback.
 TAIL = 2000
 LESS = "`machines`"
-BUILD = f"Build it with `{kubernetes.build_command()}`, or correct `openshift.image`."
+BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`."
 MORE_MEMORY = troubles.remedy("main memory")
+_OF_MACHINE = re.compile(r"\AMachine (\d+) \(`[^`]*`\)(: .*)", re.DOTALL)
 GONE = "Its pods are gone, with their logs. `recipe fetch RECIPE` downloads what it wrote to its claim."
 
 
@@ -76,7 +78,7 @@ def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator
         said = condition.get("message", "")
         if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
             gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
-            busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
+            busy = " All machines that have it are in use." if "Insufficient nvidia.com/gpu" in said else ""
             words = {"gpu": gpu, "less": less, "busy": busy, "claims": _claims(events, said)}
             yield f"{where}: {_meaning(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
     status = pod.get("status", {})
@@ -166,7 +168,20 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
         said.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
     if state.unread:
         said.append(f"Its progress cannot be read now: {state.unread}")
-    return list(dict.fromkeys(said))
+    return _together(said)
+
+
+def _together(said: list[str]) -> list[str]:
+    """Each text once; one about several machines names their numbers, but not their pods."""
+    numbers: dict[str, set[int]] = {}
+    for found in filter(None, map(_OF_MACHINE.match, said)):
+        numbers.setdefault(found[2], set()).add(int(found[1]))
+
+    def shared(found: re.Match[str]) -> str:
+        every = sorted(numbers[found[2]])
+        return f"{troubles.numbered('Machine', every)}{found[2]}" if len(every) > 1 else found[0]
+
+    return list(dict.fromkeys(_OF_MACHINE.sub(shared, text) for text in said))
 
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
@@ -211,7 +226,7 @@ def _ended(state: JobState) -> Iterator[str]:
         if found := troubles.find(f"{condition.get('reason', '')} {said}", troubles.ENDED):
             yield str(found)
         elif said:
-            yield f"The cluster reports: {said}"
+            yield f"The cluster reports: {said.rstrip('.')}."
 
 
 def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
@@ -257,7 +272,8 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
         return f"used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
     if said := "\n".join(troubles.spoken(ended.get("message", ""))):
         # The termination message: a gate's table, or why a stage does not start.
-        return f"ended{again(entry)}. It reported: {said}"
+        below = "\n" if "\n" in said else " "
+        return f"ended{again(entry)}. It reported:{below}{said}"
     gone = "Its log is gone." if _restarted(entry) and not log_of(pod) else ""
     return f"ended with exit code {ended['exitCode']}{again(entry)}. {gone or _of_log(state, pod, log_of)}".strip()
 

@@ -11,7 +11,7 @@ from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
 from runner.tools.files import Artifact
 
 PART = "driver"
-# Its alternative: a run of Kubeflow Pipelines, by the target of that name.
+# The alternative to the driver: a run of Kubeflow Pipelines, by the target of that name.
 PIPELINE = "kfp"
 # The driver's service account, which `recipe site` writes with its rights.
 ACCOUNT = "recipe-driver"
@@ -55,7 +55,7 @@ def written(plan: Plan) -> str:
 
 
 def read(text: str) -> Plan:
-    """The plan that `written`, or in earlier releases `Plan.as_json`, wrote. Raises ValueError if it is none."""
+    """The plan that `written` wrote, or `Plan.as_json` in earlier releases. Raises ValueError for any other text."""
     form = json.loads(text)
     texts = form.pop("texts", None)
     for stage in form["stages"] if texts else ():

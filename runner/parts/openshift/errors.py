@@ -70,7 +70,7 @@ class Refused(Exception):
 
     @property
     def own(self) -> bool:
-        """Whether the server itself is busy, and not a machine behind it."""
+        """Whether the server itself is busy, not a machine behind it."""
         special = (row for row in _meanings() if row.get("final") or row.get("behind"))
         return self.busy and not any(self._found(row, None) for row in special)
 

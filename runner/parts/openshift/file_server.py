@@ -33,7 +33,7 @@ MISPLACED, FULL = 409, 507
 
 
 def listing(root: Path) -> list[dict[str, object]]:
-    """Every file below `root`: path, size in bytes. Half-written ones (`.name.partial`) are left out."""
+    """Every file below `root` without hidden ones (a half-written one is `.name.partial`): path, size in bytes."""
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     return [
         {"path": str(file.relative_to(root)), "size": file.stat().st_size}
@@ -72,7 +72,7 @@ def inside(root: Path, name: str) -> Path:
 
 
 def partial(file: Path, expected: str) -> Path:
-    """The path of a file until it is complete, by its expected hash, so that other content begins again."""
+    """The path of a file until it is complete, by its expected hash, so that other content starts a new file."""
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
@@ -104,7 +104,7 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         data = body.read(piece.length)
         with half.open("ab") as out:
-            # Another command may send the same file, through a pod of its own.
+            # Another command may send the same file through a pod of its own.
             fcntl.flock(out, fcntl.LOCK_EX)
             if (there := out.seek(0, os.SEEK_END)) != piece.offset or len(data) != piece.length:
                 raise ValueError(f"{piece.path} has {there} bytes, and what came begins at {piece.offset}")
@@ -209,8 +209,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
 
 
 class FileServer(ThreadingHTTPServer):
-    """Ends after a while without requests, because a killed command deletes no pod. alive: time.monotonic() of the last
-    request or answer."""
+    """Ends after a while without requests, as a killed command deletes no pod. alive: the last request or answer."""
 
     alive = 0.0
 

@@ -28,7 +28,7 @@ from runner.plan import Plan, Stage
 from runner.tools.problem import Stop, worded
 
 SHARE_PORT = 8080
-# Seconds until the helper must have started, and after which a command has left one behind that ended or never started.
+# Seconds for a helper to start; and the age of an ended or unstarted one that a killed command left behind.
 PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
 # Where an image has no rows.
 REMEDY = "Write `openshift.data_from: claim` to prepare them on the cluster; or build the image with EMBED={name}."
@@ -116,7 +116,7 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create({**manifest, "metadata": meta})
-            tell(f"Pod `{made.name}` {('opens the claim' if claims else 'examines the image')}")
+            tell(f"Pod `{made.name}` {('mounts the claim' if claims else 'examines the image')}")
             made.clear(meta["labels"][jobs.PART])
             yield made
         finally:
@@ -156,8 +156,8 @@ class _Helper:
             self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
     def clear(self, part: str) -> None:
-        """Deletes pods of this kind that killed commands have left behind: those that ended, or never started, long ago
-        by the cluster's own clock."""
+        """Deletes pods of this kind that killed commands left behind: ended or unstarted long ago, by the cluster's
+        clock."""
         for pod in self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}):
             meta, entries = pod["metadata"], jobs.containers_of(pod)
             ends = [entry.get("state", {}).get("terminated", {}).get("finishedAt") or "" for entry in entries]
@@ -193,7 +193,7 @@ class _Helper:
                 raise Stop(f"The claim cannot be read: {why}")
 
     def why(self, pod: Manifest) -> list[str]:
-        """Why it does not start, or ended, by its pod and its events."""
+        """Why the helper does not start, or ended, by its pod and its events."""
         job = {"kind": "Pod", "metadata": {"name": self.name, "namespace": self.space}, "spec": {}}
         events = events_about(self.cluster, [pod], lambda _: False)
         return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")

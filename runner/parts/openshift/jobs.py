@@ -30,7 +30,7 @@ CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
 # One hash for the data files that were sent before a job.
 FILES = "recipe-runner/files"
-# Who sent a job, from which machine and recipe file. Added when it is sent: rendered files are the same everywhere.
+# Who sent a job, from which machine and recipe file. Added at sending, because rendered files are the same everywhere.
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"

@@ -25,7 +25,7 @@ CHANGED = "made from another version of the recipe or its data"
 LOST = "done once, but its claim has been replaced"
 # After every time that a cluster names.
 NEVER = "9999"
-# Why somebody has overruled a gate, beside the gate's own Job; the record itself is on the claim.
+# The annotation on a gate's Job with who overruled the gate and why; the record itself is on the claim.
 PROMOTION = "recipe-runner/promotion"
 
 # The label with the Workflow's name, which kfp's compiler and Argo give to every pod of a run.
@@ -82,7 +82,7 @@ def milestones(
             verdict = jobs.found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
-                # The stage was sent again since, so its result may differ.
+                # The stage was sent again after its gate, so its result may differ.
                 state = CHANGED
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
@@ -236,7 +236,7 @@ def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key:
 
 
 def same_driver(job: Manifest, wanted: Sent) -> bool:
-    """Whether a driver has the same content as the one that would be sent now."""
+    """Whether a driver has the content of the one that would be sent now."""
     return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
 
 

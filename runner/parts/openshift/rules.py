@@ -33,7 +33,7 @@ _TAKEN = {
     code.MOUNT: "the code by git",
 }
 _SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
-# Those that may have a claim in a subfolder; the others would lose their files.
+# Folders that may have a claim in a subfolder; the others would lose their files.
 _ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 # The rendezvous ports of PyTorchJob and TrainJob.
@@ -95,8 +95,7 @@ def _pod_fits(
 
 
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Training saves a model at its own limit, but not at the cluster's deadline. A pipeline's limit is for all
-    jobs."""
+    """Training saves a model at its own limit, not at the cluster's deadline. A pipeline's limit is for all jobs."""
     limit: str | None = (recipe.settings.get("limits") or {}).get("time")
     deadline_hours = site.deadline_hours
     if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
@@ -124,7 +123,7 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Which version of the files beside a recipe pods read. It is no rule, because a recipe may run only here."""
+    """Which version of the files beside a recipe pods read. Not among RULES, because a recipe may run only here."""
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
     for setting, name in recipe.local_files():
         message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
@@ -159,8 +158,7 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """An image in the cluster's own registry belongs to a namespace, and pods of another one need a right to pull
-    it."""
+    """An image in the cluster's registry belongs to a namespace; pods of another one need permission to pull it."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
         yield recipe.note("openshift.image", *worded("openshift.anothers-image", owner=owner, site=site))

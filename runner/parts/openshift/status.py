@@ -101,7 +101,7 @@ def ended(job: Manifest) -> str | None:
 
 
 def going(manifest: Manifest) -> bool:
-    """Whether an object is being deleted, and only waits for its dependents."""
+    """Whether an object is being deleted and only waits for its dependents."""
     return "deletionTimestamp" in manifest["metadata"]
 
 
@@ -150,8 +150,8 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 @dataclass(frozen=True)
 class JobProgress:
     """The progress of training. latest: the last event, a step or the beginning, None before that; pace: seconds a
-    step; silent: seconds since the last step; None if unknown. whole: the log was read from its beginning; again: it
-    has steps from before the last start of a machine."""
+    step; silent: seconds since the last step; both None if unknown. whole: the log was read from its beginning; again:
+    it has steps from before the last start of a machine."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None

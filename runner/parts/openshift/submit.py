@@ -70,7 +70,7 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 
 
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends the next part, or finds it already sent, also after a lost connection. The rest is as in `submit`."""
+    """Sends the next part, or finds it already sent, even after a lost connection. The rest is as in `submit`."""
     tell, alone = how.tell, how.alone
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
     way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
@@ -121,7 +121,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             tell(f"{said} Without `--dry-run` you must agree to {act}.")
     else:
         old = at_work()
-        # First the driver of the old recipe, which would send it again. A new driver follows.
+        # First the old recipe's driver, which would send its jobs again. A new driver follows.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         runs = [] if alone else pipeline.outdated_runs(cluster, plan)
         # All questions come first, so that nothing has changed after a no.
@@ -135,7 +135,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             for job in (*walking, *old, *there):
                 make_room(cluster, job, tell, deleted)
             if files:
-                # Pods of a job that a colleague has sent meanwhile read the files that are there.
+                # Pods of a job that a colleague has sent in the meantime read the present files.
                 before = {job["metadata"]["uid"] for job in there}
                 for job in sender.existing(what):
                     if job["metadata"]["uid"] not in before:
@@ -158,7 +158,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
         return False
     if milestone.state != FAILED:
         return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # A failed job may need another machine. Downloading and preparing may have lacked a network, so they are repeated.
+    # A failed training job is not repeated. Downloading and preparing may have lacked a network, so they are.
     contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
@@ -173,7 +173,7 @@ class _Sender:
     claims: Claims
 
     def existing(self, sent: Sent) -> Manifests:
-        """Jobs of this name, for any target. Raises Stop if one is not of this recipe."""
+        """Jobs of this name, for any target. Raises Stop if one belongs to another recipe."""
         there = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
         return [jobs.require_of(job, sent.plan.name) for job in there]
 
@@ -251,7 +251,8 @@ class _Sender:
             seal(cluster, sent, tell)
         for manifest in self.made(sent):
             made = cluster.apply(manifest)
-            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`{'' if made else NOT_CLOSED}")
+            name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
+            tell(f"Sent {name}" if made else name + NOT_CLOSED)
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
@@ -288,11 +289,11 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
-    """Sends the job itself, with its owner's annotations. Then deletes the unused config maps of earlier jobs of this
-    name, if this person may."""
+    """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones, if this person
+    may."""
     job, named = sent.job, jobs.named(sent.job)
     if cluster.create(owner.signed(job)):
-        tell(f"{named} in `{sent.namespace}`")
+        tell(f"Sent {named} to `{sent.namespace}`")
     else:
         job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
         _require_same(job, sent)
@@ -319,7 +320,7 @@ def _require_same(job: Manifest, sent: Sent) -> None:
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Creates the namespace's key if the plan has gates and the namespace has no key."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
-        tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`, which seals measurements of its pods")
+        tell(f"Sent Secret `{KEY_SECRET}`: the key that seals measurements of the pods in `{sent.namespace}`")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
@@ -368,8 +369,7 @@ def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Waits for a job, and reports its phases, but not its steps. Raises Stop if it is deleted, and Failed if it
-    fails."""
+    """Waits for a job, and reports its phases, not its steps. Raises Gone if it is deleted, Failed if it fails."""
     said: list[str] = []
 
     def show(state: JobState | None, why: list[str]) -> None:
@@ -384,8 +384,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
-    """Reports what is unknown about the storage of new claims. Raises Stop if it cannot meet their requests: pods would
-    wait without end."""
+    """Reports what is unknown about new claims' storage. Raises Stop if it is unfit: pods would wait without end."""
     made = [claim for claim in made if SHARED in claim["spec"]["accessModes"]]
     if not made:
         return

@@ -34,7 +34,7 @@ MOST = 8 * 2**20
 EVERY_SECONDS = 5.0
 # Large, and useless outside the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# How the rows were used; fetched without the rows.
+# Reports on the rows, fetched without the rows.
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # The main results of a stage: if only some of them come, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
@@ -61,8 +61,8 @@ class Files:
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """The files of this machine that pods read from a claim; None if pods get them in another way. Raises Stop if one
-    is missing or cannot be read."""
+    """This machine's files that pods read from a claim; None if pods get them otherwise. Raises Stop for unreadable
+    ones."""
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return None
@@ -193,7 +193,7 @@ def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> 
 
 
 def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
-    """Fetches one file; 1 if it was transferred, 0 if it was here. Raises Stop if its hash is wrong."""
+    """Fetches one file; 1 if it was transferred, 0 if it was already here. Raises Stop if its hash is wrong."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside the folder: {file['path']}")
@@ -258,8 +258,7 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
 
 
 def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
-    """Replaces a folder of the cluster in a file: by the base model that was downloaded to it, or by the run's folder
-    here."""
+    """Replaces a cluster folder in a file: by the base model that was downloaded to it, or by the run's folder here."""
     facts, place = read_record(file), plan.place
     there = facts.get(setting)
     if not isinstance(there, str):

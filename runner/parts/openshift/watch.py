@@ -14,7 +14,7 @@ from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look, seconds
 from runner.tools.problem import Stop, worded
 
-# Gets the state, None while the cluster cannot be reached, and the sentences about it.
+# Called with the state, None while the cluster cannot be reached, and the sentences about it.
 Show = Callable[[JobState | None, list[str]], None]
 TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent", "sent by")
 
@@ -32,8 +32,7 @@ class Gone(Stop):
 
 
 def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
-    """Shows a job's state until it ends; returns the last one. Raises Gone if the job is removed, Failed if it
-    fails."""
+    """Shows a job's state until it ends; returns the last one. Raises Gone if it is removed, Failed if it fails."""
     cluster, missing = cluster.once(), 0
     while True:
         try:
@@ -229,7 +228,7 @@ class NotYet(Stop):
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
-    """The pod of machine `node`, 0 the master. Raises Stop if the job has fewer machines, NotYet if the pod is
+    """The pod of machine `node`, 0 the master. Raises Stop if there is no such machine, NotYet if its pod is
     missing."""
     planned, name = jobs.machines(job), jobs.named(job)
     if node >= planned:

@@ -1,5 +1,4 @@
-"""`recipe plan`: what a recipe will need, before it costs anything; and `recipe gpus`: the GPUs of the catalog, and how
-a recipe does on each."""
+"""`recipe plan`: what a recipe needs, before it costs anything; `recipe gpus`: the same on each GPU of the catalog."""
 
 import json
 import math
@@ -195,7 +194,7 @@ def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
 
 
 def _counts(given: str | None) -> list[int]:
-    """Counts of machines. Dots continue the two counts before them, up to the count after them."""
+    """Counts of machines. Dots continue the ratio of the two counts before them, up to the count after them."""
     try:
         counts: list[int] = []
         parts = [part.strip() for part in (given or "").split(",") if part.strip()]

@@ -19,7 +19,7 @@ from runner.recipe import units
 
 # How many moments of the backward pass are reported; it has one for each layer.
 MOST_MOMENTS = 12
-# What a GPU holds at a moment of a step: for people, and in colours that people with any kind of sight tell apart, on
+# The parts of a GPU's memory: their names for people, and colours that people with any kind of sight can distinguish on
 # white and on black (Okabe and Ito 2008). other: buffers, gathered weights, and messages.
 PARTS = {
     "weights": ("weights", "#0072b2"),
@@ -179,7 +179,7 @@ SPENT = {
     "evaluation_seconds": ("evaluation", "#e69f00"),
     "overhead_seconds": ("start and saving", "#8c8c8c"),
 }
-# For each phase its name, the stretch of the x axis, which is not its duration, and the place of its name in it.
+# For each phase its name, its stretch of the x axis, which is not its duration, and the position of its name in it.
 PHASES = {
     "forward": ("forward", (0.0, 0.25), (0.0, "start")),
     "loss": ("loss", (0.25, 0.34), (1.0, "middle")),
@@ -273,7 +273,7 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
 
 
 def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: float) -> list[float]:
-    """The place of each moment on the x axis; the moments of a phase are evenly apart."""
+    """The position of each moment on the x axis; the moments of a phase are evenly spaced."""
     spots = []
     for phase, (_, (start, end), _) in PHASES.items():
         count = sum(moment == phase for moment, _ in moments)

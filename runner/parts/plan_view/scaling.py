@@ -1,7 +1,7 @@
-"""More machines on paper: where the time of a run goes, and what limits it. All times are seconds.
+"""More machines on paper: what the time of a run consists of, and what limits it. All times are seconds.
 
-The rows are the same on every count of machines. Accumulation falls first, so that a step keeps its rows; beyond that a
-step has more rows, and there are fewer steps."""
+Every count of machines trains on the same rows. Accumulation shrinks first, so that a step keeps its rows; below one
+micro batch a step has more rows, and there are fewer steps."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from runner.parts.planner.workload import Workload
 # Seconds of one GPU, of any kind, between two failures that end a run: 419 failures in 54 days on 16,384 H100 (Llama 3,
 # arXiv 2407.21783, section 3.3.4).
 BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
-# From a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's 466
-# interruptions cost at most a tenth of 54 days, 17 minutes each, including repeated work.
+# Seconds from a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's
+# 466 interruptions cost at most a tenth of 54 days, 17 minutes each, including repeated work.
 RESTART = 600.0
 # Bytes of a row's token as Arrow keeps it: number, label and mask (4 + 8 + 1).
 BYTES_A_TOKEN = 13
-# Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
-# saving: checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and
-# starting; restarts: what failures cost, infinite if none is survived.
+# The parts of the time. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
+# saving: checkpoints; reading: models and rows that all machines read from one claim, and starting; restarts: the cost
+# of failures, infinite if none is survived.
 LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 
@@ -109,9 +109,9 @@ def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """Seconds in which all machines together read their rows from one claim; 0 if each has a disk of its own. Plain
-    text is blocks of numbers, two or four bytes a word; rows are as Arrow has them; of images every machine reads all
-    into its memory."""
+    """Seconds in which all machines together read their rows from one claim; 0 if each has its own disk. Plain text is
+    blocks of numbers, two or four bytes each; rows are as Arrow stores them; every machine reads all images into its
+    memory."""
     work = forecast.workload
     if not work.shared_disk:
         return 0.0
@@ -122,7 +122,7 @@ def _rows_seconds(forecast: Forecast, time: Duration) -> float:
     return time.tokens * (blocks if work.packing and not work.several else BYTES_A_TOKEN) / speed
 
 
-# A stretch this many times as long as the time between two failures succeeds once in 150 tries.
+# A stretch of this many times the time between two failures succeeds once in 150 tries.
 HARDLY = 5.0
 
 

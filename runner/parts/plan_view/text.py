@@ -1,4 +1,4 @@
-"""A plan as text: on one screen, in all its parts, and beside an exact trace."""
+"""A plan as text: on one screen, in full, and beside an exact trace."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -229,7 +229,7 @@ def _how_sure(planned: Planned) -> str:
     return f"The range comes from {most.memory_spread.runs}."
 
 
-# In all its parts: a table for each stage, then the claims and the sources.
+# In full: a table for each stage, then the claims and the sources.
 
 
 def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:

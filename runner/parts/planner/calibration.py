@@ -1,7 +1,8 @@
-"""Calibration: what a run took beside its plan, shown at its end, and stored for later plans.
+"""Calibration: a run's measurements beside its predictions, shown at its end and stored for later plans.
 
-The store has pace and allocator slack of this person's own runs, by card, in the user's configuration folder. Only
-`recipe plan` reads it (`constants.taking`), so that checks, rendered files and jobs are the same on every machine."""
+The store, in the user's configuration folder, has the pace and the allocator slack of the user's own runs, by card.
+Only `recipe plan` reads it (`constants.taking`), so that checks, rendered files and jobs are the same on every machine.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from runner.trainer.records import Summary
 
 @dataclass(frozen=True)
 class Beside:
-    """A stage that has trained on a GPU, beside its plan."""
+    """A trained stage beside its prediction."""
 
     run: RunFolder
     foreseen: Prediction
@@ -36,7 +37,7 @@ class Beside:
 
     @property
     def planned(self) -> float:
-        """Seconds of a step by the formulas alone, or the second run would be compared with the first; 0 if unknown."""
+        """Seconds of a step by the formulas alone, so that every run is compared with the same; 0 if unknown."""
         return self.foreseen.step_seconds or 0.0
 
     def __str__(self) -> str:
@@ -69,7 +70,7 @@ def _than(ratio: float) -> str:
 
 
 def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Beside]:
-    """The stages of a run that have trained on the card of their plan, each beside that plan. Empty for a rehearsal."""
+    """The stages of a run that trained on the card of their plan, each beside its prediction. Empty for a rehearsal."""
     known = {each.stage: each for each in planned} if run.kind != "rehearsal" else {}
     found = []
     for stage in plan.stages:
@@ -92,13 +93,12 @@ def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
-    """The comparison of a run on this machine in words; it is also stored where the configuration folder is
-    writable."""
+    """The comparison of a run on this machine, in words. It is also stored, if the configuration folder is writable."""
     return _kept(_by_recipe(recipe, run))
 
 
 def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
-    """The same without the recipe: the predictions are on record."""
+    """The same without the recipe, from the recorded predictions."""
     return _kept(beside(run, plan, RunManifest.read(run.path).foreseen))
 
 
@@ -112,8 +112,7 @@ def _kept(found: Sequence[Beside]) -> Iterator[str]:
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:
-    """Stores the measurements of the runs in these folders. Raises Stop if one is not a run or has none, or if they
-    cannot be stored."""
+    """Stores the measurements of these runs. Raises Stop if there are none, or if they cannot be stored."""
     observed: list[Observed] = []
     for name in runs:
         run = find(recipe.name, name)
@@ -155,7 +154,7 @@ class Learned(Record):
 
 
 def keep(observed: Iterable[Observed]) -> None:
-    """Adds runs to the file, in the place of older entries of the same ones. Raises OSError if it cannot be written."""
+    """Adds runs to the file, which replace older entries of the same runs. Raises OSError if it cannot be written."""
     new = {each.run: each for each in observed if each.run and each.gpu}
     old = {each.run: each for each in Learned.read(settings_folder()).runs if each.run not in new}
     ordered = [*old.values(), *new.values()]

@@ -1,6 +1,6 @@
-"""Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and how far the plan was off on GPU runs of
-other people, by kind of run, as benchmarks/outside.py found (planned over measured, less 1). The results files are in
-the catalog and in the wheel."""
+"""Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and the error of plans on published GPU
+runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). The results files are in the
+catalog and in the wheel."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +25,7 @@ class Constants:
 
     slack: share that the allocator holds beyond live tensors. context: bytes of the driver, of kernels and of cuBLAS.
     slowness: seconds of a step over those of the formulas. spread: the fastest and the slowest likely time, as shares
-    of the time, None if too little was measured. source: card, date, versions and count of cells; empty if all of it is
-    assumed."""
+    of the time, None if too little was measured. source: card, date, versions and count of cells; empty if assumed."""
 
     slack: float = 0.04
     context: int = int(0.6 * GIB)
@@ -38,7 +37,7 @@ class Constants:
 ASSUMED = Constants()
 
 
-# These replace the catalog's, by card, within `taking`.
+# The constants that replace the catalog's within `taking`, by card.
 _own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingProxyType({}))
 
 
@@ -53,7 +52,7 @@ def taking(own: Mapping[str, Constants]) -> Iterator[None]:
 
 
 def constants(gpu: str) -> Constants:
-    """Of the card of that name, within `taking` the given ones."""
+    """The constants of a card: those of `taking`, else the catalog's."""
     return _own.get().get(gpu) or from_catalog(gpu)
 
 
@@ -80,8 +79,7 @@ def _read(folder: Path, gpu: str) -> Constants:
 
 
 def measured(slack: list[float], context: list[int], pace: list[float]) -> Constants:
-    """Constants from measurements. Nine of ten stay below the slack, because a plan that is too low ends a run; pace is
-    the median."""
+    """The slack that nine of ten cells stay below, because too low a plan ends a run; medians of context and pace."""
     import statistics  # slow to load, and seldom needed
 
     slowness = statistics.median(pace) if pace else 1.0
@@ -109,15 +107,14 @@ FILE = catalog.HERE / "outside.json"
 ENOUGH = 19
 # Published figures are rounded, and versions differ.
 LEAST = 0.01
-# How far formulas and fake-tensor runs differ in nine of ten cells (benchmarks/results/estimate-accuracy.txt): the range
-# of memory without a published run.
+# How far formulas and fake-tensor runs differ in nine of ten cells (benchmarks/results/estimate-accuracy.txt): the
+# least range of memory if no published run is comparable.
 UNLIKE = 0.05
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What distinguishes runs: what is trained (full, last, lora, qlora, dpo, images), sharding, loss, and the card's
-    label."""
+    """What distinguishes runs: training (full, last, lora, qlora, dpo, images), sharding, loss, the card's label."""
 
     method: str
     sharding: str
@@ -139,8 +136,7 @@ def kind(run: Run) -> Kind:
 
 @dataclass(frozen=True)
 class Spread:
-    """The lowest and the highest error of nine in ten published runs, the number of those runs, and what they share
-    with this one, in words."""
+    """The lowest and highest error of nine in ten of `rows` published runs; shared: what they share with this one."""
 
     low: float
     high: float
@@ -162,9 +158,9 @@ class Spread:
 
 
 def range_of(errors: Sequence[float]) -> tuple[float, float]:
-    """The range of nine in ten more such errors, whatever their distribution: of n in order, the next is between the
-    r-th and the r-th from the end in n + 1 - 2 r of n + 1 cases. A little wider, because later runs have other sources
-    too, and at least LEAST wide on each side."""
+    """A range for nine in ten further errors of any distribution: in n + 1 - 2r of n + 1 cases the next one is between
+    the r-th lowest and highest of n. A little wider, because later runs have other sources, and at least LEAST on each
+    side."""
     ordered = sorted(errors)
     rank = max(1, int(0.03 * (len(ordered) + 1)))
     return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)
@@ -176,9 +172,9 @@ def _known(what: str) -> tuple[tuple[Kind, float], ...]:
     return tuple((Kind(*named), error) for *named, error in (kept or {}).get(what, ()))
 
 
-# By figure: the fields that runs may share, the closest first, with the words for it, of which the first that enough runs
-# share counts; and the least width on each side without a run like this. Time has one level: ranges of runs that share
-# the card, and not the sharding, held 83 % of runs whose source and kind were left out.
+# By figure: the fields that comparable runs share, the closest set first, with its words; the first set that enough
+# runs share counts. Then the least width on each side if no run is comparable. Time has one set: ranges from runs that
+# share the card but not the sharding covered only 83 % of the runs whose source and kind were left out.
 _LEVELS = {
     "allocated": (
         ((("method", "sharding", "loss"), "like this"), (("method", "sharding"), "with this method")),
@@ -208,7 +204,7 @@ def _found(this: Kind, what: str) -> Spread:
 
 
 def spread_of(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spread:
-    """The range of these errors of runs for a run of this kind."""
+    """The range of these runs' errors that applies to a run of this kind."""
     levels, least = _LEVELS[what]
     everything = [error for _, error in known]
     nearest: tuple[list[float], str] | None = None
@@ -221,7 +217,7 @@ def spread_of(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spr
             nearest = alike, shared
     count = len(everything)
     if not nearest:
-        # It may be as far off as the farthest of all.
+        # The largest errors of all runs.
         return Spread(min([-least, *everything]), max([least, *everything]), count, ", none like this")
     # Too few runs are like it to count alone.
     (low, high), (alike, shared) = range_of(everything), nearest

@@ -30,12 +30,12 @@ from runner.plan import Machines
 # Not on any data sheet. Each share is that of published runs (benchmarks/results/outside.txt); the measurements of a
 # card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
-LEAST_WAITING = 0.1  # of the messages, which nothing hides
+LEAST_WAITING = 0.1  # of the time of messages, which no computing hides
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
 SECONDS_AN_ADAPTER = 0.25e-3  # the same for one adapted linear layer
 HOOKS, ADAPTER_HOOKS = 4.4e-3, 0.6e-3  # what ZeRO-3 adds to both (benchmarks/results/zero3-launching.txt)
-AGAIN = 0.6  # of all, where checkpointing runs the forward pass twice
-COMPILED = 0.5  # of all of them, under torch.compile
+AGAIN = 0.6  # of these, in addition, where checkpointing runs the forward pass twice
+COMPILED = 0.5  # of all of these, under torch.compile
 FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of short rows: 1.31 to 1.35
 UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
 # Bytes moved for a weight beside an adapter while DoRA measures its rows, in a forward pass: PEFT's published runs on q and v of
@@ -50,10 +50,10 @@ class Link(NamedTuple):
     hidden: float
 
 
-# By the connection of a machine's cards in the catalog. NVLink: 4 A100 lose 2 to 3 % by it (foundation-model-stack);
-# several machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access everything goes through main
-# memory: 2 RTX 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it (fsdp_qlora). PCIe with it is
-# assumed.
+# By the connection of a machine's cards in the catalog. NVLink: communication costs 4 A100 2 to 3 %
+# (foundation-model-stack); several machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access
+# everything goes through main memory: 2 RTX 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it
+# (fsdp_qlora). PCIe with peer access is assumed.
 LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
 
 
@@ -78,8 +78,8 @@ def shares(gpu: Gpu) -> Shares:
     return next(shares for least, shares in _SHARES if gpu.capability >= least)
 
 
-# Memory traffic of a pass over that in `traffic`: by whether kernels are fused (or compiled), and by what is trained.
-# Plain operations also write and read intermediate results.
+# A factor on the memory traffic of kept activations: by whether kernels are fused (or compiled), and by what is
+# trained. Plain operations also write and read intermediate results.
 _TRAFFIC = {
     (True, "full"): 0.90,
     (True, "lora"): 1.85,
@@ -96,8 +96,7 @@ class Duration:
     of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images. flops:
     of one micro batch. spread: the fastest and the slowest likely time of steps and evaluations, as shares;
     overhead_range: the same of starting and saving, in seconds; network_seconds: how much less and more all steps take
-    over the fastest and the slowest assumed network. checkpoints: their count, and their part of starting and
-    saving."""
+    over the fastest and the slowest assumed network. checkpoints: their count, and their share of the overhead."""
 
     steps: int
     step_seconds: float
@@ -155,8 +154,8 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     """Operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
     et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
 
-    Each layer's last product counts with checkpointing too, though PyTorch stops before it: without it, and with shares
-    fitted again, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too low)."""
+    Checkpointing repeats each layer, whose last product is counted although PyTorch stops before it: without it, and
+    with refitted shares, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too low)."""
     model, length = workload.model, row_tokens(workload)
     tokens, layers = rows * length, model.num_hidden_layers
     weights = 2 * sum(prod(shape) for shape in parameters.linear(model).values())
@@ -256,7 +255,7 @@ def sent(workload: Workload) -> float:
         return 0.0
     state = parameters.trainable(workload) * (4 if workload.adapter else HALF)
     if workload.sharding == "ddp":
-        state = trained_bytes(workload)  # it sends gradients as they are
+        state = trained_bytes(workload)  # DDP sends gradients in their own precision
     if workload.sharding in ("zero3", "fsdp"):
         return (count - 1) / count * (2 * whole(workload) + state) * workload.accumulation
     return 2 * (count - 1) / count * state
@@ -273,8 +272,7 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     return max(LEAST_WAITING * messages, messages - hidden * computing)
 
 
-# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, protocol Simple,
-# in microseconds).
+# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, Simple).
 HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6}
 
 
@@ -304,9 +302,9 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
 
 
 def updating(workload: Workload, gpu: Gpu) -> float:
-    """The optimizer's step: weights, gradients and state are read, weights and state written. The plain AdamW goes over
-    its lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms); the same is assumed of
-    other optimizers that hold such lists. Clipping reads gradients twice and writes them."""
+    """The optimizer's step: weights, gradients and state are read, weights and state written. Plain AdamW goes over its
+    lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms); the same is assumed of other
+    optimizers with such lists. Clipping reads gradients twice and writes them."""
     state = held(workload)
     if workload.offload.optimizer:
         return stepping(workload, gpu)
@@ -363,7 +361,7 @@ def step_seconds(workload: Workload, gpu: Gpu) -> float:
 
 
 def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
-    """Its micro batches, the wait for offloaded weights and for other GPUs, and the update."""
+    """The micro batches, the wait for offloaded weights and for other GPUs, and the update."""
     coming = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
     return own + coming + wait + updating(workload, gpu)
 
@@ -430,7 +428,7 @@ def of_run(
         tokens_a_step=tokens_a_step,
         tokens=tokens_a_step * steps,
         checkpoints=checkpoints,
-        # As measured of this card, else by the errors of published runs.
+        # As measured on this card, else by the errors of published runs.
         spread=constants.constants(gpu.name).spread or constants.time_spread(run).of(1.0),
         overhead_range=(least, most),
         network_seconds=(steps * (usual - wait(run.network.most)), steps * (wait(run.network.least) - usual)),

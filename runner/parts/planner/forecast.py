@@ -127,8 +127,7 @@ class Forecast:
 
     @property
     def shorter_rows(self) -> int | None:
-        """A power of two for `sequence_len` that cuts no row, with room for what an estimate may miss; None if rows are
-        not much shorter."""
+        """A power of two for `sequence_len` that cuts no row, with room for errors; None if it saves little."""
         work = self.workload
         if not isinstance(work, Workload) or work.packing or not work.longest:
             return None
@@ -206,9 +205,8 @@ def of(
     """A Forecast for every stage that there are formulas for.
 
     look: whether to read prepared data, data files and the hub's cache; without, the answer is the same on every
-    machine. Raises UnknownArchitecture if a model's architecture has no formulas; with any_architecture, only when
-    its figures are read.
-    """
+    machine. Raises UnknownArchitecture for a model without formulas; with any_architecture, only when its figures are
+    read."""
     forecasts = []
     here, prepared = Path(plan.place.data_dir), Path(RUNS) / recipe.name / "data"
     if not plan.place.on_cluster and here.is_dir() and here != prepared.absolute():
@@ -228,7 +226,7 @@ def of(
         if formulas is not None:
             formulas = formulas.changed(network=between, **_disk(recipe, plan, stage))
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
-            assert any_architecture or forecast.counts  # UnknownArchitecture comes here, and not from half of a plan
+            assert any_architecture or forecast.counts  # raises UnknownArchitecture here, before half of a plan exists
             forecasts.append(forecast)
     return forecasts
 
@@ -285,8 +283,8 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """Settings that are valid and hardly intended: a learning rate that never stops rising, evaluations and checkpoints
-    that never come."""
+    """Notes on settings that are valid but hardly intended: a learning rate that never stops rising, evaluations and
+    checkpoints that never come."""
     for forecast in forecasts:
         own = recipe.of_stage(forecast.stage.name)
         home = section(own, forecast.stage)
@@ -296,7 +294,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 
 def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:
-    """Early stopping that comes after the end."""
+    """A note on early stopping whose patience is longer than the run."""
     stopping, work, steps = recipe.settings[section].get("early_stopping"), forecast.workload, forecast.steps
     if not stopping or (steps is None and work.evaluation_steps):
         return
@@ -309,7 +307,7 @@ def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Prob
 
 
 def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iterator[Problem]:
-    """Checkpoints, evaluations and a learning rate for more steps than the stage makes."""
+    """Notes on checkpoints, evaluations and a learning rate for more steps than the stage makes."""
     work, rising, stage = forecast.workload, forecast.warmup_steps, forecast.stage.name
     keep, tenth = recipe.settings[section].get("keep_checkpoints") or 0, max(1, steps // 10)
     count = f"{steps:,} step{'s' if steps != 1 else ''}"
@@ -348,7 +346,7 @@ def _time_limit(recipe: Recipe) -> float:
     return units.seconds(limit) if limit else math.inf
 
 
-# No range of the time reaches this multiple of its middle; calculating it takes longer than the middle itself.
+# No range of the time reaches this multiple of its middle; calculating the range takes longer than its middle.
 WIDEST = 5
 
 

@@ -1,5 +1,5 @@
-"""Formulas of what a stage needs. Each engine that trains has one class of them, in the table `formulas` of a part;
-here is that of Axolotl's language models."""
+"""Formulas for what a stage needs. Each engine that trains has a class of them, in a part's table `formulas`; this is
+the class of Axolotl's language models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Changes = Mapping[str, Any]
 
 
 class Loss(IntEnum):
-    """The kind of loss in what is learned, the least first."""
+    """How a change harms what is learned, the least first."""
 
     NOTHING = 0
     EXACTNESS = 1  # numbers with fewer digits
@@ -126,7 +126,7 @@ def left_out(run: Run) -> dict[str, Any]:
     """The fields of a run that a trace replaces: ZeRO and offloading are not traced."""
     if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
         return {}
-    # Whole on one GPU, and in the numbers that the split ones have.
+    # Everything is on one GPU, in the precision that the split weights have.
     return {"sharding": "none", "offload": Offload(), "fp32_weights": run.masters}
 
 
@@ -173,7 +173,7 @@ class LanguageFormulas:
 
     @property
     def warmup_steps(self) -> int:
-        """Whole steps, and two for one (Axolotl 0.19.0, _configure_warmup_and_logging)."""
+        """A whole number, and two instead of one (Axolotl 0.19.0, _configure_warmup_and_logging)."""
         if self.work.warmup_steps or not self.steps:
             return self.work.warmup_steps
         rising = int(self.steps * self.work.warmup_ratio)

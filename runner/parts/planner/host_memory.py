@@ -1,5 +1,5 @@
-"""Main memory of one machine for a language model, at each moment when it takes more than its processes; and the bytes
-of its weights and checkpoints on disk. Measured by benchmarks/main_memory.py."""
+"""Main memory of one machine for a language model, at each moment that takes more than its processes; and the bytes of
+its weights and checkpoints on disk. Measured by benchmarks/main_memory.py."""
 
 from runner.parts.planner import parameters, state
 from runner.parts.planner.workload import FULL, Workload
@@ -37,8 +37,8 @@ def saving(workload: Workload) -> int:
 
 
 def resuming(workload: Workload) -> int:
-    """The optimizer's state is read into main memory: by a single process (transformers 5.16, Trainer), by the first of
-    FSDP's, and by each of DeepSpeed's its own share. DDP reads it onto each GPU."""
+    """The optimizer's state in main memory: a single process reads it (transformers 5.16, Trainer), under FSDP the
+    first one, and under DeepSpeed each its own share. DDP reads it onto each GPU."""
     held = state.held(workload).optimizer
     if workload.sharding == "fsdp":
         return saving(workload)

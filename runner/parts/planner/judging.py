@@ -40,7 +40,7 @@ def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
     forecasts = forecast.of(recipe, plan)
     if not limits.too_short(forecasts):
         return []
-    # Only a recipe with too few steps needs the search for more.
+    # Imported here, because only a recipe with too few steps needs the search.
     from runner.parts.planner import recipe_offers
     from runner.parts.planner.planned import Planned
 

@@ -51,7 +51,7 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
-    """A note for each limit of the recipe that does not hold, by estimate: time and speed are certain within a third."""
+    """A note for each limit of the recipe that does not hold, by estimate."""
     limits = stated(recipe)
     if not forecasts:
         why = f"there are no formulas for the scenario `{recipe.scenario}`"
@@ -158,7 +158,7 @@ _BY_TIME: dict[str, Callable[[Recipe, list[Timed], Any], Iterator[Problem]]] = {
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """The stages that read rows and make too few steps of them."""
+    """The stages that make too few steps of the rows that they read."""
     return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
 
 

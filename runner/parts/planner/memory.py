@@ -314,19 +314,18 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     """Bytes of logits and loss at their widest.
 
     Plain cross-entropy (transformers, loss_utils.py) holds the log-softmax, the gradient that reaches it and the one
-    that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32 and
-    the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and accelerate's
-    copy: 10. Liger (arXiv 2410.10989, section 3.2) holds chunks of as many rows as the vocabulary is wider than the
-    stream, a power of two of them (0.8.1), and the gradients of input and weight, in training alone; Cut Cross-Entropy
-    (arXiv 2411.09009) holds chunks always.
-    """
+    that leaves it, each in fp32: 12 bytes a token and vocabulary entry. Evaluation holds the logits in half precision,
+    in fp32 and the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and
+    accelerate's copy: 10. Liger (arXiv 2410.10989, section 3.2) holds a chunk of the rows, as small a share as hidden
+    size over vocabulary, rounded up to a power of two of rows (0.8.1), and the gradients of input and weight, in
+    training only; Cut Cross-Entropy (arXiv 2411.09009) always holds one chunk."""
     model, way = workload.model, workload.fused_loss
     words = workload.compared(tokens) * model.vocab_size
     if workload.objective != "sft":
-        # Of DPO, TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward,
-        # the logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves. ORPO and SimPO
+        # TRL 1.9 holds for DPO the logits of both models in fp32, and a copy of one while it logs their entropy;
+        # backward, beside the logits, their gradient by rows, stacked, and that of the chosen words. ORPO and SimPO
         # have one model, whose logits are in both precisions, and ORPO also the log-softmax of the chosen answers. KTO
-        # copies those of a label, and their answers again. GRPO's are those of the answer alone.
+        # copies the logits of a label, and those of its answers again. GRPO's logits are those of the answer alone.
         single = {"orpo": (5, 2.0), "simpo": (4, 1.5), "grpo": (4, 1.5)}
         held_by = {**single, "kto": (4, 4.0)}.get(workload.objective, (4, 3.0))
         return round(held_by[not training] * FULL * words)

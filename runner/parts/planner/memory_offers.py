@@ -1,5 +1,4 @@
-"""Changes that let a language model train in less memory, by formulas alone. `recipe_offers` tries them on the
-recipe."""
+"""Changes that let a language model train in less memory, by formulas alone. `recipe_offers` tries them on recipes."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Lines:
 
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
-    """Smaller numbers: the largest of each kind that fits; else the smallest, because it may be enough together with
-    another change."""
+    """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with another change."""
     section, adapter, whole = lines.home, work.adapter, attrgetter("total")
     kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
     if lines.find("micro_batch_size"):
@@ -99,7 +97,7 @@ def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]
         value = True if name.endswith("fused_cross_entropy") else "auto"
         yield Advice({name: value}, replace(work, fused_loss="fused"))
     gpu, flash = catalog.gpu(work.machines.gpu), replace(work, attention="flash_attention_2")
-    # It works in half precision only.
+    # FlashAttention works in half precision only.
     if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
         yield Advice({"model.attention": "flash_attention_2"}, flash)
     if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
@@ -178,7 +176,7 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
         ]
     chosen: list[Advice] = []
     for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
-        # One way of each kind: three sequence lengths are one idea.
+        # One offer for each set of settings: three sequence lengths are one idea.
         if all(advice.changes.keys() != known.changes.keys() for known in chosen):
             chosen.append(advice)
     return chosen[:count]

@@ -1,5 +1,4 @@
-"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass, from its sizes
-alone."""
+"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,9 +15,8 @@ class Family:
     """What one architecture adds to the LLaMA layer (families.toml in the catalog).
 
     fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads;
-    joint_norms: each over all heads at once. norms: norms of a layer. layer, dense: shapes where it has another layer, whose
-    memory and time have no formulas. experts: weights of experts in a layer.
-    """
+    joint_norms: each over all heads at once. norms: norms of a layer. layer, dense: the shapes of another kind of
+    layer, whose memory and time have no formulas. experts: weights of experts in a layer."""
 
     fused: bool = False
     qkv_bias: bool = False
@@ -40,7 +38,7 @@ WITH_FORMULAS = tuple(name for name, kind in FAMILIES.items() if not kind.layer)
 
 
 class UnknownArchitecture(Exception):
-    """There are no formulas for models of this type."""
+    """No formulas exist for models of this type."""
 
 
 def family(model: Model) -> Family:
@@ -54,7 +52,7 @@ def _kinds(model: Model, kind: Family, index: int) -> Iterator[str]:
     """What a layer is, as the keys of `layer` in families.toml."""
     yield "every"
     if types := model.own.get("layer_types"):
-        # Granite's older name, and that of all others.
+        # Granite's older names, as all others call them.
         yield {"mamba": "linear_attention", "attention": "full_attention"}.get(types[index], types[index])
     yield "dense" if index < model.own.get(kind.dense, 0) else "sparse"
 
@@ -91,8 +89,8 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
 
 
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of one transformer layer's parameters. Raises UnknownArchitecture if those of its type, or of a
-    model without all of its settings, are unknown."""
+    """Names and shapes of one transformer layer's parameters. Raises UnknownArchitecture if they are unknown for its
+    type, or for a model without all of its settings."""
     kind, at = FAMILIES.get(model.model_type, Family()), f"{model.layers_path}.{index}"
     if kind.layer:
         try:
@@ -140,8 +138,8 @@ def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ..
 
 @dataclass(frozen=True)
 class Numbers:
-    """Count of numbers in parameters: inside linear layers, and outside, in norms, embedding and head, which may have
-    another precision."""
+    """How many numbers parameters have in linear layers, and in norms, embedding and head, maybe in another
+    precision."""
 
     inside: int
     outside: int
@@ -153,7 +151,7 @@ class Numbers:
 
 @lru_cache(maxsize=256)
 def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
-    """Of the base model's parameters that match these patterns; without patterns, of all."""
+    """The numbers of the base model's parameters that match these patterns; without patterns, of all."""
     return _counted(_trained(model, unfrozen).items())
 
 
@@ -190,7 +188,7 @@ def adapter(workload: Workload) -> int:
 
 @lru_cache(maxsize=256)
 def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
-    """The shapes of all weights beside which an adapter has matrices."""
+    """The shapes of all weights that an adapter's matrices are beside."""
     every = [one for index in range(model.num_hidden_layers) for one in layer(model, index)]
     return tuple(shape for name, shape in every if _has(adapter, name, len(shape)))
 

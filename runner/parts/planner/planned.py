@@ -1,4 +1,4 @@
-"""Planned: a recipe with its plan and its needs, as `plan` shows it and as offers try it."""
+"""Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ClusterTotals:
 
 @dataclass(frozen=True)
 class Planned:
-    """A recipe, its plan, and a forecast for each stage that there are formulas for. price: of one GPU hour, as given
-    beside the recipe; rows: as given if they cannot be counted."""
+    """A recipe, its plan, and a forecast for each stage with formulas. price: of one GPU hour, if the caller gives one;
+    rows: as given if they cannot be counted."""
 
     recipe: Recipe
     plan: Plan
@@ -43,7 +43,7 @@ class Planned:
 
     @classmethod
     def of(cls, recipe: Recipe, price: float | None = None, rows: int | None = None) -> Planned:
-        """Raises UnknownArchitecture if there are no formulas for a model, and Stop where the recipe makes no plan."""
+        """Raises UnknownArchitecture for a model without formulas, and Stop if the recipe makes no plan."""
         plan = translate(recipe, place(recipe))
         return cls(recipe, plan, forecast.of(recipe, plan, price, rows), price, rows)
 
@@ -65,7 +65,7 @@ class Planned:
 
     @cached_property
     def notes(self) -> list[Problem]:
-        """Settings that are valid and hardly intended."""
+        """Notes on settings that are valid but hardly intended."""
         return [
             *self._too_large(fits=True),
             *limits.beyond_card(self.recipe, self.forecasts),

@@ -1,5 +1,5 @@
-"""Processor: how fast this machine's own processor trains, measured in a second and stored, so that it can be planned
-like a GPU of the catalog if there is none."""
+"""Processor: how fast this machine's own processor trains, measured in a second and stored, so that plans without a GPU
+treat it like a card of the catalog."""
 
 import os
 import platform
@@ -16,22 +16,22 @@ from runner.run.launch import WITHOUT_GPU
 from runner.tools.files import cache_folder, write_json
 from runner.tools.process import memory_gib, threads
 
-# Times that each is measured; the fastest counts, because other programs only slow it down.
+# How often each is measured; the fastest counts, because other programs only slow it down.
 TIMES = 20
-# The width of a product, and the count of numbers that are added: 16 MiB, as activations of small models have. From 32 MiB on
-# the C library gives memory back each time, and adding takes five times as long.
+# The width of a product, and the count of numbers in a sum: 16 MiB, as activations of small models have. From 32 MiB on
+# the C library returns memory each time, and adding takes five times as long.
 WIDE, NUMBERS = 1024, 2**22
 
 
 def measure() -> None:
     """Measures the processor in a process like that of training, and stores its best pace so far."""
     env = os.environ | WITHOUT_GPU | {"OMP_NUM_THREADS": str(threads())}
-    # Where it fails, how long training takes is unknown.
+    # If it fails, the time of training is unknown.
     subprocess.run([sys.executable, "-m", __name__], env=env, stderr=subprocess.DEVNULL, check=False)
 
 
 def _measured() -> None:
-    """What the process does: with as many threads and this PyTorch, the best pace counts."""
+    """The work of that process. The best pace with as many threads and this PyTorch counts."""
     import torch
 
     count, known = threads(), catalog.gpu(PROCESSOR)
@@ -51,7 +51,7 @@ def _measured() -> None:
 
 def _seconds(work: Callable[[], object]) -> float:
     taken = []
-    for _ in range(TIMES + 1):  # the first one makes ready
+    for _ in range(TIMES + 1):  # the first one warms up
         begun = time.perf_counter()
         work()
         taken.append(time.perf_counter() - begun)

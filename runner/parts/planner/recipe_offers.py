@@ -24,9 +24,9 @@ from runner.tools.problem import Problem, Stop
 MOST, MOST_OF_A_KIND = 5, 2
 # An optional offer must leave at most this share of the seconds or of the GPU hours; the other may grow to this share.
 WORTH, AT_MOST = 0.95, 1.5
-# An offer is dropped if it is this many times slower, or dearer in GPU hours, than one that asks for no more.
+# An offer is dropped if it takes this many times the seconds, or the GPU hours, of one that asks for no more.
 FAR, FAR_DEARER = 2.0, 4.0
-# Checkpoints that take more than the first share of a stage's time are too many; they then take about the second.
+# A stage saves too often if checkpoints take more than the first share of its time; an offer leaves the second.
 SAVING, SAVED = 0.25, 0.1
 # A card must be this many times faster to be worth changing machines.
 STEP = 1.5
@@ -49,7 +49,7 @@ class OfferScope(IntEnum):
 @dataclass(frozen=True)
 class Offer:
     """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, also
-    lines that follow others; notes: the notes of `check` after the change."""
+    lines that depend on others; notes: the notes of `check` after the change."""
 
     before: Planned
     after: Planned
@@ -87,7 +87,7 @@ class Offer:
 
     @property
     def lines(self) -> list[str]:
-        """The changed lines as a recipe has them, without lines that follow others."""
+        """The changed lines as a recipe has them, without lines that depend on others."""
         return [f"{change.setting}: {written(change.after)}" for change in self.changes if not change.why]
 
     @property
@@ -286,7 +286,7 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
 
 
 def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
-    """Changes to try, each with the name of its group; the first success in a group is enough."""
+    """Changes to try, each with the name of its group; one success in a group is enough."""
     tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
     if not planned.problems:
         for stage in planned.forecasts if _cramped(planned) else ():

@@ -1,4 +1,4 @@
-"""Rows: how many a stage trains on and how long they are, as far as that is known without a download."""
+"""Rows: how many a stage trains on and how long they are, as far as this is known without a download."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mappi
 
 
 def _mixed(own: Rows, training: int, earlier: Rows, share: float, name: str) -> Rows:
-    """A stage's own `training` rows, with rows of an earlier stage until these are a `share` of all. name: of that stage."""
+    """A stage's own `training` rows, and rows of the earlier stage `name` up to a `share` of the mixture."""
     lacking = round(training * share / (1 - share))
     added = min(lacking, earlier.training or lacking)
     lengths = own.lengths
@@ -93,8 +93,8 @@ def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
 def known(
     data: Mapping[str, Any], folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
 ) -> Rows:
-    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that were
-    not counted while preparing are those of files and catalog.
+    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that
+    preparation did not count come from files and catalog.
 
     data: as a preparer reads it. folder: where it writes; None to open no file. samples: of the data sets, in their
     order."""
@@ -157,7 +157,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
         longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
     elif sample and folder and (shown := _local(sample, one, data)).longest:
-        # A sample has the length of rows, and not their number.
+        # A sample shows the length of rows, but not their number.
         rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample.name}")
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
 
@@ -184,7 +184,7 @@ def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
 
 
 def _beside(data: Mapping[str, Any]) -> float:
-    """Tokens before each row's own: of the system prompt, and of the question about a song."""
+    """Tokens before each row's own: the system prompt, and the question about a song."""
     prompt = data.get("system_prompt") or ""
     asked = (data.get("songs") or {}).get("instruction_form") or ""
     return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)
@@ -217,7 +217,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
 
 
 def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
-    """The rows that will be taken, by a sample of them."""
+    """The rows that will be taken, estimated from a sample."""
     beside, taken, lengths = _beside(data), 0, list[float]()
     for row in there.rows:
         try:
@@ -226,14 +226,14 @@ def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any]
             continue  # brackets without end
         taken += bool(read)
         lengths += [tokens + beside for tokens in read]
-    # Preparing leaves out a row that gives none; if none has the expected form, nothing is known.
+    # Preparation leaves out a row without tokens; if no row has the expected form, the share is unknown.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
     longest = math.ceil(max(lengths, default=0))
     return Rows(count, None, Lengths.counted(lengths), source, longest, f"the longest of {source}" if longest else "")
 
 
 def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:
-    """The tokens of each row of the model for one of the data's: two for a preference."""
+    """The tokens of each of the model's rows that one row of the data becomes: two for a preference."""
     if isinstance(row, int):
         yield row / BYTES_A_TOKEN + MARKS_A_DOCUMENT
         return
@@ -259,7 +259,7 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
                 answers = (answer for answer in list(vars(item).values())[1:] if isinstance(answer, str))
                 yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
         return
-    # Of prompts, the reference answer is for rewards alone.
+    # A prompt's reference answer is only for rewards.
     if asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
         with suppress(KeyError, templates.NoText):
             whole = templates.fill(asked, row)

@@ -1,4 +1,4 @@
-"""The rules of this part: the share of a model that an adapter trains, and the number and length of its rows."""
+"""The rules of this part: the share of experts that an adapter trains, and the number and length of a recipe's rows."""
 
 import re
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from runner.scenarios.contract import Rule
 from runner.scenarios.language.translation import fitting
 from runner.tools.problem import Problem, worded
 
-# Bytes of a file whose rows are counted.
+# The largest file, in bytes, whose rows are counted.
 SMALL_FILE = 100_000
 # A smaller share is within the error of the catalog's lengths.
 MOST_LEFT_OUT = 0.1
 
 
 def experts(recipe: Recipe) -> Iterator[Problem]:
-    """Of a mixture of experts, what an adapter leaves as it is."""
+    """A note on what an adapter leaves untrained in a mixture of experts."""
     for name, own in recipe.stage_recipes.items() or (("", recipe),):
         facts, train = own.model_facts, own.settings.get("train") or {}
         rank = train.get("lora_rank")
@@ -56,7 +56,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
 
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:
-    """A small file needs rows to train on, and rows to validate on where they are shared out."""
+    """A small file needs rows to train on, and, if they are split, rows to validate on."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
         if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:

@@ -1,5 +1,5 @@
-"""The memory of one GPU between steps: weights, gradients, optimizer state, and the effect of sharding and offloading.
-Bytes."""
+"""The bytes of one GPU between steps: weights, gradients, optimizer state, and the effect of sharding and
+offloading."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -62,8 +62,7 @@ def _fsdp(workload: Workload) -> State:
         count = parameters.trainable(workload)
         weights += 0 if workload.in_full else (FULL - wide) * count
         gradients = FULL * count
-    # The scales of 4-bit weights are no parameters, and every GPU holds all of them: published states are whole with
-    # them.
+    # The scales of 4-bit weights are not parameters: every GPU holds all of them, as published states show.
     scales = _scales(workload)
     return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
 
@@ -124,7 +123,7 @@ def packed(workload: Workload) -> bool:
 
 
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
-    """Bytes of these numbers of the base model, if they are trained, or frozen."""
+    """Bytes of these numbers of the base model. trained: whether they are trained, or frozen."""
     inside = FULL if workload.in_full or (trained and workload.masters) else workload.widths.linear
     return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
 
@@ -183,16 +182,16 @@ def adapted(workload: Workload) -> list[int]:
     return [prod(shape) for name, shape in parameters.linear(workload.model).items() if name in targets]
 
 
-# Of the widest output's numbers in fp32, what DoRA has in flight at most, and what dropout and 4 bits add: fitted to traces of
-# Llama, Qwen and Phi with 1,024 and 8,192 tokens.
+# What DoRA has in flight at most, as multiples of the widest output in fp32, and what dropout and 4 bits add: fitted to
+# traces of Llama, Qwen and Phi with 1,024 and 8,192 tokens.
 IN_FLIGHT, WITH_DROPOUT, IN_FOUR_BITS = 2.2, 0.6, 0.6
 
 
 def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
-    """What DoRA holds in a layer (peft 0.20.0, lora/dora.py). While it measures the rows of the last weight: in fp32 that
-    weight, B·A, that times its factor, and their sum, in half precision the identity that it multiplies for B·A. In the
-    backward pass: numbers of the rows. Until then, with dropout: a half-precision copy of the frozen weights, because it
-    computes their outputs again from what dropout left."""
+    """What DoRA holds in a layer (peft 0.20.0, lora/dora.py). While it measures the rows of the last weight: in fp32
+    that weight, B·A, B·A times its factor, and their sum; in half precision the identity that it multiplies for B·A. In
+    the backward pass: numbers of the rows. Until then, with dropout: a half-precision copy of the frozen weights,
+    because it computes their outputs again from what dropout left."""
     if not (adapter := workload.adapter) or not adapter.dora:
         return 0, 0, 0
     shapes = [shape for name, shape in parameters.linear(workload.model).items() if name in adapter.targets]
@@ -241,20 +240,20 @@ def _optimizer(workload: Workload) -> int:
     return int(size)
 
 
-# Its name in the list of files that a run writes.
+# The name of offloaded state in the list of files that a run writes.
 ON_DISK = "weights and state on the disk"
 # Memory that the system cannot move is handed out in powers of two (the same function's additional_buffer_factor).
 PINNED = 1.5
 # Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
 # memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
 STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
-# Of PCIe's rate what a copy reaches: 12 of 16 GB/s (ZeRO-Infinity, section 4).
+# The share of PCIe's rate that a copy reaches: 12 of 16 GB/s (ZeRO-Infinity, section 4).
 PCIE_SHARE = 0.75
 # Numbers a second that AdamW goes through on the processors of a machine: 10^9 in 0.26 s at most, with two sockets,
 # whose memory sets the pace (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, table 4: 10^10 in 2.57 s); a core by
 # itself 0.3 × 10^9 (torch 2.13's fused AdamW made 0.47 to 0.63 on one or two busy cores).
 ADAM, ADAM_A_CORE = 3.9e9, 0.3e9
-# How much slower the plain AdamW is, which goes over its tensors many times: 5.7 in that table, 6 to 7 in torch 2.13.
+# How much slower plain AdamW is, which goes over its tensors many times: 5.7 in that table, 6 to 7 in torch 2.13.
 PLAIN = 6
 
 
@@ -296,9 +295,9 @@ def on_disk(workload: Workload) -> int:
 
 
 def stepping(workload: Workload, gpu: Gpu) -> float:
-    """A step of the optimizer on the processors: gradients come from the GPUs and weights go back in half precision,
-    each GPU's own share; under FSDP in fp32, after every micro batch. A disk has all that main memory would have, read
-    and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
+    """Seconds of the optimizer's step on the machine's processors: gradients come from the GPUs and weights go back in
+    half precision, each GPU's own share; under FSDP in fp32, after every micro batch. A disk holds all that main memory
+    would hold, read and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
     trained, machines = parameters.trainable(workload), workload.machines
     cores = min(ADAM, ADAM_A_CORE * machines.cpus) / (1 if workload.optimizer == "adamw_torch_fused" else PLAIN)
     sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
@@ -308,8 +307,8 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
 
 
 def fetching(workload: Workload, gpu: Gpu) -> float:
-    """Weights that come to the GPUs in a step, each GPU's own share, once forward and once backward in every micro
-    batch; computing that hides some of it is not subtracted."""
+    """Seconds in which offloaded weights come to the GPUs in a step, each GPU's own share, once forward and once
+    backward in every micro batch; computing that hides some of it is not subtracted."""
     if not workload.offload.weights:
         return 0.0
     wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.widths.linear

@@ -1,5 +1,5 @@
-"""Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; the seconds that the stages
-without training take, which prepare data and first weights, and that a pod gets to end."""
+"""Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; the seconds of the stages
+that do not train, which prepare data and first weights, and those that a pod gets to end."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from runner.scenarios.shared.common import DATA
 from runner.tools.problem import Problem, worded
 
 GIB = 2**30
-# While text is cleaned there are copies of it: filtered, without exact duplicates, without near ones, and the result.
+# Copies of the text while it is cleaned: filtered, without exact duplicates, without near ones, and the result.
 COPIES_OF_TEXT = 4
 # Room for logs, curves and repeated answers. Claims come in whole tens of GiB.
 HEADROOM, STEP_GIB = 1.2, 10
@@ -51,7 +51,7 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
         # Each machine has its own, and a claim holds those of all.
         sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
     listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
-    # One more than are kept is there while the newest is written, and the best is kept beside the latest.
+    # While the newest is written there is one more than are kept, and the best is kept beside the latest.
     listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
     return listed + [Disk(what, size, place.run_dir) for what, size in sizes.items() if size]
 
@@ -65,7 +65,7 @@ def _hub(plan: Plan) -> str:
 
 
 def before_training(plan: Plan) -> Iterator[Disk]:
-    """The files of the stages that train nothing: text and its blocks, and first weights."""
+    """The files of the stages that do not train: text and its blocks, and first weights."""
     for stage in plan.stages:
         if stage.trains:
             continue
@@ -109,7 +109,7 @@ def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
 
 def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
     own = next((forecast for forecast in forecasts if forecast.stage.name == stage.name), None)
-    # The stage that prepares rows compares them for every stage that reads them.
+    # The stage that prepares rows also checks their length, for every stage that reads them.
     rows_of = [one for one in forecasts if one is own or (stage.name == DATA and DATA in one.stage.reads)]
     if plan.place.on_cluster and (rooms := [room for one in rows_of if (room := _room(plan, one))]):
         stage = replace(stage, env={**stage.env, ROOM: json.dumps(rooms, ensure_ascii=False)})
@@ -174,7 +174,7 @@ def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterat
 
 
 def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """For the stage of a pipeline that needs most."""
+    """A note on main memory, for the stage that needs most."""
     needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
     need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
     if need > machines.memory_gib * GIB:
@@ -205,7 +205,7 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
     return ("machines", "memory"), f"Use machines with `memory: {have}` or more; their pods can then have {gib} GiB."
 
 
-# Seconds to leave the loop and the group, and to close files.
+# Seconds to leave the training loop and the process group, and to close files.
 LEAVING = 30
 # Seconds for the current step and evaluation, if the number of rows is unknown.
 UNKNOWN = 600
@@ -214,8 +214,8 @@ TIMES = 2
 
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
-    """The current step, an evaluation after it, and the checkpoint at the speed of its claim, in whole minutes; None if
-    the run writes to no claim."""
+    """Seconds that a pod gets to end: the current step, an evaluation after it, and the checkpoint at the speed of its
+    claim, in whole minutes; None if the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
     current: float = UNKNOWN
@@ -227,7 +227,7 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A stage that trains nothing. total_seconds: 0 if unknown. source: of that figure, or why it is unknown."""
+    """A stage that does not train. total_seconds: 0 if unknown. source: of that figure, or why it is unknown."""
 
     stage: str
     total_seconds: float
@@ -239,7 +239,7 @@ class Preparation:
 
 
 def preparations(recipe: Recipe, plan: Plan) -> list[Preparation]:
-    """The stages of a pipeline that train nothing. The recipe's own files are not opened, only measured."""
+    """The stages of a pipeline that do not train. The recipe's own files are not opened, only their size is read."""
     stages = (stage for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"})
     return [_preparation(recipe, plan, stage) for stage in stages]
 
@@ -260,7 +260,7 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
         why = "the catalog does not have the size of its text" if processors else "`data.cleaning` names no `workers`"
         return Preparation(stage.name, 0.0, why)
     cleaning = _pace("filtering") + (_pace("near_duplicates") if config["text"]["deduplicate"] == "near" else 0)
-    # For each length twice, for training and validation, one process reads all text; all processors tokenise.
+    # One process reads all text twice for each length, for training and for validation; all processors tokenise.
     seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * _pace("reading"))
     seconds += text * _pace("tokenising") / stage.machines.cpus
     source = f"{text / 1000.0:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a second on each of {processors:,} CPU cores, and {writes}; without the download"
@@ -284,7 +284,7 @@ def _text(recipe: Recipe) -> float:
 
 
 def _processors(stage: Stage) -> int:
-    """That clean at once, if a queue gives as many as the recipe names; 0 if it names none."""
+    """How many processors clean at once, if a queue provides as many as the recipe names; 0 if it names none."""
     cleaning, own = stage.config["cleaning"], stage.machines.cpus
     workers, tasks = max(0, cleaning["workers"]), cleaning["tasks"] or 0
     if cleaning["executor"] in ("slurm", "ray"):

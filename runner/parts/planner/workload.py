@@ -1,5 +1,5 @@
-"""Workload: the one input of a language model's estimate, how a stage's own config becomes one, and what follows from
-it: steps, tokens a row, checkpoints."""
+"""Workload: the one input of a language model's estimate, made from a stage's own config, and what follows from it:
+steps, tokens a row, checkpoints."""
 
 import math
 import re
@@ -22,16 +22,15 @@ _OPTIMIZER = "adamw_torch_fused"
 OWN_DISK_MB_S = 1000.0
 # Imports, tokenising a small set, loading kernels; assumed.
 START_SECONDS = 60.0
-# The shortest and the longest likely time of what is assumed so, or was measured on one machine, as shares of it.
+# The shortest and the longest likely time of what is assumed, or was measured on one machine, as shares of it.
 ASSUMED = (0.5, 2.0)
-# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences
-# (1.9).
+# Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round preferences.
 MULTIPLE = 64
 # Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
 
 
-# Of a link's nominal rate, what training reaches: published runs over 1,600 Gbit/s (mosaicml/llm-foundry) fit it.
+# The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s (llm-foundry).
 REACHED = 0.80
 
 
@@ -119,17 +118,16 @@ class Offload:
 class Run:
     """What every training run needs of its GPUs.
 
-    precision: bf16, fp16 or fp32, what weights are multiplied in. learning_rate: nothing here depends on it, so a run
-    is calculated once for all rates. micro_batch_size, evaluation_batch_size: rows on one GPU at once.
-    evaluation_follows: whether the second is the first, because the recipe says nothing of its own. accumulation: micro
-    batches a step. sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what is beside the GPUs. network: between
-    machines. expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows, None if
-    they were not counted; evaluation_rows likewise. max_steps: 0 where epochs decide. keep: checkpoints kept.
-    evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the engine's own
-    accord, 0 if epochs decide; save_steps: between two of the runner's, 0 if the clock decides. disk_mb_s: how fast
-    checkpoints are written and models read, 10^6 bytes a second; disk_spread: the shortest and the longest likely time
-    of that, as shares; shared_disk: whether it is a claim, which all machines have together.
-    """
+    precision: bf16, fp16 or fp32, of the multiplied weights. learning_rate: nothing here depends on it, so a run is
+    calculated once for all rates. micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows:
+    whether the latter equals the former, because the recipe names none. accumulation: micro batches a step. sharding:
+    none, ddp, zero1, zero2, zero3 or fsdp. offload: what is beside the GPUs. network: between machines.
+    expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows, None if they were
+    not counted; evaluation_rows likewise. max_steps: 0 if epochs decide. keep: checkpoints kept. evaluation_steps,
+    engine_save_steps: steps between two evaluations, and between two checkpoints of the engine itself, 0 if epochs
+    decide; save_steps: between two of the runner's, 0 if the clock decides. disk_mb_s: how fast checkpoints are written
+    and models read, 10^6 bytes a second; disk_spread: the shortest and the longest likely time of that, as shares;
+    shared_disk: whether it is a claim that all machines share."""
 
     machines: Machines
     precision: str = "bf16"
@@ -192,7 +190,7 @@ class Run:
         return (table[self.precision] or gpu.fp32_tflops) * 1e12
 
     def runs_on(self, gpu: Gpu) -> bool:
-        """Whether a card knows the numbers that the run multiplies."""
+        """Whether a card supports the run's precision."""
         return gpu.bf16 or self.precision != "bf16"
 
 
@@ -202,18 +200,18 @@ class Workload(Run):
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
-    flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that travel
+    flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that are sent
     together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
-    needed again within this many numbers; group: numbers that a step of its optimizer works through at a time. All as
-    DeepSpeed has them. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at
-    all) or chunked. objective: sft, or dpo, orpo, simpo or kto of preferences, or grpo of own answers. generations: these to
-    each prompt; generated: the most tokens of one, of which each is assumed to have as many; by_vllm: the share of a GPU that
-    vLLM takes to write them, 0 for transformers; near: whether the first model holds them back (beta). packing: rows fill the length; evaluation_packing: in
-    evaluation too. several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
-    batch are one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of
-    the longest one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward
-    (or, beside an adapter, its matrices) are fused kernels.
-    """
+    needed again within this many numbers; group: numbers that a step of its optimizer handles at a time. All as in
+    DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or
+    chunked. objective: sft; dpo, orpo, simpo or kto on preferences; grpo on the model's own answers. generations:
+    answers to each prompt; generated: the most tokens of an answer, assumed for every one; by_vllm: the share of a GPU
+    that vLLM takes to write them, 0 for transformers; near: whether they are also compared with the first model's
+    (beta). packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills the
+    length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
+    lengths: of the data's rows in tokens, empty if they were not counted; longest: of the longest one, or 0. compile:
+    whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
+    matrices) are fused kernels."""
 
     model: Model
     adapter: Adapter | None = None
@@ -244,7 +242,7 @@ class Workload(Run):
 
     @property
     def batch_tokens(self) -> int | None:
-        """Tokens of a step if it has room for this many, whatever rows they are; None if it counts rows."""
+        """Tokens that fit into a step, whatever their rows; None if a step counts rows."""
         return self.effective_batch_size * self.sequence_len if self.several else None
 
     @property
@@ -268,24 +266,23 @@ class Workload(Run):
         return min(self.sequence_len, -(-self.longest // MULTIPLE) * MULTIPLE)
 
     def compared(self, tokens: int) -> int:
-        """How many of the tokens of whole rows have logits: of own answers the prompts have none."""
+        """How many of the tokens of whole rows have logits: with own answers, the prompts have none."""
         return tokens * self.generated // self.most_tokens if self.generated else tokens
 
     @property
     def answers(self) -> int:
-        """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL
-        1.9)."""
+        """Rows that the model reads for one of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
         return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
 
     @property
     def fewest_rows(self) -> int:
-        """KTO compares an answer with the others of its micro batch (TRL 1.9)."""
+        """Two for KTO, which compares an answer with the others of its micro batch (TRL 1.9)."""
         return 2 if self.objective == "kto" else 1
 
     @property
     def passes_beside(self) -> int:
         """Forward passes over a row without gradients, of the first model or of other answers to the same prompt: KTO
-        has both answers of the first model, and the other one of its own (TRL 1.9, trainer/kto_trainer.py)."""
+        runs the first model on both answers, and its own on the other one (TRL 1.9, trainer/kto_trainer.py)."""
         return {"dpo": 1, "kto": 3}.get(self.objective, int(self.near))
 
     @property
@@ -307,15 +304,14 @@ class Workload(Run):
 
     @cached_property
     def in_full(self) -> bool:
-        """Whether all weights are held so: where all are trained, and under FSDP, whose shards have one precision."""
+        """Whether all weights are held in fp32: if all are trained, and under FSDP, whose shards have one precision."""
         return self.masters and (not self.unfrozen or self.sharding == "fsdp")
 
     @cached_property
     def raised(self) -> bool:
-        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: where all
-        weights are held so; and Axolotl does so without an adapter, unless FlashAttention or Cut Cross-Entropy needs
-        them in half precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half
-        precision."""
+        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: if all weights
+        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention or Cut Cross-Entropy needs half
+        precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
         if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
             return False
         plain = not self.adapter and self.attention != "flash_attention_2" and self.fused_loss != "cut"
@@ -363,7 +359,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     }
     own = config.get("trl") or {}
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
-    # The schedule of this name has no warmup, whatever the config says of one (transformers 5.16).
+    # This schedule has no warmup, whatever the config says (transformers 5.16).
     rises = config.get("lr_scheduler") != "constant"
     return Workload(
         model=model,
@@ -487,7 +483,7 @@ def _blocks(config: Mapping[str, Any]) -> bool:
 
 
 class Cadence(TypedDict):
-    """The fields of a Run that say when it is evaluated and saved."""
+    """The fields of a Run about its evaluations and checkpoints."""
 
     evaluation_steps: int
     engine_save_steps: int
@@ -564,7 +560,7 @@ class Checkpoints:
 
 
 def times_in(every: int, run: Run, steps: int) -> int:
-    """The number of events in a run of this many steps: every so often or, for 0, in each epoch, and at the end."""
+    """How often something happens in this many steps: after each `every` or, for 0, each epoch, and at the end."""
     return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
 
 
@@ -578,6 +574,6 @@ def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) ->
         first = between = run.save_steps * step_seconds
     else:
         first, between = records.LEAST_SECONDS, records.seconds_between(writing)
-    # What falls together is one.
+    # Two at the same time are one.
     within = max(0, math.ceil(interval / between - 1e-9) - 1)
     return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)

@@ -1,1 +1,1 @@
-"""What is trained, shown token by token and judged on the engine's own rows and batches before the first step."""
+"""What will be trained, token by token, and the verdict on the engine's own rows and batches, before the first step."""

@@ -1,4 +1,4 @@
-"""Proofs are made after preparing, before the first step, and on request; this module makes and shows them."""
+"""Creates and shows proofs: after preparation, before the first step, and on request."""
 
 import os
 import tempfile
@@ -75,7 +75,7 @@ def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
     return lines(Proof.read(Path(folder)), whole)
 
 
-# Tokens to show of a long stretch: the first and the last.
+# Tokens of a long stretch that are shown: the first and the last.
 FIRST, LAST = 14, 8
 EXPLAINED = (
     "tokens, separated by ·: the model learns the trained ones, and only reads the seen ones; the cut ones are left out"

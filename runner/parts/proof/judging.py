@@ -1,5 +1,5 @@
-"""Judges whether rows are trained as the chat template writes them, batches train their rows, a model keeps the rows of
-a batch apart, and validation rows are in training."""
+"""Judges whether rows are trained as the chat template writes them, whether batches train their rows, whether a model
+separates the rows of a batch, and whether validation rows are in training."""
 
 import hashlib
 import json
@@ -64,7 +64,7 @@ Tokens = tuple[int, ...]
 class Talk:
     """A prepared row. tokens: as the template writes it. prompts: of each answer; None if the answer is not trained, or
     if the template writes the prompt differently once the conversation continues. trained_turns: of any role. named:
-    the beginning of its first question."""
+    the beginning of its first question, for messages."""
 
     tokens: Tokens
     prompts: tuple[Tokens | None, ...]
@@ -74,8 +74,8 @@ class Talk:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads prepared rows by the engine's settings. tokenizer: as saved beside the trained model. roles: trained ones;
-    marked: the field of a turn that decides instead. ends: the tokens that end an answer."""
+    """Reads prepared rows by the engine's settings. tokenizer: as saved beside the trained model. roles: the trained
+    ones; marked: the field of a turn that decides instead of its role. ends: the tokens that end an answer."""
 
     tokenizer: Any
     roles: frozenset[str]
@@ -158,7 +158,7 @@ class Reader:
 
 
 def _runs(labels: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Each stretch of trained tokens: its first place, and the place after it."""
+    """Each stretch of trained tokens: its first position, and the position after it."""
     trained = [False, *(label != UNTRAINED for label in labels), False]
     edges = [place for place, (before, now) in enumerate(pairwise(trained)) if before != now]
     return zip(edges[::2], edges[1::2], strict=True)
@@ -231,7 +231,7 @@ class Engine:
             yield flat, self.loader.collate_fn(rows)
 
     def batch(self, rows: Sequence[Row], joined: bool = False) -> Row:
-        """One micro batch of these rows. joined: as close together as training packs any rows."""
+        """One micro batch of these rows. joined: as close together as training ever packs rows."""
         copies = [dict(row) for row in rows]
         if not self.packs:
             return dict(self.loader.collate_fn(copies))

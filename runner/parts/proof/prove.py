@@ -25,8 +25,8 @@ from runner.tools.names import same, shortened
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
-# The most rows to compare with the template, token by token, evenly spaced. If one row in a hundred is wrong, this
-# sample misses all of them in one case of 10^13.
+# The most rows to compare with the template, token by token, evenly spaced. If one row in a hundred is wrong, the
+# probability that this sample misses all of them is 10^-13.
 MOST_ROWS = 3000
 BATCHES = 4
 
@@ -189,8 +189,8 @@ class Prover:
         self.facts |= {"judged": judged, "cut": cut, "rows_cut": rows_cut, "shown": tuple(shown)}
 
     def _shown(self, number: int, tokens: Sequence[int], labels: Sequence[bool]) -> Mapping[str, Any]:
-        """A row for `Proof.shown`. number: from 0. labels: whether each token is trained; the engine leaves out tokens
-        without a label."""
+        """A row for `Proof.shown`. number: from 0. labels: whether each token is trained; the engine left out the
+        rest."""
         spans: list[tuple[str, list[str]]] = []
         for place, token in enumerate(tokens):
             kind = "cut" if place >= len(labels) else "trained" if labels[place] else "seen"
@@ -360,14 +360,14 @@ class Prover:
         at_once = judging.first_loss(self.engine, [self.engine.batch(rows)])
         accumulated = judging.first_loss(self.engine, [self.engine.batch([row]) for row in rows])
         self.facts |= {"loss_at_once": at_once, "loss_accumulated": accumulated}
-        # A share of losses above 1, because fp32 has seven digits.
+        # Relative for losses above 1, because fp32 has seven digits.
         if not abs(at_once - accumulated) <= TOLERANCE * max(1.0, at_once):
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
-    """Judges rows and batches in every process, because some of the engine's figures need all of them. The first
-    process writes `proof.json`."""
+    """Judges rows and batches in every process, because some figures need all of them; the first writes
+    `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")

@@ -1,5 +1,4 @@
-"""Charts: the places of lines, ticks and bars in a drawing. The template draws them, because no library stays below the
-size of a page that is sent."""
+"""Charts: positions of lines, ticks and bars. The template draws them, because a chart library would be too large."""
 
 import json
 import math
@@ -93,7 +92,7 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
-    """bins: whole numbers, each bin with its first, its last, and its count."""
+    """bins: the first and the last whole number of each, and its count."""
     first, last = bins[0][0], bins[-1][1] + 1
     most = max(count for _, _, count in bins)
     x_of, y_of = _scale(first, last, LEFT, WIDTH - RIGHT), _scale(0, most, HEIGHT - BOTTOM, TOP)
@@ -122,14 +121,14 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
 
 
 def _room(low: float, high: float) -> tuple[float, float]:
-    """A little room below and above; zero is shown where it is near."""
+    """The two values with a little room; from zero if that is near."""
     span = (high - low) or abs(high) or 1.0
     bottom = 0.0 if 0 <= low < span else low - 0.06 * span
     return bottom, high + 0.06 * span
 
 
 def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)) -> list[float]:
-    """Round numbers between two values, about this many. steps: between them, times a power of ten."""
+    """About `wanted` round numbers between two values. steps: the distances to choose from, times a power of ten."""
     raw = ((high - low) or 1) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in steps if power * factor >= raw * 0.999)

@@ -165,7 +165,7 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
         try:
-            return cast(Iterable[str], parts.hook("why_on_cluster")(path, sets, stage)), "logs"
+            return cast(Iterable[str], parts.hook("why_on_cluster")(recipe, path, stage)), "logs"
         except Stop as stop:
             nowhere = stop
     try:
@@ -188,8 +188,7 @@ def _of_text(text: str) -> Iterator[str]:
 
 
 def _of_folder(folder: Path) -> Iterator[str]:
-    """The problem in all logs of a folder, because one machine's log may explain why another waited. Raises Stop if the
-    folder has no log."""
+    """The problem in all logs of a folder, because one may explain why another waited. Raises Stop without a log."""
     logs = sorted(folder.rglob("*.log"))
     if not logs:
         raise Stop(*worded("report.no-log", folder=folder))
@@ -197,7 +196,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:
-    """Why a run of this machine or of plain machines ended; its progress if it did not."""
+    """Why a run of this machine or of plain machines ended; or, if it did not, its progress."""
     try:
         told = facts.of(run)
     except Stop:

@@ -80,7 +80,7 @@ class StageFacts:
     def curves(self) -> tuple[Curve, ...]:
         made = (Curve(one["title"], one["unit"], tuple(self._series(one["lines"]))) for one in FIGURES["curves"])
         whole = [curve for curve in made if curve.series]
-        # Rows a second say the same as tokens a second if there are tokens.
+        # Beside tokens a second, rows a second show nothing new.
         tokens = any(curve.title == "Tokens a second" for curve in whole)
         return tuple(curve for curve in whole if not (tokens and curve.title == "Rows a second"))
 
@@ -94,7 +94,7 @@ class StageFacts:
 
     @property
     def peak_gib(self) -> float | None:
-        """The most memory of the first GPU that tensors have held, GiB; None if none was used."""
+        """The most memory that tensors held on the first GPU, GiB; None without a GPU."""
         known = [entry["gpu_memory_gib"] for entry in self.steps if _number(entry.get("gpu_memory_gib"))]
         return max(known, default=None)
 
@@ -104,7 +104,7 @@ class StageFacts:
 
     @property
     def steps_made(self) -> int:
-        """Steps of this stage alone; one that continues from another counts on."""
+        """The steps of this stage alone; the count of a stage that continues another one begins with that one's."""
         before = self.epochs[0].get("step", 0) if self.epochs else 0
         return max(0, self.last_step - before)
 

@@ -1,4 +1,4 @@
-"""Page: facts of one run, or of several beside each other, as one HTML file; and where a run's recipe comes from."""
+"""Page: facts of one run, or of several side by side, as one HTML file; and where a run's recipe comes from."""
 
 import base64
 import hashlib
@@ -62,8 +62,8 @@ def of_runs(*runs: RunFolder) -> str:
 
 
 def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
-    """Several runs beside each other, for the template: names, charts by stage, and rows of different settings, results
-    and answers with a text for each run. Runs of one name are distinguished by their folders."""
+    """Several runs side by side, for the template: names, charts by stage, and rows of different settings, results and
+    answers with a text for each run. Runs of one name are distinguished by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
     settings = (
@@ -99,7 +99,7 @@ def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Itera
 
 
 def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
-    """The results and measurements of a stage, for runs beside each other."""
+    """The results and measurements of a stage, for a comparison of runs."""
     yield from sentences.results(stage) if stage.summary else ()
     yield "state", stage.status
     if stage.peak_gib is not None:

@@ -54,7 +54,7 @@ def _trained(run: RunFacts) -> str:
 
 
 def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """An answer in pieces; for each, whether a rehearsal can have learned it only from the training rows."""
+    """An answer in pieces, each with whether a rehearsal can have learned it only from the training rows."""
     learned = row.get("learned") if run.rehearsal else ()
     return pieces(row["after"] or "(nothing)", {str(word) for word in learned} if isinstance(learned, list) else ())
 
@@ -63,7 +63,7 @@ def rows(run: RunFacts) -> str:
     """The training data, in words; empty if unknown."""
     known = [facts.record for facts in run.data.values() if facts.record]
     if len(known) != 1:
-        # Where the data was never here, the proof has counted it.
+        # If the data was never on this machine, the proof has counted its rows.
         return count(run.proven[0].proof.rows, "row") if not known and len(run.proven) == 1 else ""
     (record,) = known
     of = f" of {source}" if (source := _source(record)) else ""

@@ -1,1 +1,1 @@
-"""Rewards that can be checked: what an answer is worth, when a model learns from its own answers."""
+"""Rewards that can be checked: scores for a model's own answers, from which it learns."""

@@ -1,6 +1,6 @@
-"""Rewards in the training process. Axolotl names each as a function of this module, which makes it from the rules in
-its config. Before the first step they are tried: whether each sees the prompt, the answer and the reference answer of a
-row, and whether they tell right answers from wrong ones."""
+"""Rewards in the training process. Axolotl names each as a function of this module, which creates it from the rules in
+the config. They are tried before the first step: whether each sees a row's prompt, answer and reference answer, and
+whether they distinguish right answers from wrong ones."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog
 from runner.trainer.telemetry import History
 
-# The answers that were scored last: the texts, and each reward's scores.
+# The answers that were scored last: their texts, with each reward's score.
 Texts = tuple[str, str, str]
 last: dict[str, list[tuple[Texts, float]]] = defaultdict(list)
 KEPT = 8  # samples of an evaluation
@@ -127,7 +127,7 @@ def tried(trainer: Any, settings: RunSettings) -> tuple[list[str], list[tuple[st
 
 
 def _seen(trainer: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Lets the trainer score answers that are known, as it scores the model's own, and compares what each reward saw."""
+    """Lets the trainer score known answers as it scores the model's own, and compares what each reward saw."""
     words = trainer.processing_class
     written = [words(row["answer"], add_special_tokens=False)["input_ids"] for row in rows]
     right = [

@@ -1,4 +1,4 @@
-"""Rules about rewards, and rewards as the training process reads them."""
+"""Rules about rewards, and the rewards in the form that the training process reads."""
 
 import ast
 import hashlib
@@ -17,8 +17,7 @@ LARGEST = 200_000  # bytes of a person's code, which becomes part of the generat
 
 
 def rewarded(recipe: Recipe) -> EngineConfig:
-    """The recipe's rewards in Axolotl's settings, and as the functions that it calls read them. Raises Stop if a
-    person's code is not that of its hash."""
+    """The rewards for Axolotl, and for the functions that it calls. Raises Stop if code does not have its hash."""
     rules = _rewards(recipe)
     if rules.get("python"):
         if problems := list(own_code(recipe)):

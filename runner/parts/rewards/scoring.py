@@ -1,4 +1,4 @@
-"""What an answer is worth: the score of each reward for a question, its answer and the reference answer."""
+"""The score of each reward for a question, its answer and the reference answer."""
 
 import hashlib
 import importlib

@@ -1,2 +1,1 @@
-"""Search: the same training with several settings, one after the other. Poor trials end early, and the best becomes a
-recipe."""
+"""Search: one training with several settings, one after the other. Poor trials end early; the best becomes a recipe."""

@@ -45,7 +45,7 @@ WRITTEN = "# Written by `recipe search`."
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial: its recipe, what is planned for it, None if that is unknown, and its run."""
+    """A trial: its recipe, its prediction, None if unknown, and its run."""
 
     trial: Trial
     recipe: Recipe
@@ -87,11 +87,11 @@ class Search:
 
     @property
     def higher(self) -> bool:
-        """Whether more is better: a reward, and no loss."""
+        """Whether more is better, as with a reward; a loss should fall."""
         return self.recipe.rows == PROMPTS
 
     def known(self, each: Tried) -> FrozenTrial | None:
-        """What the study has of a trial; None before its first start."""
+        """The study's entry for a trial; None before its first start."""
         every = self.study.trials
         return every[each.trial.number - 1] if each.trial.number <= len(every) else None
 
@@ -154,7 +154,7 @@ def search(
         try:
             _run(found, each, path, sets)
         except Stop as stop:
-            # Settings that break the model are a result, and the next trial may do well.
+            # Settings that make training fail are a result, and the next trial may do well.
             say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
     _conclude(found, rehearse)
 
@@ -241,7 +241,7 @@ def _conclude(found: Search, rehearse: bool) -> None:
 
 
 def _send(found: Search, submit: bool) -> None:
-    """Writes each trial as a recipe with a name of its own, and sends them to the cluster if that is wanted."""
+    """Writes each trial as a recipe with a name of its own, and with `submit` sends them to the cluster."""
     recipe, files = found.recipe, []
     for each in found.tried:
         name = f"{recipe.name}-{each.trial.number}"

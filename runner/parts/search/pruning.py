@@ -1,4 +1,4 @@
-"""Pruning: in the training process, what a trial has reached goes to the study, and a trial in the worse half ends."""
+"""Pruning: the training process reports a trial's results to the study, and ends a trial in the worse half."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ENDED = "ended early after step"
 
 @dataclass(frozen=True)
 class TrialRecord(Record):
-    """What ties a run folder to its trial. journal: the study's file; study: its name; trial: the number that the study
-    gave; higher: whether more of what is measured is better, a reward; stop_poor: whether it may end early."""
+    """Connects a run folder with its trial. journal: the study's file; study: its name; trial: the study's number for
+    it; higher: whether more of what is measured is better, as with a reward; stop_poor: whether it may end early."""
 
     FILE = "trial.json"
     journal: str = ""
@@ -35,8 +35,9 @@ class TrialRecord(Record):
 
 
 def study(journal: str, name: str, higher: bool) -> Study:
-    """The study in a file, new or known. Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943; asynchronous:
-    Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, … evaluations, the better half continues."""
+    """The study in a file, which is created if it does not exist. Successive halving (Jamieson and Talwalkar 2016,
+    arXiv 1502.07943; asynchronous: Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, …
+    evaluations, the better half continues."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -50,7 +51,7 @@ def study(journal: str, name: str, higher: bool) -> Study:
 
 
 class Pruning(TrainerCallback):
-    """It ends a training as early stopping does: the checkpoint of this evaluation is saved, and the best one is kept."""
+    """Ends a training as early stopping does: the checkpoint of this evaluation is saved, and the best one is kept."""
 
     def __init__(self, record: TrialRecord, history: History) -> None:
         self.record, self.history = record, history

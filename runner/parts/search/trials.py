@@ -16,9 +16,9 @@ from runner.tools.problem import Problem, Stop, worded
 
 # No search has more trials.
 MOST = 32
-# Sections and settings that make no other training.
+# Sections and settings that do not change the training.
 NEVER = ("search", "name", "description", "scenario")
-# Draws of a trial that differs from those before.
+# Attempts to draw a trial that differs from the earlier ones.
 ATTEMPTS = 100
 
 
@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def changes(self) -> list[Override]:
-        """What makes the recipe that of this trial alone."""
+        """The changes that turn the recipe into this trial's."""
         why = f"trial {self.number}"
         tried = (Override(name, None, value, why, why) for name, value in self.settings.items())
         return [Override("search", None, None, why, why), *tried]
@@ -86,8 +86,7 @@ def _between(low: float, high: float, random: random.Random) -> float:
 
 
 def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
-    """Each setting exists and can change what is trained; bounds are in order; there are two trials or more, not too
-    many."""
+    """Each setting exists and can change the training; bounds are in order; there are 2 to MOST trials."""
     if not (section := recipe.settings.get("search")):
         return
     wrong = list(_settings_exist(recipe, section))

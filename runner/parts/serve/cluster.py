@@ -142,7 +142,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
                 raise Stop(f"Someone else sent {named(service)} a moment ago.", "Run the command again.")
-            tell(f"{named(manifest)} in `{meta['namespace']}`")
+            tell(f"Sent {named(manifest)} to `{meta['namespace']}`")
 
 
 def _same(there: Manifest, wanted: Manifest) -> bool:
@@ -151,7 +151,7 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
     """The name of the first pod that answers. Raises Stop if the server is deleted or changed, or can never start."""
-    tell("Waiting until it is ready. ^C leaves the server there; the same command continues.")
+    tell("Waiting until it is ready. ^C leaves the server running; the same command waits for it again.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
         lines: list[str] = []
@@ -264,7 +264,7 @@ class ServerState:
             return "waiting for a machine"
         if any("running" in entry.get("state", {}) for entry in self._containers):
             return "loading the model"
-        return "restarted" if self.restarts else "getting the image"
+        return "restarted" if self.restarts else "pulling the image"
 
 
 def reasons(server: ServerState) -> list[str]:

@@ -1,4 +1,4 @@
-"""Conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers."""
+"""Conversations about songs: a seeded draw from a stream of any length, and one task for each song."""
 
 import hashlib
 from collections import Counter
@@ -21,7 +21,7 @@ from runner.parts.songs.tasks import Song, SongTask, song_of, task_of
 def prepare(
     asked: Lyrics, out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
 ) -> Report:
-    """Writes what the preparer of conversations writes. sample_rows: keep at most this many songs, drawn by the seed.
+    """Writes the files of the conversations' preparer. sample_rows: keep at most this many songs, drawn by the seed.
     Raises Stop if too few rows remain."""
     return SongRows(asked).prepare(out, tokenizer_for, sample_rows)
 
@@ -53,8 +53,7 @@ class SongRows(ConversationRows[Lyrics]):
         return np.arange(len(self.spool))
 
     def _draw(self, count: int) -> list[tuple[Song, int, int]]:
-        """About `count` songs, each with its line and the number of its data set; rows that are left out are
-        counted."""
+        """About `count` songs, each with its line and its data set's number; counts the rows that are left out."""
         lyrics, report = self.asked, self.report
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
         for index, one in enumerate(lyrics.sets):
@@ -84,7 +83,7 @@ class BottomK:
         self._limit = 2**128
 
     def offer(self, item: Any, key: str, owner: str | None) -> None:
-        """Takes an item, or counts why not. owner: None if it has none; then no owner's limit applies."""
+        """Takes an item, or counts why not. owner: None if it has none, and so no limit."""
         rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
         if rank in self._held:
             self.duplicates += 1

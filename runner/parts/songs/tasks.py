@@ -1,4 +1,4 @@
-"""Songs, the questions about one that its row answers, and the rules of both."""
+"""Songs, the questions that a song's row can answer, and the rules for both."""
 
 import hashlib
 import re
@@ -31,7 +31,7 @@ class Song:
 
     @property
     def key(self) -> str:
-        """Equal for songs with the same words; spaces, case and punctuation do not count."""
+        """The same text for songs with the same words; spaces, case and punctuation do not count."""
         return " ".join(re.findall(r"\w+", self.lyrics.casefold()))
 
 
@@ -117,7 +117,7 @@ def task_of(song: Song, lyrics: Lyrics) -> SongTask:
     return SongTask(pair(question, answer), kind=kind, song=song.key)
 
 
-# Files that can be read row by row, without a slow library; and the rows of one that are looked at.
+# Files that can be read row by row, without a slow library; and the most rows of one that are examined.
 ENDINGS, FIRST_ROWS = (".jsonl", ".csv", ".tsv"), 200
 
 
@@ -144,7 +144,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             continue
         source = DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
         try:
-            # The additional one shows whether there are more.
+            # The additional row shows whether there are more.
             read = list(islice(rows.good(source), FIRST_ROWS + 1))
         except (row_files.Unreadable, Stop):
             continue  # another rule reports a file that cannot be read

@@ -1,5 +1,5 @@
-"""Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its own, in folders of its
-own; a rehearsal starts each from the twin that the stage before has trained."""
+"""Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its own, in its own
+folders; a rehearsal starts each from the twin that the previous stage trained."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from runner.scenarios.shared import common, rehearsal
 from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
 
-# What the config of the data stage has beside the rows of each stage, and the names of the other stages' folders.
+# Names that no stage may have: other keys in the config of the data stage, and other folders of the run.
 TAKEN = ("data", "model", "models", "work", "out", "twins", "proofs", "config", "logs", "scratch", "evaluation")
-# The same of a pretraining.
+# The same for a pretraining.
 OF_TEXT = ("init", "text", "tokenizer", "blocks", "lengths", "cleaning")
 
 
@@ -43,7 +43,7 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
     init, trained, after = list[Stage](), list[Stage](), list[Stage]()
     rows, models, texts = dict[str, Any](), dict[str, Any](), tuple[str, ...]()
     begun = common.work(place, common.DATA, {"out": place.data_dir}, common.PREPARING)
-    # Of the model that a stage starts from, or that the stages before have trained: its tokenizer, facts and folder.
+    # The tokenizer of the model so far; and, by stage, the model's facts and tokenizer for its proof.
     tokenizer, proven = Pretrained(f"{place.data_dir}/tokenizer"), dict[str, Any]()
     # Weeks may pass between the data and what follows a pretraining.
     fresh = any(PRETRAIN in one.settings for one in recipe.stage_recipes.values())
@@ -83,7 +83,7 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
 
 
 def _drawn(recipe: Recipe, rows: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """For each stage that also trains on rows of an earlier one: that stage, their share, and the seed of the draw."""
+    """For each stage that also trains on an earlier one's rows: that stage, the rows' share, and the draw's seed."""
     found, names = {}, list(recipe.stage_recipes)
     for index, name in enumerate(names):
         if share := recipe.stages[index].get(EARLIER_ROWS):
@@ -98,8 +98,8 @@ def _with(stage: Stage, **settings: Any) -> Stage:
 
 
 def _trained(place: Place, stage: Stage, earlier: list[Stage], begins: bool, proves: bool) -> Stage:
-    """A training as a stage of the plan. earlier: the trainings before; begins: whether it starts from a model of its own,
-    and not from that of the last of them; proves: whether its rows are proven with the data."""
+    """A training as a stage of the plan. earlier: the trainings before; begins: whether it starts from its own model,
+    not from that of the last of them; proves: whether its rows are proven with the data."""
     own, evaluation, proof = dict[str, Any](), stage.evaluation, dict[str, str]()
     if proves:
         proof["prepared"] = f"{common.proof_dir(place)}/{stage.name}"
@@ -180,7 +180,7 @@ def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
-    """Each twin has the layers of that of its stages which trains most, and the tokens of the first."""
+    """Each twin has the layers of the stage that trains most of them, and the tokens of its first stage."""
     twins, trained = _twins(recipe, folder), dict[str, list[Recipe]]()
     for name, one in recipe.stage_recipes.items():
         trained.setdefault(name if name in twins else next(reversed(trained), ""), []).append(one)
@@ -194,7 +194,7 @@ def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterabl
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """As each stage alone; a context length need not learn as much as a whole training."""
+    """Judges each stage as if it were alone; a context length need not learn as much as a whole training."""
     tokens = plan.facts.get("tokens", {})
     pretrained = [summary for summary in summaries if summary.stage in tokens]
     if pretrained:

@@ -20,8 +20,8 @@ Tell = Callable[[str], None]
 
 
 def data(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares the text and the tokenizer of a model from random weights, and the rows of each training in a folder of its
-    name; a rehearsal makes the twin of each base model, and everything else brings the model."""
+    """Prepares the text and the tokenizer of a model with random weights, and the rows of each training in a folder of
+    its name; a rehearsal creates the twin of each base model."""
     if "lengths" in work:
         scenarios.work("pipeline.text")(work, tell)
         if helping_pod():
@@ -38,7 +38,7 @@ def data(work: Mapping[str, Any], tell: Tell) -> None:
         folder = out / name / "own" if drawn else out / name
         one = {**work, "out": str(folder), "data": rows, "model": model, "twin": twins.get(name)}
         if name not in twins and twin:
-            # The rows of later stages are read with the words of the same twin.
+            # Later stages read their rows with the tokenizer of the same twin.
             one["data"] = rows | {"tokenizer": asdict(Pretrained(twin["folder"], "main", False))}
         twin = twins.get(name, twin)
         prepare.write_rows(one, lambda line: tell(f"  {line}"))
@@ -54,13 +54,13 @@ def data(work: Mapping[str, Any], tell: Tell) -> None:
     ).write(out)
 
 
-# What Axolotl reads of prepared conversations.
+# The columns of prepared conversations that Axolotl reads.
 READ = ("messages", "tools")
 
 
 def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
-    """Writes a stage's training rows with those of an earlier stage, each drawn at most once, and its own validation rows;
-    gives a line about the mixture. share: of the earlier rows."""
+    """Writes a stage's training rows with rows of an earlier stage, each drawn at most once, and its own validation
+    rows; returns a line about the mixture. share: of the earlier rows."""
     import pyarrow as pa
     from datasets import Dataset
     from pyarrow import parquet
@@ -71,7 +71,7 @@ def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
     )
     wanted = round(len(mine) * share / (1 - share))
     drawn = sorted(random.Random(seed).sample(range(len(others)), min(len(others), wanted)))
-    # Permissive, because turns of the one may have what those of the other do not.
+    # Permissive, because turns of one may have fields that those of the other lack.
     mixed = pa.concat_tables([mine, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
     shuffled = Dataset(mixed).shuffle(seed=seed).with_format("arrow")[:]
     for split, table in (("train", shuffled), ("validation", parquet.read_table(own / "validation.parquet"))):
@@ -92,5 +92,5 @@ def _seen(work: Mapping[str, Any]) -> dict[str, Iterator[RenderedExample]]:
     return shown
 
 
-# What shows the rows that a function here prepares (see `runner.scenarios.first`).
+# The functions that show the rows that a function here prepares (see `runner.scenarios.first`).
 FIRST = {"data": _seen}

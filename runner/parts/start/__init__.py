@@ -1,2 +1,1 @@
-"""Getting started: a recipe of one's own from a starter or a few answers, and what settings, models and machines mean
-for it."""
+"""Getting started: an own recipe from a starter or a few answers, and the meaning of settings, models and machines."""

@@ -77,7 +77,7 @@ ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target
 PAIR = ("prompt", BETTER := "chosen", WORSE := "rejected")
 LABELLED = ("completion", "label")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
-# From this size on, files are not prepared only to find questions; this many of their rows are read instead.
+# From this size on, a file is not prepared only to find questions; this many of its rows are read instead.
 LARGE, AMONG = 100_000_000, 50
 # The songs that are drawn if the rows of a data set were not counted.
 DRAWN = 90_000
@@ -102,7 +102,7 @@ def on_hub(name: str) -> bool:
 
 
 def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
-    """The settings in a section of data for the source of its rows."""
+    """The settings for the source of rows, in a section of data."""
     if not on_hub(name):
         return {f"{home}.path": (name, "your own file, from this folder")}
     hub, _, subset = name.partition(":")
@@ -111,8 +111,8 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 
 def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tuple[Any, str]]:
-    """The settings in a section of preferences for its columns. own: templates of the question and both answers; empty
-    if a person has not named them yet. Raises Stop if the data has other columns, without `own`."""
+    """The settings for the columns of preferences, in their section. own: templates of the question and both answers;
+    empty if the person has not named them. Raises Stop if the data has other columns, without `own`."""
     known = {column.lower(): column for column in columns_of(name)}
     if home == "data" and set(LABELLED) <= set(known) and not any(own):
         labelled = {f"{home}.{setting}": (f"[{known[setting]}]", "") for setting in LABELLED}
@@ -217,7 +217,7 @@ class Answers:
 
     @property
     def form(self) -> str | None:
-        """The form of conversations, by their columns; None if unknown, or if a template is named."""
+        """The form of conversations, by their columns; None if it is unknown, or if the person names a template."""
         if self.of.rows not in ("questions", "conversations") or self.question or self.answer:
             return None
         return conversation_formats.told(self.columns)
@@ -228,8 +228,7 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty if the columns are unknown. Raises Stop if the data has no
-        questions with answers."""
+        """Templates for the question and the answer; empty for unknown columns. Raises Stop if the data lacks them."""
         if not self.columns and on_hub(self.data):
             return "", ""
         known = {name.lower(): name for name in self.columns}
@@ -251,7 +250,7 @@ class Answers:
 
     @property
     def holding_text(self) -> str:
-        """The column of documents, by its name, else the first one; the usual name for an unknown data set."""
+        """The column of documents: a usual name, else the first column; `text` for an unknown data set."""
         usual = "text" if on_hub(self.data) else ""
         return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
@@ -270,7 +269,7 @@ class Answers:
         return whole
 
     def wishes(self) -> list[Override]:
-        """The changes of the starter by these answers."""
+        """The changes that these answers make to the starter."""
         said = {**(self._of_data() if self.data else {}), **self._of_stages(), **self._of_place()}
         if self.system_prompt:
             said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and when you ask it")
@@ -368,14 +367,14 @@ def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
 STEPS = 100
 # The number of questions for the model before and after training.
 QUESTIONS = 3
-# What a person has chosen, and no change to fit a GPU may replace.
+# What a person has chosen: no change that makes the recipe fit a GPU may replace it.
 CHOSEN = ("machines.", "model.base.")
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A copy of the recipe `origin` under another name. changes: all of the copy; wished: those that the person asked
-    for; moved: those that only write the new path of a file; files: by the setting that names each."""
+    """A copy of the recipe `origin` under another name. changes: all changes of the copy; wished: those that the person
+    asked for; moved: those that only write a file's new path; files: by the setting that names each."""
 
     origin: Document
     text: str
@@ -395,7 +394,7 @@ class Draft:
 
     @property
     def mended_later(self) -> list[Problem]:
-        """The problem that a newly named model is unknown: a lock file beside the copy fixes it."""
+        """The problem that a newly named model is unknown, which a lock file beside the copy fixes."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
         return [problem for problem in problems if named and recipe and problem == base_model.unknown(recipe)]
@@ -544,8 +543,8 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
 
 
 def _held_out(data: Mapping[str, Any]) -> list[str]:
-    """The questions of the rows that preparation would hold out, or the beginnings of such documents; those of the
-    first rows if the file is large. Raises Stop if the rows cannot be read."""
+    """The questions of the rows that preparation would hold out, or the beginnings of documents; if the file is large,
+    of its first rows. Raises Stop if the rows cannot be read."""
     beginning = [example.asked for example in _first(data, AMONG)]
     files = [Path(one["path"]) for one in data.get("sets", ()) if one["path"]]
     if not beginning or sum(file.stat().st_size for file in files if file.is_file()) > LARGE:
@@ -557,7 +556,7 @@ def _held_out(data: Mapping[str, Any]) -> list[str]:
         from pyarrow import parquet
 
         with TemporaryDirectory() as folder:
-            # A sample of all rows leaves out checks that only reports need.
+            # With a sample, here of all rows, preparation skips checks that only reports need.
             scenarios.prepare(data, Path(folder), sample_rows=sys.maxsize)
             asked = parquet.read_table(Path(folder) / "validation.parquet", columns=["full-question"])
         return [str(question) for question in asked["full-question"].to_pylist()]
@@ -727,8 +726,7 @@ VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 
 
 def _with_own_data(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes of a copied recipe, and after each `path` or `hub` of other data, changes of the settings that were
-    about the old data."""
+    """A copy's changes; after a new `path` or `hub` of data, those of the settings that were about the old data."""
     whole, settings = list(changes), {change.setting for change in changes}
     for change in changes:
         home, _, last = change.setting.rpartition(".")

@@ -34,7 +34,8 @@ def hf_config(workload: Workload) -> Any:
 
 
 def attentions(config: Any) -> tuple[str, ...]:
-    """The kinds of attention that a model of this config can be asked for, as Axolotl asks for them; the fastest first.
+    """The kinds of attention that a model of this config supports, by the names that Axolotl asks for; the fastest
+    first.
 
     Raises KeyError if transformers has no causal language model of its type."""
     from transformers import AutoModelForCausalLM
@@ -45,7 +46,7 @@ def attentions(config: Any) -> tuple[str, ...]:
 
 
 def _attention(workload: Workload, config: Any) -> str:
-    """The attention that is traced: a stand-in, or, where a class has its attention built in, what it runs on a processor."""
+    """The attention to trace: a stand-in, or, for a class with its own, what it runs on a processor."""
     from transformers import AutoModelForCausalLM
 
     if workload.attention == "eager":
@@ -129,26 +130,26 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
 
 
 def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer over the trained parameters; those beside PyTorch's AdamW and SGD are stand-ins."""
+    """The optimizer over the trained parameters; a stand-in for all but PyTorch's AdamW and SGD."""
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if run.optimizer == "sgd":
         return torch.optim.SGD(named.values())
     if run.optimizer in ("adamw_torch_fused", "adamw_torch"):
-        # On a GPU the plain AdamW works on lists of tensors, and its temporaries are as large as what it updates.
+        # On a GPU plain AdamW works on lists of tensors, with temporaries as large as what it updates.
         fused = run.optimizer.endswith("fused")
         return torch.optim.AdamW(named.values(), fused=fused, foreach=not fused)
     embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     in_full = {parameter for module in embeddings for parameter in module.parameters()}
-    # FSDP has torchao's, which treats embeddings like the rest.
+    # Under FSDP the optimizer is torchao's, which treats embeddings like the rest.
     return stand_ins.Keeping(named, run.rule, in_full if run.rule.embeddings and run.sharding != "fsdp" else set())
 
 
 def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:
     """Splits the model over several GPUs as the run does (ZeRO is not traced), and returns DDP's buckets.
 
-    FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): a unit for each of an
-    adapter's two matrices, one for a layer, and the rest one unit, all of them split again after the forward pass, as
-    the recipe asks for; trained weights in fp32, as the runner holds them."""
+    FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): one unit for each of an
+    adapter's two matrices, one for each layer, and one for the rest, all split again after the forward pass, as the
+    recipe asks; trained weights in fp32, as the runner holds them."""
     if run.sharding == "ddp":
         return [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
     if run.sharding != "fsdp" or not isinstance(run, Workload):

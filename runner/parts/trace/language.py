@@ -1,8 +1,7 @@
 """Exact: the real model, built as Axolotl builds it, takes training steps on fake tensors; every byte is counted.
 
-There are no weights, no GPU and no data: PyTorch's FakeTensorMode carries shapes and dtypes alone. What needs a GPU's
-own code (FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that ask for the same memory.
-"""
+There are no weights, no GPU and no data: PyTorch's FakeTensorMode has only shapes and dtypes. Code for GPUs alone
+(FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that allocate the same memory."""
 
 import gc
 import time
@@ -23,8 +22,8 @@ from runner.parts.trace.stand_ins import Live
 
 
 def trace(workload: Workload, operations: bool = True) -> Traced:
-    """A training step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if transformers or
-    peft cannot build the model."""
+    """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if the model cannot be
+    built."""
     return measured(workload, partial(build, workload), partial(forward, workload), operations)
 
 
@@ -89,7 +88,7 @@ def measured(
 
 
 def _counts(model: torch.nn.Module) -> tuple[int, int]:
-    """Numbers in all parameters, and in those that are trained; in a packed one there are more than entries."""
+    """How many numbers all parameters have, and the trained ones; a packed parameter has more numbers than entries."""
     packed = {module.weight: prod(module.shape) for module in model.modules() if isinstance(module, stand_ins.FourBit)}
     everything = {parameter: packed.get(parameter, parameter.numel()) for parameter in model.parameters()}
     return sum(everything.values()), sum(size for part, size in everything.items() if part.requires_grad)
@@ -141,8 +140,8 @@ def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: 
     return 2 * prod(left) * right[-1] if len(left) == 2 else 2 * prod(out_shape) * left[-1]
 
 
-# What PyTorch's own counter has no formula for (2.13, torch/utils/flop_counter.py): products of a mixture of experts, and the
-# attention of processors, in whose place a GPU has its own.
+# PyTorch's own counter has no formula for these (2.13, torch/utils/flop_counter.py): products of a mixture of experts,
+# and the attention of processors, which stands for the GPU's own.
 UNCOUNTED = {
     torch.ops.aten._grouped_mm: _grouped,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **named: sdpa_flop_count(*shapes[:3]),
@@ -165,6 +164,6 @@ def _finish(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _size(tensor: torch.Tensor) -> int:
-    """Bytes on this GPU: of a split tensor its own share."""
+    """Bytes on this GPU: of a split tensor, only this GPU's share."""
     local = getattr(tensor, "_local_tensor", tensor)
     return int(local.numel() * local.itemsize)

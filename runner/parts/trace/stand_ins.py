@@ -1,4 +1,4 @@
-"""Stand-ins: code for GPUs alone, replaced by code that asks for the same memory and does no arithmetic; the loss on
+"""Stand-ins: code for GPUs alone, replaced by code that allocates the same memory and does no arithmetic; the losses on
 preferences; and the count of live bytes."""
 
 import weakref
@@ -78,8 +78,8 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """The number of keys that all queries of a head read together: half of all if attention is causal, and of those at
-    most as many as a sliding window holds."""
+    """How many (query, key) pairs a head has: half of all if attention is causal, and at most as many keys for each
+    query as a sliding window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys
@@ -230,8 +230,8 @@ def gpu_dropout(model: nn.Module) -> None:
 
 
 def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-    """In the place of `nn.Module._apply`: `module.to` then puts new parameters instead of old ones. PyTorch 2.13 swaps
-    the tensors of fake ones instead, which is impossible while they are watched."""
+    """Replaces `nn.Module._apply`: `module.to` then creates new parameters. PyTorch 2.13 would swap the tensors of fake
+    ones instead, which is impossible while they are watched."""
     for child in self.children():
         child._apply(convert)
     for name, old in self._parameters.items():
@@ -273,7 +273,7 @@ class _FusedLoss(torch.autograd.Function):
 
 
 def fuse_loss(model: nn.Module, liger: bool) -> None:
-    """Puts a fused loss in the place of LM head and loss: Liger's in training, Cut Cross-Entropy in evaluation too."""
+    """Replaces LM head and loss by a fused loss: Liger's in training, Cut Cross-Entropy in evaluation too."""
     head = model.get_output_embeddings()
     plain_head, plain_loss = head.forward, model.loss_function
 
@@ -289,9 +289,9 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Lets models take the path of PyTorch alone, also where a package with kernels for GPUs is installed, as
-    transformers does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). There PyTorch multiplies experts
-    of any type, and knows the product's shape for BF16 alone (2.13)."""
+    """Makes models use PyTorch alone, even if a package with kernels for GPUs is installed, as transformers does for an
+    export (5.16.1, `use_kernel_func_from_hub_with_fallback`). PyTorch then multiplies experts of any type, but knows
+    the shape of their product only for BF16 (2.13)."""
     from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
@@ -310,8 +310,8 @@ def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
 
 
 class Keeping(torch.optim.Optimizer):
-    """An optimizer that keeps what the catalog's table says, and holds what it says during a step. in_full: parameters whose
-    numbers are kept in 32 bits however few the others have."""
+    """An optimizer that keeps, and holds during a step, what the catalog's table says. in_full: parameters whose state
+    is kept in 32 bits even if the others' is not."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]) -> None:
         super().__init__(list(named.values()), {})
@@ -360,7 +360,7 @@ class Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
-            # A fake tensor has no number to test: conditions (a layer dropped by chance, an empty mask) are false.
+            # A fake tensor has no number to test, so conditions (a layer dropped by chance, an empty mask) are false.
             return False
         result = function(*args, **(kwargs or {}))
         before = self.peak
@@ -376,7 +376,7 @@ class Live(TorchDispatchMode):
     def _add(self, storage: torch.UntypedStorage) -> None:
         if storage in self._sizes:
             return
-        # A list, because a storage may be resized and must take away what it then has.
+        # A list, because a storage may be resized, and at its end must subtract its last size.
         self._sizes[storage] = size = [0]
         weakref.finalize(storage, self._gone, size)
         self._resize(storage, size)
@@ -392,7 +392,7 @@ class Live(TorchDispatchMode):
 
     @contextmanager
     def resizing(self) -> Iterator[None]:
-        """Sees FSDP2 free gathered weights and take them back, by resizing, outside of every operation."""
+        """Notices that FSDP2 frees gathered weights and takes them back by resizing, outside of every operation."""
         from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
         with ExitStack() as patched:

@@ -1,5 +1,4 @@
-"""Trace: the real model takes training steps on fake tensors, and every byte is counted. torch is loaded when a trace
-begins."""
+"""Trace: the real model takes training steps on fake tensors, and every byte is counted. torch is imported late."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,11 +45,10 @@ def _without_packages() -> Stop:
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model without formulas: of the catalog, or by its own `config.json` in a folder or the hub's cache.
+    """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache.
 
     Raises Stop if that file is not on this machine, transformers would not train the model, or fake tensors cannot
-    follow its code.
-    """
+    follow its code."""
     hush()
     name, kind = str(folder or run.model.id), run.model.model_type
     try:

@@ -146,6 +146,7 @@ def test_a_changed_recipe_asks_before_it_ends_its_running_job(site, capsys, gold
     assert site.recipe("submit") == 0
     uid = site.job()["metadata"]["uid"]
     changed = ("--set", "train.epochs=2")
+    capsys.readouterr()
     assert site.recipe("submit", *changed) == 1
     said = capsys.readouterr().err
     assert "`survival` is running" in said and "`--yes`" in said

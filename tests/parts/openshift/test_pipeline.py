@@ -327,7 +327,7 @@ def test_submit_waits_for_what_needs_no_gpu_and_goes_on_to_the_first_stage_that_
     assert recipe(site, "submit") == 0
     player.join()
     said = capsys.readouterr().out
-    order = ["Job `seven-b-data` in", "Job `seven-b-init` in", "PyTorchJob `seven-b-pretrain-512` in"]
+    order = ["Job `seven-b-data` to", "Job `seven-b-init` to", "PyTorchJob `seven-b-pretrain-512` to"]
     assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
     assert site.job(name="seven-b-pretrain-1024") is None
 

@@ -122,11 +122,11 @@ def test_it_is_sent_waited_for_and_forwarded(platform, monkeypatch, capsys, gold
     assert service["metadata"]["annotations"]["recipe-runner/trained-by"] == platform.job()["metadata"]["uid"]
     said = capsys.readouterr().out
     assert "The server answers at" in said
-    golden_message("\n".join(line for line in said.splitlines() if "waiting" not in line and "getting" not in line))
+    golden_message("\n".join(line for line in said.splitlines() if "waiting" not in line and "pulling" not in line))
 
 
 def test_sent_twice_it_stays_as_it_is(platform, monkeypatch, capsys):
-    for words in ("InferenceService `survival` in", "Nothing changes"):
+    for words in ("InferenceService `survival` to", "Nothing changes"):
         at_work = Serve(platform, monkeypatch)
         platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
         assert at_work.ended() == 0
@@ -331,7 +331,7 @@ TROUBLE = {
                 }
             ],
         },
-        "Those that have one are all in use",
+        "All machines that have it are in use",
     ),
     "no image": (
         {"phase": "Pending"}
@@ -396,7 +396,7 @@ def test_a_gpu_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     name = pod_soon(platform)["metadata"]["name"]
     platform.set_status("Pod", name, TROUBLE["no GPU free"][0])
-    heard(capsys, "waiting for a machine", "no machine with the GPU `NVIDIA-L40S` is free for it")
+    heard(capsys, "waiting for a machine", "no machine with the GPU `NVIDIA-L40S` is free.")
     platform.set_status("Pod", name, READY)
     assert at_work.ended() == 0
 
@@ -510,7 +510,7 @@ def test_started_again_while_it_is_being_deleted(platform, monkeypatch, capsys):
     platform.api.ending_seconds = 0.0
     capsys.readouterr()
     again = Serve(platform, monkeypatch)
-    heard(capsys, "is being deleted. Waiting until it is gone", "^C leaves the server there")
+    heard(capsys, "is being deleted. Waiting until it is gone", "^C leaves the server running")
     assert platform.job(SERVICE)["metadata"]["uid"] != uid
     platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
     assert again.ended() == 0

@@ -77,7 +77,7 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
     finish(site, *ALL[:4])
     assert recipe(site, "submit", "--all") == 0
     said = capsys.readouterr().out
-    assert "PyTorchJob `seven-b-pretrain-2048` in" in said and f"Job `{DRIVER}` in" in said
+    assert "PyTorchJob `seven-b-pretrain-2048` to" in said and f"Job `{DRIVER}` to" in said
     first = uid(site, "pretrain-2048")
 
     # It dies while a stage trains, and the next one finds that stage at work.
@@ -114,7 +114,7 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
 
     # A person's word wakes it.
     assert recipe(site, "promote", "sft", *WHO) == 0
-    assert f"Job `{DRIVER}` in" in capsys.readouterr().out
+    assert f"Job `{DRIVER}` to" in capsys.readouterr().out
     for stage in ("dpo", "lora"):
         there(site, f"seven-b-{stage}")
         end(site, f"seven-b-{stage}")

@@ -175,6 +175,18 @@ def test_no_machine_with_that_gpu(golden_message):
     golden_message(said)
 
 
+def test_what_keeps_several_machines_waiting_is_told_once():
+    said = "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
+    pods = [a_pod(*role, **unscheduled(said)["status"]) for role in (("master", 0), ("worker", 0), ("worker", 1))]
+    (line,) = why(pods).splitlines()
+    assert line.startswith("Machines 0 to 2: no machine with the GPU `NVIDIA-L40S` is free.")
+    pods[1]["status"] |= waiting("ErrImagePull", "manifest unknown")["status"] | {"conditions": []}
+    first, second = why(pods).splitlines()
+    assert first.startswith("Machines 0 and 2: no machine") and second.startswith(
+        "Machine 1 (`survival-worker-0`): the"
+    )
+
+
 def test_a_claim_that_lies_on_another_machine(golden_message):
     """Volumes of one machine (RWO) are found by a node affinity of their own, which names no GPU."""
     said = why(
@@ -1177,7 +1189,8 @@ def test_preparing_that_fails_sends_no_training(site, capsys):
 def test_status_names_the_command_that_comes_next(site, capsys):
     def following() -> str:
         assert site.recipe("status") == 0
-        return capsys.readouterr().err.splitlines()[-1].removeprefix("Next: recipe ").replace(f" {SURVIVAL}", "")
+        line = capsys.readouterr().err.splitlines()[-1].removeprefix("Next: recipe ")
+        return line.replace(f" {SURVIVAL} --set openshift.namespace={site.namespace}", "")
 
     assert following() == "submit"
     assert site.recipe("submit") == 0

@@ -30,7 +30,7 @@ ACCOUNT = "recipe-runner"
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
 NEWER_QUEUES_SINCE = (0, 15)
-# Beside jobs: instructions for files, and the pod that opens their claims, and for how long.
+# Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
 # The files of a site's kustomization, in this order, and their comments.
@@ -200,8 +200,7 @@ def _kueue(own: Iterable[Plan]) -> str:
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and its way through OpenShift AI's network policies for TrainJobs, in versions with
-    them."""
+    """What reads the metrics, and, in versions with network policies for TrainJobs, its way through them."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
     walled = any(kubernetes.numbers(plan.site["version"]) >= trainjob.WALLED_SINCE for plan in own)
@@ -302,6 +301,6 @@ def _instructions(comes: str, typed: Iterable[str], words: Mapping[str, str]) ->
 
 def opening_pod(plan: Plan, stage: Stage) -> Manifest:
     """A pod that opens the claims and waits. Its image needs `tar`, as `oc cp` does."""
-    # It runs nothing of the recipe's code.
+    # The pod runs none of the recipe's code.
     alone = replace(plan.only(stage), code_from_git=None)
     return batch.alone(alone, stage, PART, ["sleep", str(OPEN_SECONDS)], podspec.claims(plan), seconds=OPEN_SECONDS)

@@ -27,7 +27,7 @@ from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import CONFIG
 
-# Generated settings that every change changes.
+# Generated settings that differ after any change.
 _FOLLOWING = ("fingerprint", "proven_for.")
 
 
@@ -55,8 +55,7 @@ def opened(name: str) -> Document:
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:
-    """The different settings of two recipes, with defaults, in the order of the first. Raises Stop if a schema refuses
-    one of them."""
+    """Two recipes' different settings, with defaults, in the first one's order. Raises Stop if a schema refuses one."""
     old, new = _settings(before), _settings(after)
     found = []
     for name, (was, now) in differing([old, new]):
@@ -76,9 +75,9 @@ def _settings(document: Document) -> dict[str, Any]:
 
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
-    """The memory, time and cost of each stage of two recipes, also where they are equal, and the generated settings
-    that differ. before: None for a new recipe, without generated settings. price: of one GPU hour, None for the
-    recipes' own. Raises Stop if one of them is not valid."""
+    """The memory, time and cost of each stage of two recipes, even if equal, and the generated settings that differ.
+    before: None for a new recipe, without generated settings. price: of one GPU hour, None for the recipes' own. Raises
+    Stop if one of them is not valid."""
     old, old_units = _planned(before, price) if before else ({}, {})
     new, new_units = _planned(after, price)
     rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
@@ -116,7 +115,7 @@ def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
         file = "/".join(filter(None, (stage.folder, stage.config_file)))
         for name, value in flat(stage.config):
             if not name.startswith(_FOLLOWING) and not name.endswith(_FOLLOWING):
-                # Checkpoints are under the stage's key, which follows every change too.
+                # The folder of checkpoints ends with the stage's key, which any change changes.
                 told = value.removesuffix(f"/{stage.keys['']}") if isinstance(value, str) else value
                 yield f"{file}: {name}", without_place(told, plan.place)
 
@@ -140,8 +139,7 @@ def row(one: Difference) -> tuple[str, str, str, str]:
 
 
 def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str:
-    """Both as tables in Markdown; no table without rows. Texts are escaped, because anybody can write a recipe of a
-    pull request."""
+    """Both as tables in Markdown, if they have rows. Texts are escaped, because anybody can open a pull request."""
     tables = []
     for heading, meaning, differences in (("setting", "what it is", settings), ("plan", "", plans)):
         rows = [[re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", cell) for cell in row(one)] for one in differences]

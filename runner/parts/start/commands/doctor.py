@@ -36,8 +36,7 @@ FOR_SOME_RECIPES = ("bitsandbytes", "flash-attn", "kernels", "liger-kernel", "to
 PACKAGES = (*records.PACKAGES, *FOR_SOME_RECIPES, "datatrove", "spacy")
 # The rendezvous ports of torchrun on one machine and of the training operator.
 PORTS = (29500, 23456)
-# Without the package, transformers takes FlashAttention from the hub, or from a folder in LOCAL_KERNELS (a variable of
-# the library `kernels`).
+# The kernel that transformers uses without the package, from the hub, or from a folder in LOCAL_KERNELS.
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
 
@@ -204,7 +203,7 @@ NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
 @dataclass(frozen=True)
 class Finding:
-    """state: ok, warning or problem. The last field is the remedy."""
+    """state: ok, warning or problem. `mend`: the remedy."""
 
     state: str
     subject: str
@@ -217,7 +216,7 @@ class Finding:
 
 
 def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None) -> list[Finding]:
-    """The findings of all checks. With a recipe, its needs are checked too, on the GPUs that it uses."""
+    """The findings of all checks; with a recipe, also about its needs, on the GPUs that it uses."""
     if recipe and machine.cards:
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         names = device_names(machine.visible, len(machine.cards))
@@ -264,7 +263,7 @@ def _flash_attention(machine: Machine) -> Finding:
 def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Further packages that a recipe needs: the name, the purpose, and the command that installs it."""
     train = packaged.install("train")
-    # Images have no such setting.
+    # Recipes for images have no such setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
     recipe = recipe.of_stage(f"{PRETRAIN}-")

@@ -32,12 +32,12 @@ from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Stop
 
-# Generated files that contain every setting: copies of the recipe and of the plan, and a file of files.
+# Generated files with every setting: copies of the recipe and of the plan, and a config map of files.
 COPIES = ("recipe.json", "plan.json", "configmap.yaml")
 MOST_TRIED = 5
 # The catalog's values for a setting, by its `x-offers`.
 OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}
-# Hashes of `names.content_hash`, which every change changes.
+# Hashes of `names.content_hash`, which differ after any change.
 _HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
@@ -60,9 +60,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Explained:
-    """A setting by its schema, and tried on a recipe. values: the allowed ones, each with its scenarios; within: inner
-    settings with their titles; here: the recipe's value; origin, source: where it comes from, and its line; beside:
-    other values."""
+    """A setting in the schema, and tried on a recipe. values: the allowed ones, each with its scenarios; within: inner
+    settings with their titles; here: the recipe's value; origin, source: of that value, and its line; beside: other
+    values."""
 
     setting: str
     title: str
@@ -80,15 +80,15 @@ class Explained:
 
 
 def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
-    """The full names of the settings that a word means: a full name, the end of one, or the name in another tool; that
-    of `train` first, which most recipes have. Raises Stop with a similar name if there is none."""
+    """The full names of the settings that a word means: a full name, the end of one, or the name in another tool; names
+    in `train`, which most recipes have, come first. Raises Stop with a similar name if there is none."""
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
     of_stages = [name_of(("stages", 0, *path)) for one in scenarios for path, _ in by_schema.of_a_stage(one)]
     word = name_of(0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]")))
     ends, end_of_word = {name.rpartition(".")[2]: name for name in reversed(known)}, word.rpartition(".")[2]
     for meant in (word, tables.setting_called(end_of_word, ends) or word):
-        # Those of a stage come last, because recipes of one stage have them too.
+        # Settings of a stage come last, because recipes with one stage have them too.
         for names_of in (known, of_stages):
             if found := [name for name in names_of if name == meant] or [
                 n for n in names_of if n.endswith(f".{meant}")
@@ -101,8 +101,7 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
 
 
 def facts(setting: str, scenarios: tuple[str, ...] = (), recipe: Recipe | None = None) -> list[Explained]:
-    """The schemas' facts about a setting, once for all scenarios where it means the same. recipe: whose rows decide the
-    bounds and the default."""
+    """A setting's facts in the schemas, once for scenarios that agree. recipe: whose rows decide bounds and default."""
     found: dict[tuple[str, str], Explained] = {}
     for scenario in scenarios or names():
         if part := (recipe and by_schema.part_in(recipe.document, path_of(setting))) or by_schema.part(
@@ -141,7 +140,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
     if choices := part.get("enum") or ([True, False] if part.get("type") == "boolean" else []):
         return [choice for choice in choices if choice != value][:MOST_TRIED]
     if value is None:
-        # A list may have no entry for it.
+        # A list may have no such entry.
         return [] if "[" in setting else list(part.get("examples", []))[:1]
     if isinstance(value, int | float) and not isinstance(value, bool):
         halves = [value / 2, value * 2] if value else part.get("examples", [])
@@ -177,8 +176,8 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
 
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
-    """The new lines in the other recipe's generated files, without hashes. Copies of the recipe count only if nothing
-    else differs."""
+    """The new lines in another recipe's generated files, without hashes; those of COPIES only if all others are
+    equal."""
     if before is None:
         return None
     after = _emitted(other)
@@ -228,7 +227,7 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     scenarios = (recipe.scenario,) if recipe else names()
     first, *others = named(setting, scenarios)
     typed = path_of(setting.replace("[]", "[0]"))
-    # Perhaps of another entry of a list than the first.
+    # Possibly in another entry of a list than the first.
     same = name_of(0 if isinstance(part, int) else part for part in typed) == first
     told = facts(name_of(typed) if same else first, scenarios, recipe)
     on, called = (recipe, path) if recipe and path else _starter(told, sets)

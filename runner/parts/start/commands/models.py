@@ -44,8 +44,7 @@ class Need:
 
 
 def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str, Need]:
-    """The needs of each way to train a model; empty if its architecture has no formulas. card: the card whose number
-    format is used, else bf16."""
+    """The needs of each way to train a model; empty without formulas. card: decides the number format, else bf16."""
     # Models of the same shape share one computation.
     shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
     try:

@@ -24,14 +24,14 @@ from runner.recipe.reading import read
 from runner.tools.names import JOB_NAME, did_you_mean, listed
 from runner.tools.problem import Problem, Stop, worded
 
-# The number of rows that are shown, and of letters in each.
+# The most rows that are shown, and the most characters of each.
 ROWS, WIDTH = 3, 400
 BACK = "back"
 
 
 @dataclass(frozen=True)
 class Question:
-    """name: its field of Answers; the other fields are those of `questions.toml`."""
+    """name: a field of Answers. The other fields are as in `questions.toml`."""
 
     name: str
     text: str
@@ -51,11 +51,11 @@ class Question:
         return meant and (self.name not in ASKED or ASKED[self.name](answers))
 
     def open(self, answers: Answers) -> bool:
-        """Whether it needs no answer."""
+        """Whether the question may stay without an answer."""
         return self.optional or (self.name in ("data", "results") and answers.of.keeps)
 
     def proposed(self, answers: Answers) -> str:
-        """The answer for Enter alone; empty if unknown."""
+        """The answer for Enter without text; empty if unknown."""
         return str(PROPOSED[self.name](answers)) if self.name in PROPOSED else ""
 
     def value(self, answers: Answers, said: str) -> Any:
@@ -115,7 +115,7 @@ def _proposed_card(answers: Answers) -> str:
 
 
 def _reads_otherwise(answers: Answers) -> bool:
-    """Whether the column with the questions for songs has another form than in the starter."""
+    """Whether the questions for songs have another form than in the starter."""
     if not answers.data or drafting.on_hub(answers.data) or answers.asked_in_words:
         return False
     return not drafting.first_rows("new", replace(answers, instruction_form=""), 1)
@@ -195,8 +195,8 @@ def terminal() -> bool:
 
 
 def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Draft, Answers]:
-    """The recipe from the given answers, and others from a person at the terminal, else the proposed ones. Raises Stop
-    if a given answer is not possible, or if one without a proposal is missing."""
+    """The recipe from the given answers, the others from a person at the terminal, or else proposed. Raises Stop if a
+    given answer is not possible, or if one without a proposal is missing."""
     there, answers, at = terminal(), Answers(), 0
     if there:
         say("Enter gives the suggested answer. `back` returns to the previous question.")
@@ -213,13 +213,13 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
             if not there or sets:
                 raise
             _say(stop)
-        # The person is asked again instead of a wrong option. Data that can be read stays.
+        # A question replaces a wrong option. Readable data stays.
         given, at = {}, len(DATA) if whole else 0
         answers = Answers(**{one.name: getattr(whole, one.name) for one in DATA}) if whole else Answers()
 
 
 def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool, at: int) -> Answers:
-    """The answers with those to the questions from number `at`."""
+    """The answers, with those to the questions from number `at` on."""
     before: list[tuple[int, Answers]] = []
     questions, shown, seen = (*DATA, *PLACE), -1, at > 0
     while at < len(questions):
