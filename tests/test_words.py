@@ -125,7 +125,7 @@ MESSAGES = [
 SCHEMAS = sorted([*(ROOT / "runner").rglob("schema.yaml"), *(ROOT / "runner").rglob("sections.yaml")])
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
 # The rooms of the code, and the modules beside them.
-ROOMS = sorted(path for path in (ROOT / "runner").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file())
+ROOMS = sorted(path for path in (ROOT / "runner").iterdir() if path.suffix == ".py" or next(path.rglob("*.py"), None))
 # Made of the code and of other people's words; the sentences are tested where they come from, except the first paragraph.
 MADE = {"settings.md", "troubles.md", "hardware.md"}
 WRITTEN = [page for page in PAGES if page.name not in MADE]

@@ -76,7 +76,7 @@ def stuck(site: Mapping[str, Any]) -> str:
     if not (site.get("queue") and site.get("kueue")):
         return ""
     if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:
-        return f"Kueue {site['kueue']} does not know TrainJobs, so the queue `{site['queue']}` does not hold it; 0.14 (Red Hat build 1.2) introduced that. Use the target `pytorchjob`, or ask the cluster's admin for a newer Kueue."
+        return f"Kueue {site['kueue']} does not support TrainJobs, so the queue `{site['queue']}` would not hold it. Support begins with 0.14 (Red Hat build 1.2). Use the target `pytorchjob`, or ask the cluster's admin for a newer Kueue."
     if kubernetes.patched(site) or kubernetes.numbers(site["kueue"]) < STUCK_SINCE:
         return ""
     return f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) but starts no pod of it (kueue#11931). Use the target `pytorchjob`, or ask the cluster's admin for Trainer 2.2 or newer, or Kueue 0.16."

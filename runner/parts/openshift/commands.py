@@ -460,9 +460,10 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
         except Stop as refusal:
             say(refusal.text)
             say(f"The run `{run}` of Kubeflow Pipelines waits for a new submit. Stop it in the dashboard, under Runs.")
-    # Finished jobs stay on the cluster, because they show the progress.
     milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
     chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
+    if not (milestone or stage):
+        return chosen  # all jobs have finished; they stay on the cluster, because they show the progress
     either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan.only(chosen).name:

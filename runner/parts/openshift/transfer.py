@@ -1,6 +1,7 @@
 """Transfer: data files to a claim, and a run's results from it to this machine, through a short-lived pod."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -216,7 +217,8 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         half.unlink()
         raise Stop(*worded("openshift.download-incomplete", file=file))
     half.replace(path)
-    tell(f"{file['path']}  {file['size'] / 2**20:.1f} MiB")
+    size = file["size"]
+    tell(f"{file['path']}  {f'{size / 2**20:.1f} MiB' if size >= 2**20 else f'{math.ceil(size / 1024)} KiB'}")
     return 1
 
 

@@ -23,7 +23,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.names import listed
+from runner.tools.names import listed, served
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import BEST_MODEL
 from runner.tools.vllm import LAYERS, planned, room_for
@@ -239,9 +239,10 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
         needs = _placed(ServingForecast(model, precision, context, section.concurrency, 1, rank, card), section.gpus)
     gpus = needs.gpus if needs else section.gpus or 1
     machines, memory = stage.machines, (needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE)
+    base_name, name = served(recipe.name)
     server = Serving(
-        name=recipe.name,
-        base_name=f"{recipe.name}-base" if found.rank else None,
+        name=name,
+        base_name=base_name if found.rank else None,
         source=found,
         precision=precision,
         context=context,
@@ -262,7 +263,7 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
 def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
     """The forecast on this number of GPUs, or on the smallest that fits; None for an unknown model. one: on one GPU."""
     try:
-        assert one.total  # raises UnknownArchitecture here, before anything uses the forecast
+        _ = one.total  # raises UnknownArchitecture here, before anything uses the forecast
     except UnknownArchitecture:
         return None
     if gpus:

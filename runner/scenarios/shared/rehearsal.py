@@ -196,7 +196,7 @@ def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     one = {key: value for key, value in there.items() if key != "sample"}
     return [
         substitute(f"{name}.sets", [{**one, "share": share}], why),
-        *(substitute(f"{name}.{key}", None, f"stands under `{name}.sets`") for key in there),
+        *(substitute(f"{name}.{key}", None, f"moved to `{name}.sets`") for key in there),
     ]
 
 
@@ -324,7 +324,6 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         ("train.micro_batch_size", micro, few),
         ("train.gradient_accumulation_steps", accumulation, few),
         ("train.epochs", epochs, few),
-        ("train.eval_batch_size", None, "the micro batch size"),
         ("train.effective_batch_size", None, "computed from the lines above"),
         ("train.learning_rate", rate, larger),
         ("train.logging_steps", 1, "few steps"),

@@ -284,6 +284,19 @@ def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
     assert "No job of `survival` is running or waiting, so none was stopped." in capsys.readouterr().err
 
 
+def test_a_finished_job_is_not_stopped_because_it_shows_that_the_recipe_is_done(site, capsys):
+    assert site.recipe("submit") == 0
+    site.set_status(
+        "PyTorchJob", "survival", {"conditions": [{"type": "Succeeded", "status": "True", "message": "done"}]}
+    )
+    capsys.readouterr()
+    assert site.recipe("stop") == 0
+    assert "No job of `survival` is running or waiting, so none was stopped." in capsys.readouterr().err
+    assert site.job() is not None
+    assert site.recipe("stop", "--stage", "train") == 0
+    assert site.job() is None
+
+
 @in_process
 def test_stop_waits_until_the_pods_have_ended(site):
     """They still write on the claim."""
