@@ -129,8 +129,6 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
 
 # The newest runs of each card are kept.
 MOST_RUNS = 50
-# With fewer runs, the spread of published runs is the better guess.
-ENOUGH = 19
 
 
 @dataclass(frozen=True)
@@ -175,6 +173,6 @@ def learned() -> dict[str, Constants]:
         # If memory was not measured, slack is the catalog's.
         slack = [max(each.reserved / each.allocated - 1, 0.0) if each.allocated else known.slack for each in own]
         measured = constants.measured(slack, [known.context], [each.seconds / each.planned for each in own])
-        spread = measured.spread if len(own) >= ENOUGH else None
+        spread = measured.spread if len(own) >= constants.ENOUGH else None
         found[gpu] = replace(measured, spread=spread, source=f"{gpu}, {count}")
     return found
