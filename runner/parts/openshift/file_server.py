@@ -225,7 +225,7 @@ def main() -> int:
     if writes:
         root.mkdir(parents=True, exist_ok=True)
     if not root.is_dir():
-        print(f"There is no folder {root}.", flush=True)
+        print(f"There is no folder {root}. The job has written nothing yet.", flush=True)
         return 1
     FileServer(("", port), handler(root, word, writes)).serve_forever()
     return 0
