@@ -13,7 +13,7 @@ from runner.check.validate import changed, load
 from runner.commands.cli import _code as command
 from runner.parts.planner import forecast
 from runner.parts.planner.constants import GIB
-from runner.parts.start.commands import measure
+from runner.parts.start import measure
 from runner.recipe.overrides import Override, from_options
 from runner.render import place
 from runner.scenarios import translate

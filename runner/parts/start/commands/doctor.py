@@ -458,7 +458,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: b
 
 
 def _measure(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
-    from runner.parts.start.commands import measure
+    from runner.parts.start import measure
 
     if path is None:
         raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
