@@ -115,7 +115,9 @@ def model_of(row: Row, folders: Iterable[Path]) -> Model:
         file = folder / row["model"] / "config.json"
         if file.is_file():
             return catalog.from_config(row["model"], json.loads(file.read_text(encoding="utf-8")))
-    return catalog.model(row["model"])
+    if known := catalog.model(row["model"]):
+        return known
+    raise KeyError(f"no geometry of {row['model']}")
 
 
 def workload(row: Row, model: Model) -> Workload:

@@ -209,7 +209,9 @@ def of(
     read."""
     forecasts = []
     here, prepared = Path(plan.place.data_dir), Path(RUNS) / recipe.name / "data"
-    if not plan.place.on_cluster and here.is_dir() and here != prepared.absolute():
+    # Those of a run folder with another name, such as a rehearsal's, are its own.
+    local = not plan.place.on_cluster and here.parent == Path(plan.place.run_dir)
+    if local and here.is_dir() and here != prepared.absolute():
         prepared = here
     if price is None:
         price = stated(recipe).get("price_per_gpu_hour")
