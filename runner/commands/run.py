@@ -255,9 +255,13 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports how every row was
     used."""
     from runner.entrypoints.prepare import carry_out
+    from runner.recipe.reading import read
+    from runner.recipe.stages import STAGES
     from runner.run.run_folder import folder
     from runner.scenarios import translate
 
+    if data and STAGES in read(path).data:
+        raise Stop(*worded("commands.rows-of-several"))
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)

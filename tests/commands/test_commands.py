@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
+from runner.commands.cli import _code as typed
 from runner.commands.cli import cli
 from runner.commands.show import list_recipes
 from runner.parts.start.drafting import minimal_starter
@@ -570,6 +571,14 @@ def test_render_says_which_files_of_a_pipeline_pods_will_look_for(recipe_command
     assert '"path": "/shared/models/seven-b/files/data/seven-b-text.jsonl"' in (
         tmp_path / "out" / "data" / "work.json"
     ).read_text("utf-8")
+
+
+@pytest.mark.parametrize("verb", ["prepare", "rehearse"])
+def test_one_file_is_not_for_several_stages(verb, capsys, tmp_path, monkeypatch, golden_message):
+    monkeypatch.chdir(tmp_path)
+    rows = str(ROOT / "recipes" / "data" / "survival-sample.jsonl")
+    assert typed([verb, str(ROOT / "recipes" / "minimal" / "stages.yaml"), "--data", rows]) == 1
+    golden_message(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("named", ["in the recipe", pytest.param("behind --data", marks=pytest.mark.long)])

@@ -150,7 +150,7 @@ RULES = (names, pretraining_first, earlier_rows)
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     if data:
-        raise Stop(*worded("stages.rows-of-several"))
+        raise Stop(*worded("commands.rows-of-several"))
     return of_each(recipe, lambda name, one: scenarios.rehearsal(one.scenario).before_data(one, None))
 
 

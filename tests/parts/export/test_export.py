@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.data.tokenizers import load
+from runner.parts.evaluate.gates import GateVerdict
 from runner.parts.export import card, exporting, trained_model
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
@@ -306,6 +308,22 @@ def test_the_card_has_the_facts_of_the_page_and_no_place_of_this_machine(whole, 
     assert not card.measured(trained_model.of(run)) and "model-index" not in card.head(
         trained_model.of(run), "safetensors"
     )
+
+
+def test_the_card_has_the_gates_of_its_stage(whole, tmp_path):
+    source = trained_model.of(copy(whole, tmp_path / "run").run)
+    verdicts = (
+        GateVerdict("perplexity", "< 4", "3.25", True),
+        GateVerdict("forgetting", "< 0.1", "0.125", False, "too high"),
+    )
+    judged = replace(source, stage=replace(source.stage, verdicts=verdicts))
+    text = card.text(judged, "safetensors", "", {}, "")
+    assert "| perplexity | < 4 | 3.25 | holds |" in plainly(text)
+    assert "| forgetting | < 0.1 | 0.125 | missed: too high |" in plainly(text)
+
+
+def plainly(text: str) -> str:
+    return text.replace("&lt;", "<")
 
 
 def test_the_card_names_a_base_model_and_data_of_the_hub(whole, tmp_path):
