@@ -256,12 +256,12 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     used."""
     from runner.entrypoints.prepare import carry_out
     from runner.recipe.reading import read
-    from runner.recipe.stages import STAGES
+    from runner.recipe.stages import STAGES, one_file
     from runner.run.run_folder import folder
     from runner.scenarios import translate
 
     if data and STAGES in read(path).data:
-        raise Stop(*worded("commands.rows-of-several"))
+        raise one_file()
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)

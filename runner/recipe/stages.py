@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Stop, worded
 
 NAME, TECHNIQUE = "name", "technique"  # the lines of a stage that its own recipe has under other names
 # The share of rows of an earlier stage; a recipe without `stages` does not have it.
@@ -24,6 +24,11 @@ ALONE: dict[Path_, Path_] = {
     ("gates",): (PRETRAIN, "gates"),
     ("advanced", "axolotl"): ("advanced", PRETRAIN),
 }
+
+
+def one_file() -> Stop:
+    """The refusal of `--data` for a recipe with stages."""
+    return Stop(*worded("recipe.rows-of-several"))
 
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
