@@ -94,6 +94,13 @@ set_option = click.option(
     help="Change a setting for this command, e.g. train.epochs=2. Repeatable.",
     shell_complete=complete_setting,
 )
+
+
+def set_words(sets: tuple[str, ...]) -> list[str]:
+    """The same `--set` options as words of another command."""
+    return [word for change in sets for word in ("--set", change)]
+
+
 allow_option = click.option(
     "--allow",
     "allowed",

@@ -135,7 +135,7 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     return [names[index] for index in mine], launch.visible_devices(visible, numbers, len(names), len(mine))
 
 
-def on_these(recipe: Recipe, gpus: list[str]) -> list[Override]:
+def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
     """The changes that put a recipe on the GPUs that are here, or on the processor if none is. gpus: the driver's names."""
     planned = common.world_size(recipe)
     count = min(planned, len(gpus)) or 1
@@ -157,7 +157,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
     if not gpus:
         tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
-    here, made = changed(recipe, on_these(recipe, gpus))
+    here, made = changed(recipe, changes_for(recipe, gpus))
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(gpus)):
         if catalog.label_of(name) != recipe.machines.gpu:
@@ -224,9 +224,8 @@ def rehearse(
         made += more
         # The stage that prepared the rows stays as it ran, before the twin replaced the model.
         plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
-    plan = _with_env(plan, env or {})
+    plan = _with_env(plan, env or ({"OMP_NUM_THREADS": str(threads())} if model else {}))
     if model:
-        plan = _with_env(plan, {"OMP_NUM_THREADS": str(threads())})
         _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
     keeping = partial(keep, run, recipe, plan, rehearsed)
     summaries = carry_out(

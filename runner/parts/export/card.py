@@ -47,9 +47,8 @@ def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], f
         (name.replace("_", " "), f"{value:.3g}" if isinstance(value, float) else str(value))
         for name, value in proof.items()
     ]
-    verdicts = [(each.metric, each.threshold, each.got, each.said) for each in source.stage.verdicts]
     known = {
-        "verdicts": verdicts, "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
+        "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
         "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
         "metrics": measured(source), "data": data, "origin": origin, "recipe": recipe,
         "proof": proven, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),

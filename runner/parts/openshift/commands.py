@@ -16,7 +16,16 @@ import click
 from runner import parts
 from runner.check import sources, validate
 from runner.commands import options
-from runner.commands.options import complete_recipe, end, open_recipe, print_notes, recipe_path, say, set_option
+from runner.commands.options import (
+    complete_recipe,
+    end,
+    open_recipe,
+    print_notes,
+    recipe_path,
+    say,
+    set_option,
+    set_words,
+)
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
@@ -83,7 +92,7 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
 
 def again(path: str, sets: tuple[str, ...]) -> list[str]:
     """The words for the same recipe in another command."""
-    return [path, *(word for change in sets for word in ("--set", change))]
+    return [path, *set_words(sets)]
 
 
 def elsewhere(job: Manifest | None, path: str) -> list[str]:

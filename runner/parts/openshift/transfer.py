@@ -218,7 +218,8 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         raise Stop(*worded("openshift.download-incomplete", file=file))
     half.replace(path)
     size = file["size"]
-    tell(f"{file['path']}  {f'{size / 2**20:.1f} MiB' if size >= 2**20 else f'{math.ceil(size / 1024)} KiB'}")
+    shown = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{math.ceil(size / 1024)} KiB"
+    tell(f"{file['path']}  {shown}")
     return 1
 
 

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ def render(runs: Sequence[RunFacts]) -> str:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     shelf.globals |= {"charts": charts, "say": sentences, "zip": zip}
-    shelf.globals["fields"] = lambda rows, *names: map(attrgetter(*names), rows)
     script = (HERE / "hover.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     facts: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """Sentences and figures for people: what was trained, on what data, and whether it improved."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from runner.parts.evaluate import gates
@@ -8,6 +9,11 @@ from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, 
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.text import pieces
+
+
+def fields(records: Iterable[Any], *names: str) -> Iterator[Any]:
+    """The rows of a table: these fields of each record."""
+    return map(attrgetter(*names), records)
 
 
 def first(run: RunFacts) -> tuple[str, ...]:

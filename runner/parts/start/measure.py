@@ -8,14 +8,13 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from runner import catalog, parts
+from runner import catalog
 from runner.check.validate import changed
 from runner.commands.options import say
 from runner.commands.run import watch
 from runner.data.report import PreparedRows
-from runner.parts.planner import forecast, processor
+from runner.parts.planner import calibration, forecast, processor
 from runner.parts.planner.constants import GIB, kind
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.workload import Workload, row_tokens
@@ -29,7 +28,7 @@ from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.scenarios.shared import common, rehearsal
+from runner.scenarios.shared import rehearsal
 from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.trainer.records import Summary
@@ -51,7 +50,7 @@ class Measured:
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
         judged = ((name, None, "random weights learn nothing that could be judged") for name in ("gates", "evaluation"))
         made = [*rehearsal.data(recipe, file), *rehearsal.split(recipe), *rehearsal.substitutes(recipe, judged)]
-        made += running.on_these(recipe, self.gpus)
+        made += running.changes_for(recipe, self.gpus)
         if self.gpus:
             made.append(Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's"))
         return made
@@ -93,8 +92,8 @@ class Measured:
 
 
 def _require_memory(planned: Forecast) -> None:
-    if planned.usable is not None and planned.memory_range[0] > planned.usable:
-        need, have = units.gib(planned.memory.total), units.gib(planned.usable)
+    if planned.never_fits:
+        need, have = units.gib(planned.memory.total), units.gib(planned.usable or 0)
         raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
 
 
@@ -109,22 +108,22 @@ def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override]) -> None
     if not gpus:
         say("This machine has no GPU, so its CPU is measured.")
         processor.measure()
-    own = Measured(gpus[: common.world_size(recipe)])
-    running.rehearse(recipe, run, None, Selection(), say, watch, changes, own=own, env=env)
+    running.rehearse(recipe, run, None, Selection(), say, watch, changes, own=Measured(gpus), env=env)
     plan = inference.plan_of(recipe, run)
-    (planned,) = forecast.of(changed(recipe, run.overrides)[0], plan)
     (summary,) = (made for stage in plan.stages if stage.trains and (made := StageFolder(plan, stage).summary))
     say(f"\ntrained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters, {summary.steps} steps")
-    for after_run in parts.hooks("after_run"):
-        for line in after_run(recipe, run):
-            say(line)
-    if summary.gpu_driver_gib:
-        say(f"The driver counted {summary.gpu_driver_gib:.1f} GiB; planned were {planned.memory.shown / GIB:.1f} GiB.")
+    for line in calibration.after(recipe, run):
+        say(line)
+    if summary.gpu:
+        (planned,) = forecast.of(changed(recipe, run.overrides)[0], plan)
+        if summary.gpu_driver_gib:
+            shown = planned.memory.shown / GIB
+            say(f"The driver counted {summary.gpu_driver_gib:.1f} GiB; planned were {shown:.1f} GiB.")
+        if row := public_line(recipe, planned, summary):
+            say(f"\nThis line has nothing private in it; it would help others in {OUTSIDE}:\n{row}")
     for file in run.path.rglob("*"):
         if file.is_file() and not file.is_symlink() and file.stat().st_size > LARGE:
             file.unlink()
-    if line := public_line(recipe, planned, summary):
-        say(f"\nThis line has nothing private in it; it would help others in {OUTSIDE}:\n{line}")
 
 
 OUTSIDE = "benchmarks/outside/public.csv"
@@ -134,7 +133,6 @@ seq_len, micro_batch, accumulation, sharding, checkpointing, precision, fp32_wei
 attention, fused_kernels, compile, fp8, packed, expandable_segments, mean_row_tokens, allocated_gib, active_gib,
 reserved_gib, driver_gib, other_gib, state_gib, tokens_per_s_per_gpu, grade, differs
 """
-LOSSES = {"none": "plain"}
 
 
 def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
@@ -146,7 +144,7 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
     if work.unfrozen or work.objective != "sft":
         return ""
     adapter, tokens = work.adapter, work.lengths.mean
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "source": "recipe doctor --gpu",
         "gpu": work.machines.gpu,
         "gpus": work.machines.world_size,
@@ -165,7 +163,7 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
         "precision": work.precision,
         "fp32_weights": int(work.fp32_weights),
         "optimizer": work.optimizer,
-        "loss": LOSSES.get(work.fused_loss, work.fused_loss),
+        "loss": "plain" if work.fused_loss == "none" else work.fused_loss,
         "attention": work.attention,
         "fused_kernels": int(work.fused_kernels),
         "compile": int(work.compile),

@@ -95,8 +95,10 @@ def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> 
     words = AutoTokenizer.from_pretrained(str(folder))
     numbers = {f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     ready = partial(first, tokenizer=words) if first else None
-    sizes = geometry(model, twin["layers"], len(words)) if twin["layers"] else model.sizes
-    _write(model, folder, sizes, twin["seed"], numbers, ready if twin["layers"] else None)
+    if twin["layers"]:
+        _write(model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], numbers, ready)
+    else:
+        _write(model, folder, model.sizes, twin["seed"], numbers, dtype="bfloat16")
 
 
 def bare(model: Model, folder: Path) -> None:
@@ -117,6 +119,7 @@ def _write(
     seed: int,
     numbers: Mapping[str, int | None],
     ready: Callable[[Any], None] | None = None,
+    dtype: str = "float32",
 ) -> None:
     """Writes a model of these sizes with random weights, which `ready` may train. numbers: of special tokens."""
     import torch
@@ -126,8 +129,7 @@ def _write(
     # The catalog reads TWIN_OF: facts that a config.json lacks are then those of the original.
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
-    dtype = torch.bfloat16 if sizes == model.sizes else torch.float32
-    built = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    built = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     if ready:
         ready(built)
         # So small a model knows few words, and would repeat the likeliest ones without end.

@@ -13,7 +13,7 @@ import click
 from runner import catalog
 from runner.check.validate import valid
 from runner.commands import options
-from runner.commands.options import Completing, end, say, table
+from runner.commands.options import Completing, end, say, set_words, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
 from runner.parts.start.commands.models import card_named, licence, size
@@ -316,7 +316,7 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
         value = getattr(answers, one.name)
         if one.asked(answers) and value:
             words += [one.called, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
-    return shlex.join([*words, *(part for one in sets for part in ("--set", one))])
+    return shlex.join([*words, *set_words(sets)])
 
 
 @click.command()
