@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 
 import click
 import pytest
@@ -155,3 +156,14 @@ def test_every_link_of_the_site_holds(site):
             assert there.exists(), f"{file.name}: {target}"
             if anchor and there in files:
                 assert f'id="{anchor}"' in files[there], f"{file.name}: {target}"
+
+
+def test_the_mistake_on_the_pages_is_what_check_prints(recipe_command, tmp_path):
+    assert recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path).returncode == 0
+    recipe = tmp_path / "my-demo.yaml"
+    recipe.write_text(recipe.read_text("utf-8").replace("  epochs: ", "  epocs: "), encoding="utf-8")
+    printed = recipe_command("check", recipe.name, cwd=tmp_path).stdout
+    begin = printed.index("my-demo.yaml:")
+    mistake = printed[begin : printed.index("\n", printed.index("Did you mean"))]
+    assert indent(mistake, "    ") in (ROOT / "README.md").read_text("utf-8")
+    assert mistake in (ROOT / "docs" / "checking.md").read_text("utf-8")
