@@ -225,8 +225,9 @@ class OnClaim:
 
 def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
     """The claim, of a recipe's `openshift.claims`, that a folder is on; None for the pod's own disk or the image."""
-    path = PurePosixPath(normal(folder))
-    around = (claim for claim in claims or () if path.is_relative_to(normal(claim["mount"])))
+    # As texts: `check` asks this for every file of a recipe, and pathlib takes ten times as long.
+    path = f"{normal(folder)}/"
+    around = (claim for claim in claims or () if path.startswith(f"{normal(claim['mount']).rstrip('/')}/"))
     return max(around, key=lambda claim: len(normal(claim["mount"])), default=None)
 
 

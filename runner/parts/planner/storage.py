@@ -161,11 +161,12 @@ def machine(plan: Plan) -> str:
 
 
 def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
-    written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)]
-    for index, claim in enumerate(plan.site.get("claims") or ()):
-        stated, on_it = claim.get("size_gib"), [entry for entry, home in written if home == claim]
+    sized = [(index, claim) for index, claim in enumerate(plan.site.get("claims") or ()) if claim.get("size_gib")]
+    written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)] if sized else []
+    for index, claim in sized:
+        on_it = [entry for entry, home in written if home == claim]
         need = sum(entry.size for entry in on_it)
-        if stated and need > stated * GIB:
+        if need > claim["size_gib"] * GIB:
             largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
             parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
             where, enough = ("openshift", "claims", index, "size_gib"), rounded(need)

@@ -190,7 +190,7 @@ def test_the_dashboard_knows_a_jobs_profile_and_connections_where_the_recipe_nam
     [
         ("3.5", "0.17", "default", "kueue#11931"),
         ("3.2", "0.20", "default", "kueue#11931"),
-        ("3.5", "0.11", "default", "does not know TrainJobs"),
+        ("3.5", "0.11", "default", "does not support TrainJobs"),
         ("3.6", "0.13", "default", "Red Hat build 1.2"),
         ("3.5", "0.14", "default", ""),
         ("3.5", "0.16", "default", ""),
