@@ -173,21 +173,55 @@ def golden_message(request, tmp_path):
             )
 
 
+# Commands that load a model.
+LOADING = {"ask", "compare", "evaluate", "export", "merge", "rehearse", "report"}
+IN_A_FORK = "tests.command_in_a_fork"
+
+
 @pytest.fixture(scope="session")
-def recipe_command():
-    """Runs `recipe ARGS…` as a process of its own; returns the finished process, output as text."""
+def forks() -> Iterator[dict[str, str]]:
+    """The address of a fork server that lives as long as the tests of this process, because each import of the engine
+    takes a processor 15 seconds. Not for tests that kill what they start: a fork would outlive it."""
+    from runner.run import launch
+    from runner.trainer import fork_server
+
+    fork_server.PROGRAMS[IN_A_FORK] = ()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")  # as tests that train set it; it is read by imports
+        server = launch.forking()
+    with server:
+        yield {fork_server.ADDRESS: os.environ.pop(fork_server.ADDRESS)}
+
+
+@pytest.fixture(scope="session")
+def recipe_command(forks, tmp_path_factory):
+    """Runs `recipe ARGS…` as a process of its own, or as a fork of one that has imported what loads models; returns the
+    finished process, output as text."""
 
     def run(*arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 600):
-        return subprocess.run(
-            [sys.executable, "-m", "runner", *map(str, arguments)],
-            cwd=cwd,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | (env or {}),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        words, own = [*map(str, arguments)], env or {}
+        whole = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | own
+        if words[0] in LOADING and "PYTHONPATH" not in own:
+            return _forked(
+                words, cwd, whole | forks | {"CUDA_VISIBLE_DEVICES": ""}, timeout, tmp_path_factory.mktemp("fork")
+            )
+        command = [sys.executable, "-m", "runner", *words]
+        return subprocess.run(command, cwd=cwd, env=whole, capture_output=True, text=True, timeout=timeout)
 
     return run
+
+
+def _forked(words: list[str], cwd: Path, env: dict[str, str], timeout: float, folder: Path):
+    from runner.trainer import fork_server
+
+    files = [folder / "stdout", folder / "stderr"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(fork_server.ADDRESS, env[fork_server.ADDRESS])
+        forked = fork_server.fork([sys.executable, "-m", IN_A_FORK, str(cwd), *map(str, files), *words], env)
+    assert forked is not None, "the fork server is gone"
+    with forked.stdout:
+        code = forked.wait(timeout)
+    return subprocess.CompletedProcess(words, code, *(file.read_text("utf-8") for file in files))
 
 
 @pytest.fixture

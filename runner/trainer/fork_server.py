@@ -2,9 +2,10 @@
 importing Axolotl takes longer than training a tiny model.
 
 `python -m runner.trainer.fork_server FD` listens on the socket FD. A request is a program: `module`, the modules to
-import `before`, `arguments`, `env`, the process `group`; and the file for its output. The answers are the number of its
-process and, at its end, its exit status. A request without arguments only imports, in idle time. Programs in forks use
-the same server for programs of their own; with Python's `multiprocessing` they would start another one.
+import `before`, `arguments`, `env`, the `folder` and the process `group`; and the file for its output. The answers are
+the number of its process and, at its end, its exit status. A request without arguments only imports, in idle time.
+Programs in forks use the same server for programs of their own; with Python's `multiprocessing` they would start
+another one.
 """
 
 import atexit
@@ -41,8 +42,9 @@ ADDRESS = "RECIPE_RUNNER_FORKS"
 
 @contextmanager
 def forking(env: Mapping[str, str]) -> Iterator[None]:
-    """A context in which `fork` has a server with this environment; only on Linux: elsewhere forks break libraries."""
-    if sys.platform != "linux":
+    """A context in which `fork` has a server with this environment, or that of the context around it; only on Linux:
+    elsewhere forks break libraries."""
+    if sys.platform != "linux" or ADDRESS in os.environ:
         yield
         return
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
@@ -59,7 +61,7 @@ def forking(env: Mapping[str, str]) -> Iterator[None]:
         try:
             yield
         finally:
-            del os.environ[ADDRESS]
+            os.environ.pop(ADDRESS, None)
             # Killed, because it may be importing. Its programs watch their parent themselves.
             server.kill()
             server.wait()
@@ -90,7 +92,7 @@ def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | Non
     before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
     if ADDRESS not in os.environ or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
         return None
-    return {"module": module, "before": before, "arguments": command[3:], "env": dict(env)}
+    return {"module": module, "before": before, "arguments": command[3:], "env": dict(env), "folder": os.getcwd()}
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
@@ -167,6 +169,7 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
 
 def _become(asked: Mapping[str, Any], output: int, asker: Connection, begun_with: Mapping[str, str]) -> None:
     os.setpgid(0, asked["group"])
+    os.chdir(asked["folder"])
     for file in (1, 2):
         os.dup2(output, file)
     os.close(output)

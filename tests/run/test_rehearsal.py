@@ -36,17 +36,10 @@ SURVIVAL = ROOT / "recipes" / "survival.yaml"
 
 
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory):
+def rehearsed(tmp_path_factory, recipe_command):
     """One rehearsal that all tests here look at: its folder and what it printed."""
     folder = tmp_path_factory.mktemp("rehearsal")
-    done = subprocess.run(
-        [sys.executable, "-m", "runner", "rehearse", str(SURVIVAL)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "NCCL_DEBUG": "WARN"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    done = recipe_command("rehearse", SURVIVAL, cwd=folder, env={"NCCL_DEBUG": "WARN"}, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "runs" / "survival-rehearsal", done.stdout, done.stderr
 

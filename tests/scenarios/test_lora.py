@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,15 +237,8 @@ def test_weights_in_four_bits_count_for_what_they_stand_for():
     assert count_parameters(model) == {"trainable_parameters": 7, "total_parameters": 107}
 
 
-def rehearse(folder: Path, *options: str, **env: str) -> tuple[Path, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "runner", "rehearse", str(LYRICS), *options],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+def rehearse(recipe_command, folder: Path, *options: str, **env: str) -> tuple[Path, str]:
+    done = recipe_command("rehearse", LYRICS, *options, cwd=folder, env=env, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "runs" / "lyrics-rehearsal", done.stdout
 
@@ -260,10 +250,10 @@ def heard():
 
 
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory, heard):
+def rehearsed(tmp_path_factory, heard, recipe_command):
     """One rehearsal that all tests here look at: its folder and what it printed."""
     with heard:
-        return rehearse(tmp_path_factory.mktemp("lyrics"), **heard.env)
+        return rehearse(recipe_command, tmp_path_factory.mktemp("lyrics"), **heard.env)
 
 
 def read(run: Path, name: str):
@@ -510,9 +500,9 @@ def test_an_adapter_goes_without_the_options_of_a_recipe(recipe_command, tmp_pat
 
 
 @pytest.mark.long
-def test_another_model_and_four_bits_are_one_line_each(tmp_path):
+def test_another_model_and_four_bits_are_one_line_each(tmp_path, recipe_command):
     """The real engine, with bitsandbytes on the processor."""
-    run, printed = rehearse(tmp_path, "--set", f"model.base={OTHER}", "--set", "train.adapter=qlora")
+    run, printed = rehearse(recipe_command, tmp_path, "--set", f"model.base={OTHER}", "--set", "train.adapter=qlora")
     summary = read(run, "training_summary.json")
     assert summary["adapter"]["kind"] == "qlora"
     assert summary["adapter"]["layers"] == list(catalog.model(OTHER).linear)
@@ -534,15 +524,15 @@ def twins() -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", twins())
-def test_every_model_of_the_catalog_is_one_line(name, tmp_path):
-    run, _ = rehearse(tmp_path, "--set", f"model.base={name}")
+def test_every_model_of_the_catalog_is_one_line(name, tmp_path, recipe_command):
+    run, _ = rehearse(recipe_command, tmp_path, "--set", f"model.base={name}")
     summary = read(run, "training_summary.json")
     assert summary["adapter"]["layers"] == list(catalog.model(name).linear)
     assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
 
 
 @pytest.mark.long
-def test_four_bits_learn_beside_the_recipes_own_model(tmp_path):
-    run, _ = rehearse(tmp_path, "--set", "train.adapter=qlora")
+def test_four_bits_learn_beside_the_recipes_own_model(tmp_path, recipe_command):
+    run, _ = rehearse(recipe_command, tmp_path, "--set", "train.adapter=qlora")
     assert read(run, "training_summary.json")["adapter"]["kind"] == "qlora"
     taught.speaks(run)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -167,14 +165,11 @@ def test_a_broken_loss_stops_the_run_with_its_reason(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory):
+def rehearsed(tmp_path_factory, recipe_command):
     """The starter recipe's rehearsal, once for this file."""
     folder = tmp_path_factory.mktemp("rehearsal")
     started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "runner", "rehearse", str(RECIPE), "--out", str(folder / "run")],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=folder, capture_output=True, text=True, timeout=580,
-    )  # fmt: skip
+    done = recipe_command("rehearse", RECIPE, "--out", folder / "run", cwd=folder, timeout=580)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return folder / "run", done.stdout, time.monotonic() - started
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -36,17 +33,10 @@ TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora
 
 
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory):
+def rehearsed(tmp_path_factory, recipe_command):
     """One rehearsal of the whole recipe; the folder and what it printed."""
     out = tmp_path_factory.mktemp("rehearsal") / "run"
-    done = subprocess.run(
-        [sys.executable, "-m", "runner", "rehearse", str(SEVEN_B), "--out", str(out)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+    done = recipe_command("rehearse", SEVEN_B, "--out", out, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     return out, done.stdout
 

@@ -32,11 +32,11 @@ def start(out, *options):
 
 
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory):
+def rehearsed(tmp_path_factory, recipe_command):
     out = tmp_path_factory.mktemp("rehearsal") / "run"
-    process = start(out)
-    said = process.communicate(timeout=1200)[0]
-    assert process.returncode == 0, said[-4000:]
+    done = recipe_command("rehearse", RECIPE, "--out", out, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-4000:]
     return out, said
 
 
