@@ -194,34 +194,41 @@ def forks() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def recipe_command(forks, tmp_path_factory):
+def forked(forks):
+    """Runs `python -m MODULE ARGS…` to its end in a fork; returns the finished process, its errors among its output."""
+    from runner.trainer import fork_server
+
+    def run(command: list[str], cwd: Path, env: dict[str, str], timeout: float = 600):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(*next(iter(forks.items())))
+            patch.chdir(cwd)
+            process = fork_server.fork(command, env | forks | {"CUDA_VISIBLE_DEVICES": ""})
+        assert process is not None, "the fork server is gone"
+        with process.stdout:
+            said = process.stdout.read()
+        return subprocess.CompletedProcess(command, process.wait(timeout), said, "")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def recipe_command(forked, tmp_path_factory):
     """Runs `recipe ARGS…` as a process of its own, or as a fork of one that has imported what loads models; returns the
     finished process, output as text."""
 
     def run(*arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 600):
         words, own = [*map(str, arguments)], env or {}
         whole = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | own
-        if words[0] in LOADING and "PYTHONPATH" not in own:
-            return _forked(
-                words, cwd, whole | forks | {"CUDA_VISIBLE_DEVICES": ""}, timeout, tmp_path_factory.mktemp("fork")
-            )
-        command = [sys.executable, "-m", "runner", *words]
-        return subprocess.run(command, cwd=cwd, env=whole, capture_output=True, text=True, timeout=timeout)
+        if not LOADING & {*words[:1]} or "PYTHONPATH" in own:
+            command = [sys.executable, "-m", "runner", *words]
+            return subprocess.run(command, cwd=cwd, env=whole, capture_output=True, text=True, timeout=timeout)
+        folder = tmp_path_factory.mktemp("fork")
+        files = [folder / "stdout", folder / "stderr"]
+        done = forked([sys.executable, "-m", IN_A_FORK, *map(str, files), *words], cwd, whole, timeout)
+        printed = (file.read_text("utf-8") if file.exists() else done.stdout for file in files)
+        return subprocess.CompletedProcess(words, done.returncode, *printed)
 
     return run
-
-
-def _forked(words: list[str], cwd: Path, env: dict[str, str], timeout: float, folder: Path):
-    from runner.trainer import fork_server
-
-    files = [folder / "stdout", folder / "stderr"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(fork_server.ADDRESS, env[fork_server.ADDRESS])
-        forked = fork_server.fork([sys.executable, "-m", IN_A_FORK, str(cwd), *map(str, files), *words], env)
-    assert forked is not None, "the fork server is gone"
-    with forked.stdout:
-        code = forked.wait(timeout)
-    return subprocess.CompletedProcess(words, code, *(file.read_text("utf-8") for file in files))
 
 
 @pytest.fixture

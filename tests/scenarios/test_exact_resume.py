@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,11 @@ INTERRUPTED = ((signal.SIGKILL, 5, -9), (signal.SIGKILL, 35, -9), (signal.SIGTER
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory, recipe_command) -> Path:
     """The undisturbed rehearsal, with checkpoints of its own between those of its epochs, all of them kept."""
-    out, recipe = tmp_path_factory.mktemp("exact") / "whole", str(ROOT / "recipes" / "lyrics.yaml")
+    out, recipe = tmp_path_factory.mktemp("exact") / "whole", ROOT / "recipes" / "lyrics.yaml"
     sets = ["--set", "train.save_steps=10", "--set", "train.keep_checkpoints=100"]
-    subprocess.run(
-        [sys.executable, "-m", "runner", "rehearse", recipe, *sets, "--out", str(out)],
-        cwd=ROOT, check=True, capture_output=True, timeout=600,
-    )  # fmt: skip
+    assert recipe_command("rehearse", recipe, *sets, "--out", out).returncode == 0
     return out
 
 

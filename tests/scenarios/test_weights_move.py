@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -44,7 +43,7 @@ PLAIN_LOSS = {"gemma": ("train.cross_entropy=plain",), "survival": ()}
 BF16 = "model.master_weights=bf16"
 
 
-def first_step(name: str, folder: Path, *options: str) -> dict[str, object]:
+def first_step(forked, name: str, folder: Path, *options: str) -> dict[str, object]:
     """The first step of a starter's training, on a twin whose weights are drawn as those of a real model and stored in
     bf16, as on the hub."""
     file, base = ROOT / "recipes" / f"{name}.yaml", folder / "base"
@@ -79,24 +78,24 @@ def first_step(name: str, folder: Path, *options: str) -> dict[str, object]:
     engine.write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [sys.executable, "-m", "axolotl.cli.main", "train", str(engine), "--launcher", "python"]
     env = os.environ | WITHOUT_GPU | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", moving.COUNTS: str(counts)}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    done = forked(command, folder, env)
+    assert done.returncode == 0, done.stdout[-3000:]
     (step,) = json.loads(counts.read_text("utf-8"))
     return step
 
 
 @pytest.mark.parametrize(("name", "rate"), [("gemma", 2e-5), ("survival", 5e-5)])
-def test_a_step_at_the_starters_own_rate_moves_its_weights(name, rate, tmp_path):
-    step = first_step(name, tmp_path)
+def test_a_step_at_the_starters_own_rate_moves_its_weights(name, rate, tmp_path, forked):
+    step = first_step(forked, name, tmp_path)
     assert step["rate"] == pytest.approx(rate) and step["with_gradient"] > 100_000
     assert step["moved"] >= 0.99 * step["with_gradient"], step
     # What is frozen takes no more memory than before.
     assert step["trained"] == ["torch.float32"] and ("torch.bfloat16" in step["frozen"]) == (name == "survival")
 
 
-@pytest.mark.parametrize("name", ["gemma", "survival"])
-def test_weights_in_bf16_do_not_move(name, tmp_path):
+@pytest.mark.parametrize("name", [pytest.param("gemma", marks=pytest.mark.long), "survival"])
+def test_weights_in_bf16_do_not_move(name, tmp_path, forked):
     """What the setting is for, and what `recipe explain` says of it."""
-    step = first_step(name, tmp_path, BF16)
+    step = first_step(forked, name, tmp_path, BF16)
     assert "torch.bfloat16" in step["trained"]
     assert step["moved"] < 0.8 * step["with_gradient"], step

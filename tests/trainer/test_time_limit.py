@@ -302,14 +302,13 @@ def test_the_last_stage_that_the_limit_ends_is_no_error_and_a_higher_limit_goes_
 
 
 @pytest.mark.long
-def test_axolotl_stops_at_the_limit_and_leaves_its_results(tmp_path):
+def test_axolotl_stops_at_the_limit_and_leaves_its_results(tmp_path, recipe_command):
     """A rehearsal's own config once more, with a limit in it, through Axolotl itself."""
     import yaml
 
     env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1"}
-    command = [sys.executable, "-m", "runner", "rehearse", str(SURVIVAL), "--set", "machines.nodes=1"]
-    command += ["--set", "train.effective_batch_size=16"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
+    sets = ("--set", "machines.nodes=1", "--set", "train.effective_batch_size=16")
+    done = recipe_command("rehearse", SURVIVAL, *sets, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"}, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "survival-rehearsal"
     config = yaml.safe_load((run / "config" / "axolotl.yaml").read_text())

@@ -84,7 +84,7 @@ def test_proposals_meanings_and_the_verdict_come_as_one_types(copy, tmp_path):
         tab.click("[aria-label='price per GPU hour']")
         tab.type("2.5")
         tab.press("Enter", 13)
-        tab.until("document.querySelector('.recipe-verdict').innerText.includes('GPU hours at 2.5.')")
+        tab.until("document.querySelector('.recipe-verdict').innerText.includes('GPU hours at 2.5 each')")
         assert tab.complaints == []
 
 
