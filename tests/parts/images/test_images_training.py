@@ -126,6 +126,7 @@ def test_a_run_that_is_asked_to_end_in_an_epoch_ends_bit_for_bit_as_if_nothing_h
     assert read(asked, "training_history.json")["epochs"] == read(place, "training_history.json")["epochs"]
 
 
+@pytest.mark.long
 def test_training_shows_its_metrics_where_the_pods_annotations_say(tmp_path):
     stage, place = tiny(tmp_path, "shown", "train.epochs=8")
     with Listener() as heard:

@@ -297,8 +297,12 @@ def turns(faults: list[Fault]) -> list:
     return [pytest.param(faults, id="in turn"), *every]
 
 
+# All stages at once ask more often than all others together.
+NAMES = [pytest.param(name, marks=pytest.mark.long if "--all" in name else ()) for name in SEQUENCES]
+
+
 @pytest.mark.parametrize("faults", turns(FAULTS))
-@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_passes_ends_no_sequence(quick, name, faults):
     for fault, over, _ in each_in_turn(quick, SEQUENCES[name], faults):
         assert over is None, (fault, over.text)
@@ -307,7 +311,7 @@ def test_what_passes_ends_no_sequence(quick, name, faults):
 
 
 @pytest.mark.parametrize("faults", turns(REFUSALS))
-@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_riddle(quick, name, faults):
     """The command completes, or what it prints names each job that is not what it was."""
     sequence = SEQUENCES[name]

@@ -76,7 +76,11 @@ def test_operations_of_experts_are_those_that_a_token_meets(tmp_path):
     assert again.flops - kept.flops == pytest.approx(forward, rel=0.01)
 
 
-@pytest.mark.parametrize("fields", [{}, {"checkpointing": False}, {"attention": "sdpa"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [{}, *(pytest.param(one, marks=pytest.mark.long) for one in ({"checkpointing": False}, {"attention": "sdpa"}))],
+    ids=str,
+)
 def test_operations_of_a_known_architecture_are_those_of_its_formulas(fields):
     known = work(shrunk(MODELS[1]), **fields)
     model, tokens = known.model, known.micro_batch_size * known.sequence_len

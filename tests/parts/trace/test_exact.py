@@ -84,7 +84,7 @@ KINDS = {
 
 
 # The others take as long each and say little beside these.
-QUICK = ("full", "lora", "qlora", "lora on 8 bits", "dora", "8 bit, fp32 weights", "last layer, fp32 weights")
+QUICK = ("full", "lora", "qlora")
 
 
 @pytest.mark.parametrize("kind", but_for(QUICK, KINDS))
@@ -105,7 +105,7 @@ def test_what_is_held_between_steps_agrees_to_two_thousandths(kind):
 
 
 DORA = [
-    pytest.param(*cell, marks=() if cell in {(False, 8, 0.05, False), (True, 1, 0.0, False)} else pytest.mark.long)
+    pytest.param(*cell, marks=() if cell == (False, 8, 0.05, False) else pytest.mark.long)
     for cell in product((False, True), (1, 8), (0.0, 0.05), (False, True))
 ]
 
@@ -138,7 +138,7 @@ def test_checkpointing_is_seen_by_the_trace():
     assert again.flops > 1.2 * kept.flops
 
 
-@pytest.mark.parametrize("way", ["fused", "cut"])
+@pytest.mark.parametrize("way", but_for({"fused"}, ["fused", "cut"]))
 def test_a_fused_loss_is_traced_as_it_is_reckoned(way):
     job = work(shrunk(MODELS[2], words=65_536), fused_loss=way)
     exact, quick = trace(job, operations=False), memory.estimate(job)
@@ -149,7 +149,7 @@ def test_a_fused_loss_is_traced_as_it_is_reckoned(way):
 @pytest.mark.parametrize(
     "name",
     but_for(
-        {"Qwen/Qwen3-0.6B", "mistralai/Mistral-7B-v0.3"},
+        {"Qwen/Qwen3-0.6B"},
         [
             "Qwen/Qwen3-0.6B",
             "mistralai/Mistral-7B-v0.3",
@@ -182,9 +182,7 @@ FP32_WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", but_for({"kept, accumulated", "last layers and tied head", "preferences"}, FP32_WEIGHTS)
-)
+@pytest.mark.parametrize("kind", but_for({"last layers and tied head"}, FP32_WEIGHTS))
 def test_fp32_weights_and_their_copies_in_half_precision_are_traced_as_they_are_reckoned(kind):
     from dataclasses import replace
 
@@ -299,7 +297,7 @@ PREFERENCES = {
 }
 
 
-@pytest.mark.parametrize("kind", but_for({"an adapter, switched off", "ORPO", "over pretended GPUs"}, PREFERENCES))
+@pytest.mark.parametrize("kind", but_for({"ORPO", "over pretended GPUs"}, PREFERENCES))
 def test_preference_training_is_traced_as_it_is_reckoned(kind):
     from dataclasses import replace
 
@@ -325,7 +323,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("kind", but_for({"as the recipe has it", "two GPUs"}, IMAGES))
+@pytest.mark.parametrize("kind", but_for({"two GPUs"}, IMAGES))
 def test_quick_and_exact_agree_on_images(kind):
     job = Images(**{"machines": ONE, "micro_batch_size": 32, "evaluation_batch_size": 32} | IMAGES[kind])
     exact, formulas = trace(job), ImageFormulas(job)
