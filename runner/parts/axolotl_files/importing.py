@@ -2,9 +2,9 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import click
 
 from runner import catalog
 from runner.check import by_schema, validate
-from runner.commands.options import complete_recipe, end, say
+from runner.commands.options import complete_recipe, end, say, set_option
 from runner.data.conversation_formats import ROLES
 from runner.parts.axolotl_files import checking
 from runner.recipe import reading
-from runner.recipe.copying import commented, flow
+from runner.recipe import overrides as changing
+from runner.recipe.copying import commented, edited, flow
 from runner.recipe.document import Document, Path_, path_of
+from runner.recipe.overrides import Override
 from runner.scenarios.shared.axolotl import LIGER, OBJECTIVES
 from runner.tools import packaged
 from runner.tools.names import listed
@@ -218,9 +220,11 @@ def _training(made: Import, scenario: str) -> None:
             made.say("train.packing", "pack" if packed else "flatten" if flat else "none", "sample_packing")
     if patience := made.get("early_stopping_patience"):
         made.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
-    for key in ("eval_steps", "save_steps"):
-        if isinstance(steps := made.get(key), int) and steps >= 1:
-            made.say(("train", key), steps, key)
+    steps = {key: one for key in ("eval_steps", "save_steps") if isinstance(one := made.get(key), int) and one >= 1}
+    # Each evaluation also writes a checkpoint, so the recipe saves at least as often as it evaluates.
+    for key, one in steps.items():
+        if steps.get("eval_steps", one) % one == 0:
+            made.say(("train", key), one, key)
     curves = {"wandb": ("use_wandb", "wandb_project"), "mlflow": ("use_mlflow", "mlflow_experiment_name")}
     tool = next((tool for tool, keys in curves.items() if any(made.file.data.get(key) for key in keys)), "none")
     made.say("train.report_to", "tensorboard" if tool == "none" and made.file.data.get("use_tensorboard") else tool)
@@ -243,8 +247,17 @@ def _layers(made: Import) -> None:
 
 def _rows(made: Import, objective: str | None) -> str:
     """Sets the data sets, in the forms of recipes; returns the kind of rows."""
-    sets = made.get("datasets") or []
-    found = [_set(made, ("datasets", index), one, objective) for index, one in enumerate(sets)]
+    sets, found = made.get("datasets") or [], list[tuple[dict[str, Any], str]]()
+    for index, one in enumerate(sets):
+        if one in sets[:index]:
+            made.note(("datasets", index), *worded("axolotl_files.same-data"))
+        else:
+            found.append(_set(made, ("datasets", index), one, objective))
+    for index, one in enumerate(made.get("pretraining_dataset") or ()):
+        path = ("pretraining_dataset", index)
+        text = {key: value for key, value in one.items() if key not in ("text_column", "type")}
+        found.append(_set(made, path, {"field": one.get("text_column"), **text, "type": "completion"}, objective))
+        made.note(path, *worded("axolotl_files.not-streamed"))
     kinds = list(dict.fromkeys(rows for _, rows in found))
     if len(kinds) > 1:
         made.refuse(("datasets",), "Recipes do not mix rows of different kinds: text, conversations and preferences.")
@@ -253,7 +266,7 @@ def _rows(made: Import, objective: str | None) -> str:
         made.say("data.form", kind)
     if len(found) == 1:
         for name, value in found[0][0].items():
-            made.say(("data", name), value, "datasets", 0)
+            made.say(("data", name), value, "datasets" if sets else "pretraining_dataset", 0)
     else:
         made.say("data.sets", [data for data, _ in found], "datasets")
     if made.get("train_on_inputs") and kind == "conversations":
@@ -403,9 +416,10 @@ def _rest(made: Import) -> None:
         made.values.pop(("advanced", "axolotl", "plugins"), None)
 
 
-def judged(made: Import) -> list[Problem]:
-    """The recipe's errors, without those of its base model, which may be unknown here."""
-    return errors_of(validate.examined(with_known_model(made.recipe), allowed=validate.ALLOWED)[1])
+def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:
+    """The recipe's errors after the changes, without those of its base model, which may be unknown here."""
+    recipe, _ = validate.override(with_known_model(made.recipe), changes)
+    return errors_of(validate.examined(recipe, allowed=validate.ALLOWED)[1])
 
 
 def with_known_model(document: Document) -> Document:
@@ -432,7 +446,9 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
     return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
 
 
-LINE = "\nNothing was written. `--without KEY` imports the file without a line."
+LINE = """
+Nothing was written. `--without KEY` imports the file without a line. `--set KEY=VALUE` changes a setting of the recipe, such as \
+`model.revision`."""
 
 
 @click.command("import")
@@ -441,7 +457,8 @@ LINE = "\nNothing was written. `--without KEY` imports the file without a line."
 @click.option(
     "--without", "left_out", multiple=True, metavar="KEY", help="Leave out this line of the file. Repeatable."
 )
-def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
+@set_option
+def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
     """Turn an Axolotl file into a recipe, and list every line that means something else there.
 
     If a recipe cannot set a line, the reason is printed, and nothing is written.
@@ -451,14 +468,15 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
         raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
     for key in left_out:
         del document.data[key]
-    made = read(document)
-    if problems := made.refused or judged(made):
+    made, changes = read(document), changing.from_options(sets)
+    if problems := made.refused or judged(made, changes):
         raise Stop("\n\n".join(map(str, problems)), LINE)
     target = Path(out or f"{made.values['name',]}.yaml")
     if target.exists():
         raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
     scenario = made.values["scenario",]
-    target.write_text(made.text, encoding="utf-8")
+    changed = validate.with_followers(made.recipe, by_schema.as_text(made.recipe, changes))
+    target.write_text(edited(made.text, changed, partial(by_schema.sentence, scenario)), encoding="utf-8")
     target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
     for note in sorted(made.notes, key=lambda note: note.line):
         say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
