@@ -15,8 +15,8 @@ from runner.check import by_schema, validate
 from runner.commands.options import complete_recipe, end, say, set_option
 from runner.data.conversation_formats import ROLES
 from runner.parts.axolotl_files import checking
-from runner.recipe import reading
 from runner.recipe import overrides as changing
+from runner.recipe import reading
 from runner.recipe.copying import commented, edited, flow
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.overrides import Override
