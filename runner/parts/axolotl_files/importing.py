@@ -468,20 +468,20 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tup
         raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
     for key in left_out:
         del document.data[key]
-    made, changes = read(document), changing.from_options(sets)
+    made = read(document)
+    recipe, changes = validate.override(made.recipe, changing.from_options(sets))
     if problems := made.refused or judged(made, changes):
         raise Stop("\n\n".join(map(str, problems)), LINE)
-    target = Path(out or f"{made.values['name',]}.yaml")
+    target = Path(out or f"{recipe.data['name']}.yaml")
     if target.exists():
         raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
-    scenario = made.values["scenario",]
-    changed = validate.with_followers(made.recipe, by_schema.as_text(made.recipe, changes))
-    target.write_text(edited(made.text, changed, partial(by_schema.sentence, scenario)), encoding="utf-8")
+    scenario = recipe.data["scenario"]
+    target.write_text(edited(made.text, changes, partial(by_schema.sentence, scenario)), encoding="utf-8")
     target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
     for note in sorted(made.notes, key=lambda note: note.line):
         say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
-    changes = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
-    base, done = made.values["model", "base"], f"The recipe is in `{target}`. {changes}"
+    said = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
+    base, done = recipe.data["model"]["base"], f"The recipe is in `{target}`. {said}"
     if base not in catalog.model_ids() and not catalog.model(base, target.parent):
         end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
     else:
