@@ -87,7 +87,9 @@ def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()
     filled = {"sample_packing", "pad_to_sequence_len"} if recipe.rows == TEXT else set()
     found = {*differing(both[0], both[1], recipe.facts.linear)} - filled
     # The layers by name belong to the example's own model, and are the recipe's as they are.
-    named = ("train", "lora_layers") in made.values and recipe.model.base != made.values["model", "base"]
+    named = {("train", "lora_layers"), ("train", "lora_pattern")} & {*made.values} and recipe.model.base != made.values[
+        "model", "base"
+    ]
     return sorted(found - ({"lora_target_modules"} if named else set()) - ({"revision_of_model"} if changes else set()))
 
 

@@ -103,6 +103,7 @@ class Train(Settings):
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    lora_pattern: str | None
     lora_experts: bool | None
     quantize_experts: bool | None
     use_dora: bool | None

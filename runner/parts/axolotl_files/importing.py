@@ -238,7 +238,7 @@ def _layers(made: Import) -> None:
     if isinstance(named, list) and named:
         made.say("train.lora_layers", named, "lora_target_modules")
     elif named:
-        made.refuse(("lora_target_modules",), *worded("axolotl_files.layers-by-pattern"))
+        made.say("train.lora_pattern", named, "lora_target_modules")
     elif made.file.data.get("lora_target_parameters"):
         made.refuse(("lora_target_parameters",), *worded("axolotl_files.parameters-alone"))
     else:
@@ -426,7 +426,8 @@ def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
         document.data["model"]["base"] = STAND_IN
-        document.data["train"].pop("lora_layers", None)  # which the other one may not have
+        for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
+            document.data["train"].pop(layers, None)
     return document
 
 

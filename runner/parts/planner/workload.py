@@ -83,7 +83,8 @@ class Adapter:
 
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
     (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also learns the length of each row of a weight
-    (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights.
+    (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights. pattern: of the layers' whole names, if
+    only some transformer layers have an adapter; memory of activations is counted as if all had.
     """
 
     rank: int
@@ -93,6 +94,7 @@ class Adapter:
     dora: bool = False
     parameters: tuple[str, ...] = ()
     eight_bit: bool = False
+    pattern: str = ""
 
     @property
     def packed(self) -> bool:
@@ -411,7 +413,9 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
     if config.get("adapter") not in ("lora", "qlora"):
         return None
     named = config.get("lora_target_modules") or ()
-    targets = tuple([named] if isinstance(named, str) else named)
+    pattern = named if isinstance(named, str) else ""
+    there = [path.rpartition(".")[2] for path in model.matched(pattern)] if pattern else named
+    targets = tuple(dict.fromkeys(there))
     return Adapter(
         rank=int(config.get("lora_r") or 8),
         targets=targets if targets and not config.get("lora_target_linear") else model.linear,
@@ -420,6 +424,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         eight_bit=bool(config.get("load_in_8bit")),
         dora=bool(config.get("peft_use_dora")),
         parameters=tuple(config.get("lora_target_parameters") or ()),
+        pattern=pattern,
     )
 
 

@@ -2,6 +2,7 @@
 condition for success. A setting that the recipe lacks is not substituted."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
         *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
         ("speed.data_workers", 0, "few rows"),
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
+        *([("train.lora_pattern", *_pattern(recipe))] if recipe.train.get("lora_pattern") else []),
     )
     base = substitute("model.base", str(twin_dir), _made(recipe))
     train = recipe.train
@@ -388,6 +390,13 @@ def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
 def layers(recipe: Recipe) -> int:
     """Enough layers that some stay frozen."""
     return min(recipe.facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
+
+
+def _pattern(recipe: Recipe) -> tuple[str, str]:
+    """A pattern for the twin, which may have none of the layers that the recipe's names; and the reason."""
+    asked, twins = str(recipe.train.lora_pattern), replace(recipe.facts, num_hidden_layers=layers(recipe))
+    names = dict.fromkeys(path.rpartition(".")[2] for path in recipe.facts.matched(asked)) or recipe.facts.linear
+    return asked if twins.matched(asked) else rf".*\.(?:{'|'.join(names)})", "the twin has fewer layers"
 
 
 def _made(recipe: Recipe) -> str:
