@@ -21,6 +21,7 @@ from runner.data.report import PreparedRows
 from runner.parts.evaluate import gates
 from runner.parts.export import commands
 from runner.parts.jobs import kubernetes
+from runner.parts.planner.memory import estimate
 from runner.parts.planner.workload import from_stage
 from runner.parts.serve import chat, openai_api
 from runner.plan import Place
@@ -186,6 +187,20 @@ def test_a_pattern_of_whole_names_reaches_axolotl_as_it_is_and_a_twin_as_it_can(
     rows = PreparedRows(train_rows=100, validation_rows=10)
     made = {one.setting: one.after for one in rehearsal.substituted(recipe, rows, Path("/twin"))}
     assert made["train.lora_pattern"] == (twins or asked)
+
+
+def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
+    sizes = {}
+    for attention in ("flash_attention_2", "flex_attention", "eager"):
+        recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options([f"model.attention={attention}"]))
+        stage = translate(recipe, Place("/c", "/d", "/r", "/s")).stages[-1]
+        assert stage.config["attn_implementation"] == attention
+        sizes[attention] = estimate(from_stage(stage, recipe.facts)).in_steps
+    assert sizes["flash_attention_2"] == sizes["flex_attention"] < sizes["eager"]
+    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=flex_attention"]))
+    made = rehearsal.substituted(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/twin"))
+    (why,) = [(one.after, one.why) for one in made if one.setting == "model.attention"]
+    assert why[0] == "sdpa" and why[1].startswith("FlexAttention needs a GPU")
 
 
 def test_a_pattern_that_cannot_be_taken_is_answered_with_what_can(golden_message):

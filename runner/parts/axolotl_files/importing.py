@@ -120,7 +120,7 @@ class Import:
 
 
 # The order of a recipe's sections.
-ORDER = ("scenario", "name", "model", "train", "data", "distribution", "machines", "advanced")
+ORDER = ("scenario", "name", "model", "train", "speed", "data", "distribution", "machines", "advanced")
 
 
 def read(document: Document) -> Import:
@@ -168,7 +168,9 @@ def _model(made: Import) -> None:
     made.say("model.base", made.get("base_model"), "base_model")
     if revision := made.get("revision_of_model"):
         made.say("model.revision", revision, "revision_of_model")
-    key = next((key for key in ("bf16", "fp16") if made.get(key)), None)
+    # Axolotl's default is bf16.
+    missing = None if "bf16" in made.file.data else "bf16"
+    key = next((key for key in ("bf16", "fp16") if made.get(key)), missing)
     made.say("model.precision", key or "fp32", key or "bf16")
     old = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
     key = next((key for key in old if made.get(key)), "attn_implementation")
@@ -218,6 +220,8 @@ def _training(made: Import, scenario: str) -> None:
         if made.values.get(("data", "form")) != "text":
             packed, flat = made.get("sample_packing"), made.get("batch_flattening")
             made.say("train.packing", "pack" if packed else "flatten" if flat else "none", "sample_packing")
+    if made.get("fp8"):
+        made.say("speed.fp8", True, "fp8")
     if patience := made.get("early_stopping_patience"):
         made.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
     steps = {key: one for key in ("eval_steps", "save_steps") if isinstance(one := made.get(key), int) and one >= 1}

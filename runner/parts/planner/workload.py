@@ -202,7 +202,7 @@ class Workload(Run):
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
-    flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that are sent
+    flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that are sent
     together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
     needed again within this many numbers; group: numbers that a step of its optimizer handles at a time. All as in
     DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or
@@ -312,11 +312,11 @@ class Workload(Run):
     @cached_property
     def raised(self) -> bool:
         """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: if all weights
-        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention or Cut Cross-Entropy needs half
+        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention, FlexAttention or Cut Cross-Entropy needs half
         precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
         if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
             return False
-        plain = not self.adapter and self.attention != "flash_attention_2" and self.fused_loss != "cut"
+        plain = not self.adapter and self.attention in ("sdpa", "eager") and self.fused_loss != "cut"
         return self.in_full or plain
 
     def in_fp32(self, name: str) -> bool:

@@ -42,7 +42,8 @@ def attentions(config: Any) -> tuple[str, ...]:
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping[type(config)]
-    able = {"flash_attention_2": known._supports_flash_attn, "sdpa": known._supports_sdpa, "eager": True}
+    able = {"flash_attention_2": known._supports_flash_attn, "sdpa": known._supports_sdpa}
+    able |= {"flex_attention": known._supports_flex_attn, "eager": True}
     return tuple(name for name, can in able.items() if can)
 
 

@@ -244,10 +244,20 @@ def test_nothing_that_a_file_holds_ends_in_a_traceback():
     assert ends[False] > 5
 
 
+NVFP4 = """\
+plugins: [axolotl.integrations.kernels.KernelsPlugin]
+expert_backend: sonicmoe
+nvfp4_merge_aware: true
+"""
+
+
 def test_axolotl_reads_what_is_rendered_as_the_same_configuration():
     for text in (
         FILE,
         FILE + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_rms_norm: true\n",
+        without(FILE.replace("flash_attention_2", "flex_attention"), "bf16"),
+        without(FILE.replace("qlora", "lora"), "load_in_4bit") + NVFP4,
+        without(FILE, "lora", "load_in", "adapter").replace("bf16: auto", "fp8: true"),
     ):
         text = without(text, "colour")
         assert axolotl_examples.compared(text, made_of(text)) == []
