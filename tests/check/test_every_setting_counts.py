@@ -137,6 +137,7 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
     "chat_template": [{"model.base": OTHER_MODEL}],
     "cleaning.executor": [{"data.cleaning": SLURM}, {"data.cleaning": {"executor": "pods", "pods": 4}}],
     ".cross_entropy": [{"model.base": OTHER_MODEL}],
+    "model.attention": [{"model.base": OTHER_MODEL}],
     "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
     "distribution": [{"machines.gpus_per_node": 1}],
     # Some cannot change weights that are split, and some need DeepSpeed for those.
