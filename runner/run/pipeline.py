@@ -393,7 +393,8 @@ def send(folder: StageFolder, tell: Tell) -> None:
             if measured := read_record(folder.path / EVALUATION).get("metrics"):
                 steps = folder.summary.steps if folder.summary else 0
                 tool.log(steps, {f"evaluation.{name}": value for name, value in measured.items()})
-            tool.leave(*_origin(folder), tracking.FINISHED if folder.finished else tracking.FAILED)
+            done = folder.state.status in ("finished", OUT_OF_TIME)
+            tool.leave(*_origin(folder), tracking.FINISHED if done else tracking.FAILED)
     except Exception as error:  # of any kind: the results are here
         known = replace(known, fault=tracking.away(known, error, folder.path))
     if known.fault:

@@ -8,8 +8,10 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -214,3 +216,43 @@ def test_training_ends_well_without_a_server(recipe_command, tmp_path, tool, gol
     (line,) = [line for line in said.splitlines() if "lacks" in line]
     golden_message(line)
     assert line in (run.path / "train.log").read_text(), "the log has it where it happened"
+
+
+@pytest.mark.long
+def test_mlflows_own_way_in_sends_the_pods_token_and_workspace(tmp_path, monkeypatch):
+    """The server is a stand-in that keeps a request's headers; the client and its plug-in are MLflow's."""
+    pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
+    from mlflow.tracking.request_auth import kubernetes_request_auth_provider as way_in
+
+    from runner.parts.jobs import podspec
+    from tests.parts.jobs.test_trainjob import SURVIVAL, plan_of
+
+    assert str(way_in._SERVICE_ACCOUNT_TOKEN_PATH) == f"{podspec.TOKEN_FOLDER}/token"
+    (tmp_path / "token").write_text("a-token\n")
+    monkeypatch.setattr(way_in, "_SERVICE_ACCOUNT_TOKEN_PATH", tmp_path / "token")
+    plan = plan_of(SURVIVAL, "train.report_to=mlflow")
+    seen = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.path, dict(self.headers)))
+            self.send_response(404)
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *words) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pods = podspec.tracking(plan, plan.stages[-1])
+        own = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{server.server_port}/mlflow", "MLFLOW_EXPERIMENT_NAME": ""}
+        for name, value in ({**tracking.MLFLOW, **pods} | own).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
+        with pytest.raises(Exception, match="404"):
+            tracking.MLflow().open(Tracked(tool="mlflow", project="survival"), "survival", {}, {})
+        server.shutdown()
+    assert seen and all(path.startswith("/mlflow/api/") for path, _ in seen)
+    headers = seen[-1][1]
+    assert headers["Authorization"] == "Bearer a-token" and headers["X-MLFLOW-WORKSPACE"] == "lyric-professor"
