@@ -208,7 +208,10 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
 def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
     asked = recipe.model.get("attention") if facts else None
-    if facts and asked and (able := facts.family.get("attention", asked)) != asked:
+    able = facts.family.get("attention", asked) if facts else asked
+    if facts and asked == "flex_attention" and facts.family.get("no_flex"):
+        able = "sdpa"
+    if facts and able != asked:
         message = f"transformers has no `{asked}` for models of type `{facts.model_type}`, so training would not start."
         yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
 

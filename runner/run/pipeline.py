@@ -346,6 +346,8 @@ def _time_left(folder: StageFolder, over: bool) -> None:
 def _more_time(folder: StageFolder, point: str) -> str:
     if folder.run.kind == "rehearsal":
         return "The rehearsal sets this limit; your recipe need not change. `--fresh` repeats the rehearsal. A smaller model makes more steps in this time."
+    if folder.run.kind != "run":
+        return "The measurement sets this limit; your recipe need not change."
     return f"Raise `limits.time`. The same command then continues from {point}."
 
 

@@ -188,6 +188,7 @@ VALUES: dict[str, list[Any]] = {
     "data.cleaning.time": ["24:00:00", "12:00:00"],
     "data.packed": [f"{up}{name}" for name in ("packed", "other") for up in ("", "../")],
     "lora_layers": [["q_proj"], ["qkv_proj"], ["o_proj"]],
+    "lora_pattern": [rf".*\.{name}" for name in ("q_proj", "qkv_proj", "o_proj")],
     "data.sets": [[{"hub": "me/rows"}], [{"hub": "me/rows"}, {"hub": "me/more"}]],
     "data.validation_path": ["data/other-gemma-sample.txt"],
     "network.links": [1, 2, 4],

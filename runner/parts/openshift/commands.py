@@ -3,6 +3,7 @@
 A command imports what only it needs, because `recipe status` runs often."""
 
 import shlex
+import shutil
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator
@@ -285,11 +286,12 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
     """Shows all jobs of a namespace, and returns how many there are."""
     cluster, shown = cluster.once() if live else cluster, ""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     with screen() as show:
         while True:
             try:
                 rows = watch.rows(cluster, namespace)
-                shown = "\n".join(watch.table(rows)) if rows else f"No job of recipe-runner in `{namespace}`."
+                shown = "\n".join(watch.table(rows, columns)) if rows else f"No job of recipe-runner in `{namespace}`."
                 show(shown)
                 if not live or all(row.state.ended for row in rows):
                     return len(rows)

@@ -150,6 +150,13 @@ def why(cluster: Cluster, state: JobState) -> list[str]:
     return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
 
 
+def failed_machine(cluster: Cluster, state: JobState) -> int:
+    """The machine whose log says most about a failure: the first that failed by itself, else machine 0."""
+    log_of = log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job))
+    failed = [pod for pod in state.pods if any(map(ends, jobs.containers_of(pod)))]
+    return jobs.node_number(min(failed, key=lambda pod: _follows(pod, log_of))) if failed else 0
+
+
 def reasons(state: JobState, log_of: LogOf) -> list[str]:
     """A job's problems, the most important first."""
     if state.phase == FINISHED:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from textwrap import fill
 from typing import Any
 
 from runner.parts.jobs.kubernetes import Manifest
@@ -43,9 +44,11 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
             if job is not None:
                 state = look(cluster, job)
                 why = diagnose.why(cluster, state)
-                show(state, why)
+                show(state, [] if state.phase == FAILED else why)  # the error itself says why
                 if state.phase == FAILED:
+                    machine = diagnose.failed_machine(cluster, state)
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
+                    log += f" --node {machine}" if machine else ""
                     again = " Submit again to retry." if not (sent.of_gate or sent.stage.trains) else ""
                     hint = f"The log: `{log}`.{again}" if state.pods else again.strip()
                     raise Failed(sent, why, hint)
@@ -144,16 +147,29 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     return found
 
 
-def table(rows: list[JobRow]) -> list[str]:
-    """The rows under their titles, without empty columns, and below each row its problems."""
+def table(rows: list[JobRow], width: int | None = None) -> list[str]:
+    """The rows under their titles, without empty columns, and below each row its problems. width: columns of the
+    screen; each job takes several lines where the table is wider."""
     cells = [TITLES, *(row.cells for row in rows)]
     kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
-    width = {column: max(len(line[column]) for line in cells) for column in kept}
-    lines = ["  ".join(f"{line[column]:<{width[column]}}" for column in kept).rstrip() for line in cells]
-    said = [lines[0]]
-    for row, line in zip(rows, lines[1:], strict=True):
-        said += [line, *(f"  {reason}" for reason in row.why)]
-    return said
+    width_of = {column: max(len(line[column]) for line in cells) for column in kept}
+    lines = ["  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip() for line in cells]
+    said, *below = lines
+    if width and max(map(len, lines)) > width:
+        said, below = "", [_block(row.cells, width) for row in rows]
+    reasons = [[f"  {reason}" for reason in row.why] for row in rows]
+    return [
+        *([said] if said else ()),
+        *(text for line, why in zip(below, reasons, strict=True) for text in (line, *why)),
+    ]
+
+
+def _block(cells: tuple[str, ...], width: int) -> str:
+    """A row of the table in several lines: the job and its state, and below them what else is known."""
+    # A fact stays on one line, so its blanks do not break.
+    facts = [f"{title} {cell}".replace(" ", "\xa0") for title, cell in zip(TITLES[2:], cells[2:], strict=True) if cell]
+    below = fill(", ".join(facts), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return f"{cells[0]}: {cells[1]}\n{below}".replace("\xa0", " ").rstrip()
 
 
 def place(workloads: Manifests, job: Manifest) -> str:

@@ -60,6 +60,8 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     train = recipe.settings.get("train") or {}
     fused = fused and not (train.get("use_dora") or train.get("eight_bit_base"))
+    # Axolotl refuses both together.
+    fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 

@@ -235,6 +235,11 @@ def test_columns_that_nobody_fills_are_left_out_and_reasons_stand_below(golden_m
     ]
     assert watch.table(rows)[0].split() == ["job", "state"]
     golden_message("\n".join(watch.table(rows)))
+    assert watch.table(rows, 30) == [
+        "survival: queued, 1st of 1 here in `gpus`",
+        f"  {rows[0].why[0]}",
+        "survival: finished",
+    ]
 
 
 @in_process
@@ -247,6 +252,13 @@ def test_the_table_of_a_namespace(site, capsys):
     assert titles.split() == ["job", "state", "step", "loss", "left", "sent", "by"]
     assert row.split() == ["survival", "training", "50", "of", "100", "1.500", "1", "min", "ann"]
     assert fetched.split() == ["survival-model", "finished", "ann"]
+    narrow = watch.table(watch.rows(site.cluster, site.namespace), 42)
+    assert narrow[0].splitlines() == [
+        "survival: training",
+        "  step 50 of 100, loss 1.500, left 1 min,",
+        "  sent by ann",
+    ]
+    assert narrow[1].splitlines() == ["survival-model: finished", "  sent by ann"]
 
 
 @in_process

@@ -559,8 +559,10 @@ def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
     player.start()
     assert site.recipe("submit", "--follow") == 1
     player.join()
-    said = capsys.readouterr().err
-    assert "PyTorchJob `survival` failed." in said and "`recipe logs RECIPE --stage train`" in said
+    printed = capsys.readouterr()
+    said = printed.err
+    assert "PyTorchJob `survival` failed." in said and "`recipe logs RECIPE --stage train --node 1`" in said
+    assert printed.out.splitlines()[-1] == "survival: failed", "the error says why, and nothing says it twice"
     assert "(`survival-worker-0`) ended with exit code 1" in said and "GPU's memory is too small" in said
 
 
