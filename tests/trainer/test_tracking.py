@@ -156,13 +156,11 @@ def mlflow_server(folder: Path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "files"),
-    ]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", f"{folder}/files"]
+    # As OpenShift AI's operator starts it: with workspaces, and without jobs of its own.
+    command, env = [*command, "--enable-workspaces"], os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, env=env, start_new_session=True, **quiet)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(240):
@@ -181,10 +179,12 @@ def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(reci
     recipe = images(tmp_path, "mlflow")
     recipe.write_text(recipe.read_text() + "gates: [accuracy > 0.01]\n")
     with mlflow_server(tmp_path) as address:
-        _, run = small_run(recipe_command, tmp_path, MLFLOW_TRACKING_URI=address)
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         import mlflow
 
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        mlflow.create_workspace("team-a")
+        monkeypatch.setenv("MLFLOW_WORKSPACE", "team-a")
+        _, run = small_run(recipe_command, tmp_path)
         client = mlflow.MlflowClient(address)
         experiment = client.get_experiment_by_name("small")
         (found,) = client.search_runs([experiment.experiment_id])
