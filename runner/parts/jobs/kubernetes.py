@@ -245,8 +245,7 @@ def header(plan: Plan, stage: Stage) -> str:
     gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
     made = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
     lines = [f"# Made by recipe-runner {made}"]
-    mlflow = stage.config.get("use_mlflow") or "MLFLOW_EXPERIMENT_NAME" in stage.env
-    tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",)
+    tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if tracked(stage) else ("WANDB_API_KEY",)
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
         ("tracking_secret", "The tracking server's key comes", tracking),
@@ -256,6 +255,11 @@ def header(plan: Plan, stage: Stage) -> str:
             lines.append(f"# {what} from a Secret; put it into a file, and then, once:")
             lines.append(f"#   oc create secret generic {secret} --namespace {site['namespace']} {files}")
     return "\n".join(lines) + "\n"
+
+
+def tracked(stage: Stage) -> bool:
+    """Whether a stage reports to MLflow, by Axolotl's setting or the variable of images."""
+    return bool(stage.config.get("use_mlflow")) or "MLFLOW_EXPERIMENT_NAME" in stage.env
 
 
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:

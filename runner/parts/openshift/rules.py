@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes, of_section
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import code, kubernetes, podspec
 from runner.recipe import units
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+from runner.tools import packaged
 from runner.tools.names import JOB_NAME, listed, longest_job_name
 from runner.tools.problem import Problem, worded
 
@@ -228,25 +229,25 @@ def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
 
 
 def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Pods need a key for a tracking server."""
+    """Pods need a key for a tracking server, except for OpenShift AI's own."""
     if site.get("tracking_secret"):
         return
+    own = kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
     for path, tool in _tools(recipe):
-        yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
+        if tool != "mlflow" or not own:
+            yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
 
 
 def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
-    """No extra of the project installs MLflow, so its image does not have it; `wandb` comes with Axolotl."""
+    """The project's own image has MLflow's client."""
     site: Openshift | None = recipe.settings.get("openshift")
     for path, tool in _tools(recipe):
-        if tool != "mlflow" or (site is None and find_spec(tool)):
+        if tool != "mlflow":
             continue
-        if site is None:
-            yield recipe.note(path, *worded("openshift.mlflow-not-here"))
-        elif site.image:
+        if site is None and not find_spec(tool):
+            yield recipe.note(path, *worded("openshift.mlflow-not-here", install=packaged.install("mlflow")))
+        elif site and site.image:
             yield recipe.note(path, *worded("openshift.mlflow-unsure", site=site))
-        else:
-            yield recipe.problem(path, *worded("openshift.no-mlflow"))
 
 
 def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
