@@ -86,11 +86,13 @@ def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()
     # Blocks of text are always full.
     filled = {"sample_packing", "pad_to_sequence_len"} if recipe.rows == TEXT else set()
     found = {*differing(both[0], both[1], recipe.facts.linear)} - filled
-    # The layers by name belong to the example's own model, and are the recipe's as they are.
-    named = {("train", "lora_layers"), ("train", "lora_pattern")} & {*made.values} and recipe.model.base != made.values[
-        "model", "base"
-    ]
-    return sorted(found - ({"lora_target_modules"} if named else set()) - ({"revision_of_model"} if changes else set()))
+    # Layers and how weights are stored belong to the example's own model, and the recipe leaves them as they are.
+    stored = {"model_quantization_config", "model_quantization_config_kwargs"} - {*yaml.safe_load(text)}
+    layers = (
+        {"lora_target_modules"} if {("train", "lora_layers"), ("train", "lora_pattern")} & {*made.values} else set()
+    )
+    replaced = recipe.model.base != made.values["model", "base"]
+    return sorted(found - (stored | layers if replaced else set()) - ({"revision_of_model"} if changes else set()))
 
 
 def differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], every: Any = ()) -> list[str]:

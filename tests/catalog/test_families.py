@@ -139,6 +139,8 @@ CASES = {
     "Granite without experts": ("ibm-granite/granite-4.0-h-micro", ("train.lora_experts=true", "train.lora_dropout=0")),
     "attention": ("openai/gpt-oss-20b", ("train.lora_dropout=0", "train.lora_experts=true")),
     "FlexAttention": ("Qwen/Qwen3-Next-80B-A3B-Instruct", ("model.attention=flex_attention",)),
+    "a kernel of another model": ("Qwen/Qwen3-30B-A3B", ("model.attention=kernels-community/vllm-flash-attn3",)),
+    "a kernel for another GPU": ("openai/gpt-oss-20b", ("model.attention=kernels-community/vllm-flash-attn3",)),
     "experts by the names of linear layers": ("Qwen/Qwen3-30B-A3B", ("train.lora_layers=[gate_proj]",)),
     "missed": ("ibm-granite/granite-4.0-h-micro", ("train.lora_layers=[out_proj]",)),
 }

@@ -29,6 +29,8 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 GPU = "NVIDIA-H100-80GB-HBM3"
 # The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
+# By an attention that only some models have.
+STAND_INS = {"kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b"}
 # Axolotl's names for a recipe's optimizers.
 OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit"}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
@@ -356,6 +358,12 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
             _shape(made, path, left, dict(zip(("role", "content"), TURNS[form][1:], strict=True)))
         if left.get("roles_to_train") == ["assistant"]:
             left.pop("roles_to_train")
+        if left.pop("drop_system_message", False):
+            data["drop_system"] = True
+        thoughts = by_schema.part("lora", "data.thinking_field")["enum"]
+        if left.get("field_thinking") == left.get("template_thinking_key") in thoughts:
+            data["thinking_field"] = left.pop("field_thinking")
+            left.pop("template_thinking_key")
     elif style in ("alpaca", "alpaca_chat"):
         data["form"] = "alpaca"
         made.note((*path, "type"), OTHER_WORDS)
@@ -429,7 +437,7 @@ def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:
 def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
-        document.data["model"]["base"] = STAND_IN
+        document.data["model"]["base"] = STAND_INS.get(document.data["model"]["attention"], STAND_IN)
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
             document.data["train"].pop(layers, None)
     return document

@@ -70,7 +70,9 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **axolotl.fused(recipe, place),
         **fast,
         **({} if is_text else axolotl.template(recipe)),
-        **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), held_out),
+        **axolotl.datasets(
+            place.data_dir, recipe.rows, recipe.data.get("train_on"), held_out, recipe.data.get("thinking_field")
+        ),
         "dataset_prepared_path": place.tokenised_dir,
         **how,
         **axolotl.training(recipe, place, held_out),
