@@ -384,7 +384,7 @@ def judge(folder: StageFolder, tell: Tell) -> None:
 def send(folder: StageFolder, tell: Tell) -> None:
     """Sends what a stage has left to the server that got its curves, if any. It never makes a run fail."""
     known = Tracked.read(folder.path)
-    if not known:
+    if not known or known.tool != tracking.tool_of(folder.stage.config):
         return
     if server := folder.stage.config.get("mlflow_tracking_uri"):
         os.environ["MLFLOW_TRACKING_URI"] = server  # as Axolotl does

@@ -26,7 +26,7 @@ from runner.trainer.records import LOSS, REWARD
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History, Tracking
-from runner.trainer.tracking import TOOLS
+from runner.trainer.tracking import tool_of
 
 
 class RecipePlugin(BasePlugin):
@@ -59,11 +59,10 @@ class RecipePlugin(BasePlugin):
                 # without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
-        for tool in TOOLS:
-            if cfg[f"use_{tool}"]:
-                # The callbacks of transformers 5.16.1 and Axolotl end training if the server is away.
-                cfg[f"use_{tool}"] = False
-                self.tracker = [Tracking(tool, settings)]
+        if tool := tool_of(cfg):
+            # The callbacks of transformers 5.16.1 and Axolotl end training if the server is away.
+            cfg[f"use_{tool}"] = False
+            self.tracker = [Tracking(tool, settings)]
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
         if cfg.rl == "orpo":

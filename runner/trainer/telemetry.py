@@ -141,7 +141,8 @@ class Tracking(TrainerCallback):
 
     def __init__(self, tool: str, settings: RunSettings) -> None:
         self.settings, self.folder = settings, Path(settings.run_dir)
-        self.known = replace(Tracked.read(self.folder), tool=tool)
+        known = Tracked.read(self.folder)
+        self.known = known if known.tool == tool else Tracked(tool=tool)
         self.tool: Tool | None = None
         self.unsent: list[tuple[int, Mapping[str, float]]] = []
         self.next_try = 0.0

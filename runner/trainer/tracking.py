@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from runner.recipe.document import flat
 from runner.tools.files import Record, read_record
@@ -42,24 +42,13 @@ class Tracked(Record):
     fault: str = ""
 
 
-class Tool(Protocol):
-    """A client. Its methods raise errors of its own."""
-
-    title: str
-
-    def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
-        """Creates a run, or continues the known one."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def leave(self, tags: Mapping[str, str], files: Iterable[Path], status: str) -> None:
-        """Adds what is known at the end, and ends the run."""
-
-
 class MLflow:
+    """MLflow's client. As in Wandb, a method raises the client's own errors."""
+
     title = "MLflow"
 
     def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
+        """Creates a run, or continues the known one."""
         os.environ.update(MLFLOW | os.environ)
         import mlflow
         from mlflow.entities import Metric, Param
@@ -83,6 +72,7 @@ class MLflow:
         )
 
     def leave(self, tags: Mapping[str, str], files: Iterable[Path], status: str) -> None:
+        """Adds what is known at the end, and ends the run."""
         for name, value in tags.items():
             self.client.set_tag(self.run, name, value)
         for file in files:
@@ -104,7 +94,7 @@ class Wandb:
         project = (known.run and known.project) or os.environ.get("WANDB_PROJECT") or known.project
         resumed = {"id": known.run, "resume": "allow"} if known.run else {"config": {**parameters, **tags}}
         patience = wandb.Settings(init_timeout=SECONDS)
-        self.run = wandb.init(project=project, name=name, settings=patience, **resumed)
+        self.run = wandb.init(project=project, name=name or None, settings=patience, **resumed)
         self.run.define_metric("*", step_metric="step")
         return replace(known, project=project, run=self.run.id)
 
@@ -118,7 +108,14 @@ class Wandb:
         self.run.finish(exit_code=int(status == FAILED))
 
 
+Tool = MLflow | Wandb
 TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}
+
+
+def tool_of(config: Mapping[str, Any]) -> str:
+    """The tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
+    images = config.get("trainer", {}).get("report_to")
+    return next((tool for tool in TOOLS if config.get(f"use_{tool}") or images == tool), "")
 
 
 def opened(known: Tracked, settings: RunSettings) -> tuple[Tool, Tracked]:

@@ -27,6 +27,7 @@ from runner.trainer import telemetry, tracking
 from runner.trainer.settings import RunSettings
 from runner.trainer.tracking import Tracked
 from tests.conftest import ROOT, own_time
+from tests.parts.export.runs import base_of
 
 FACTS = {"name": "small", "fingerprint": "f0", "backend": "gloo", "world_size": 1, "effective_batch_size": 8}
 RATES = {"base_learning_rate": 0.1, "learning_rate": 0.1}
@@ -136,6 +137,23 @@ def images(folder: Path, tool: str) -> Path:
     return folder / "small.yaml"
 
 
+def adapter(folder: Path, tool: str) -> None:
+    """The same with Axolotl, on a twin."""
+    base_of("survival", folder / "base")
+    shutil.copy(ROOT / "recipes/data/survival-sample.jsonl", folder / "rows.jsonl")
+    train = {"epochs": 1, "micro_batch_size": 8, "gradient_accumulation_steps": 1, "lora_rank": 4, "report_to": tool}
+    recipe = {
+        "name": "small",
+        "scenario": "lora",
+        "model": {"base": "base", "precision": "fp32", "sequence_len": 256},
+        "data": {"path": "rows.jsonl", "question": "For [topic], [question]", "answer": "[answer]"},
+        "train": train,
+        "machines": {"gpu": "NVIDIA-L40S"},
+        "demo": {"questions": ["How do I tie a knot?"], "max_new_tokens": 4},
+    }
+    (folder / "small.yaml").write_text(yaml.safe_dump(recipe))
+
+
 def small_run(recipe_command, folder: Path, **env: str) -> tuple[str, RunFolder]:
     """What `recipe run` prints, in a folder without a GPU."""
     own = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CACHE", "CONFIG")}
@@ -205,11 +223,11 @@ def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(reci
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tool", ["mlflow", "wandb"])
-def test_training_ends_well_without_a_server(recipe_command, tmp_path, tool, golden_message):
+@pytest.mark.parametrize(("engine", "tool"), [(adapter, "mlflow"), (images, "wandb")], ids=["mlflow", "wandb"])
+def test_training_ends_well_without_a_server(recipe_command, tmp_path, engine, tool, golden_message):
     if tool == "mlflow":
         pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
-    images(tmp_path, tool)
+    engine(tmp_path, tool)
     away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "WANDB_API_KEY": "", "HOME": str(tmp_path)}
     said, run = small_run(recipe_command, tmp_path, **away)
     assert read_record(run.path / "training_summary.json")["steps"] > 5 and run.state.status == "finished"

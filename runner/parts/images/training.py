@@ -27,7 +27,7 @@ from runner.trainer.records import ACCURACY
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History, Tracking
-from runner.trainer.tracking import TOOLS
+from runner.trainer.tracking import tool_of
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
@@ -37,8 +37,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
     # The callbacks of transformers end training if the server is away.
-    tool = config["trainer"]["report_to"]
-    trackers = [Tracking(tool, settings)] if tool in TOOLS else []
+    trackers = [Tracking(tool, settings)] if (tool := tool_of(config)) else []
     args = arguments(config["trainer"] | ({"report_to": "none"} if trackers else {}), settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:

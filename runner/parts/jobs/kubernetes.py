@@ -19,6 +19,7 @@ from runner.tools.files import Artifact
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
+from runner.trainer.tracking import tool_of
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -245,7 +246,9 @@ def header(plan: Plan, stage: Stage) -> str:
     gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
     made = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
     lines = [f"# Made by recipe-runner {made}"]
-    tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if tracked(stage) else ("WANDB_API_KEY",)
+    tracking = (
+        ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if tool_of(stage.config) == "mlflow" else ("WANDB_API_KEY",)
+    )
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
         ("tracking_secret", "The tracking server's key comes", tracking),
@@ -255,11 +258,6 @@ def header(plan: Plan, stage: Stage) -> str:
             lines.append(f"# {what} from a Secret; put it into a file, and then, once:")
             lines.append(f"#   oc create secret generic {secret} --namespace {site['namespace']} {files}")
     return "\n".join(lines) + "\n"
-
-
-def tracked(stage: Stage) -> bool:
-    """Whether a stage reports to MLflow, by Axolotl's setting or the variable of images."""
-    return bool(stage.config.get("use_mlflow")) or "MLFLOW_EXPERIMENT_NAME" in stage.env
 
 
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:
