@@ -412,6 +412,7 @@ def _machines(made: Import) -> None:
 
 def _rest(made: Import) -> None:
     """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names."""
+    known = catalog.axolotl_settings()["properties"]
     data, groups, said = made.file.data, table()["runner"], {source[0] for source in made.sources.values()}
     for key, why in table()["refused"].items():
         if made.get(key):
@@ -423,7 +424,10 @@ def _rest(made: Import) -> None:
             made.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
     for key, value in data.items():
         if key not in made.used and value is not None:
-            made.say(("advanced", "axolotl", key), checking.as_axolotl_reads(made.file, (key,), value), key)
+            value = checking.as_axolotl_reads(made.file, (key,), value)
+            if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
+                value = int(value)  # as Axolotl reads it
+            made.say(("advanced", "axolotl", key), value, key)
     if data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
         made.values.pop(("advanced", "axolotl", "plugins"), None)
 

@@ -94,6 +94,15 @@ def test_each_kind_of_file_becomes_its_recipe(case, text, golden_message):
     golden_message(f"{made.text}\n{notes(made)}", case)
 
 
+def test_a_switch_in_place_of_a_number_becomes_the_number_that_axolotl_reads():
+    made = made_of(
+        FILE + "relora: true\njagged_restart_steps: 20\njagged_restart_warmup_steps: true\nlora_on_cpu: false\n"
+    )
+    own = {path[-1]: value for path, value in made.values.items() if path[0] == "advanced"}
+    assert own["jagged_restart_warmup_steps"] == 1 and own["lora_on_cpu"] is False and own["relora"] is True
+    assert type(own["jagged_restart_warmup_steps"]) is int
+
+
 def test_a_line_that_axolotl_drops_is_left_out_however_it_is_written():
     made = made_of(FILE + '"colur": green\n')
     assert ("advanced", "axolotl", "colur") not in made.values and not importing.judged(made)
