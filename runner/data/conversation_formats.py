@@ -127,8 +127,8 @@ class ChatSet(DataSet):
     form: Form | None = "columns"
     question: str | None = None
     answer: str | None = None
-    drop_system: bool = False
-    thinking_field: str = REASONING
+    drop_system: bool | None = None
+    thinking_field: str | None = None
 
     def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
         """The conversation of a row, or why it has none. template: Axolotl's name of its template."""
@@ -137,7 +137,7 @@ class ChatSet(DataSet):
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
                 raise NoConversation(f"it has the form {other}, but the others have {self.form}")
             tools = as_json(row["tools"], "its `tools` are") if row.get("tools") else ""
-            said = turns(self.form, row, self.thinking_field)
+            said = turns(self.form, row, self.thinking_field or REASONING)
             kept = tuple(turn for turn in said if turn.role != "system") if self.drop_system else said
             conversation = Conversation(kept, tools)
             if template != OWN and (name := unwritten(conversation, "")):

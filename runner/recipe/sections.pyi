@@ -144,7 +144,7 @@ class Data(Settings):
     songs: DataSongs | None
     system_prompt: str | None
     drop_system: bool | None
-    thinking_field: Literal["reasoning_content", "thinking"]
+    thinking_field: Literal["reasoning_content", "thinking"] | None
     train_on: Literal["assistant", "last", "all"]
     chat_template: Literal["auto", "chatml", "tokenizer_default"]
     validation_share: float

@@ -43,13 +43,18 @@ def training(recipe: Recipe, place: Place) -> Stage:
         place,
         axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
         name="train",
-        data=asdict(rows(recipe, place)),
+        data=asdict(rows(recipe, place), dict_factory=_stated),
         files=shared_files,
         shm_gib=common.shared_memory_gib(runs_on),
         model=common.fetched_model(recipe) if place.model_dir else None,
         gates=conditions,
         evaluation=evaluation,
     )
+
+
+def _stated(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Without settings that came later and are not written, so that the rows of older runs still count."""
+    return {name: value for name, value in fields if value is not None or name not in ("drop_system", "thinking_field")}
 
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
