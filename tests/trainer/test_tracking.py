@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from runner.recipe.document import flat
+from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import plan_of
 from runner.run.stage_folder import StageFolder
@@ -28,6 +29,7 @@ from runner.trainer.settings import RunSettings
 from runner.trainer.tracking import Tracked
 from tests.conftest import ROOT, own_time
 from tests.parts.export.runs import base_of
+from tests.stages import finish, plan_in
 
 FACTS = {"name": "small", "fingerprint": "f0", "backend": "gloo", "world_size": 1, "effective_batch_size": 8}
 RATES = {"base_learning_rate": 0.1, "learning_rate": 0.1}
@@ -48,6 +50,9 @@ class Server:
         self.answer()
         self.curve.append((step, dict(metrics)))
 
+    def leave(self, tags, files, status):
+        self.left.append((tags, list(files), status))
+
     def answer(self):
         if not self.there:
             raise ConnectionError(
@@ -58,7 +63,7 @@ class Server:
 @pytest.fixture
 def training(tmp_path, monkeypatch):
     """`(server, callback, log)` of a training in a folder `small`; `log(step, **numbers)` is the Trainer's."""
-    server, clock = type("Server", (Server,), {"opened": [], "curve": []}), SimpleNamespace(now=0.0)
+    server, clock = type("Server", (Server,), {"opened": [], "curve": [], "left": []}), SimpleNamespace(now=0.0)
     monkeypatch.setitem(tracking.TOOLS, "mlflow", server)
     own_time(monkeypatch, telemetry, monotonic=lambda: clock.now)
     folder = tmp_path / "small"
@@ -121,6 +126,30 @@ def test_only_the_first_process_sends(training):
 
 def test_mlflow_gets_no_name_that_it_refuses():
     assert tracking.allowed("memory/max (GiB)") == "memory/max _GiB_" and tracking.allowed("data.sets") == "data.sets"
+
+
+def test_what_a_stage_leaves_is_sent_under_the_names_of_an_exported_model(training, tmp_path, golden_message):
+    server, *_ = training
+    plan = plan_in(tmp_path / "run", "survival", "train.report_to=mlflow")
+    folder, said = StageFolder(plan, plan.stages[-1]), []
+    pipeline.send(folder, said.append)
+    assert not server.opened and not said, "nothing was sent of it so far"
+    finish(plan)
+    folder.run.mark("finished")
+    (tmp_path / "run/data").joinpath("report.json").write_text('{"key": "d1"}')
+    (tmp_path / "run/evaluation.json").write_text('{"metrics": {"perplexity": 3.5}}')
+    Tracked(tool="mlflow", project="survival", run="r1").write(folder.path)
+    pipeline.send(folder, said.append)
+    golden_message("\n".join(said))
+    server.there = True
+    pipeline.send(folder, print)
+    ((tags, files, status),) = server.left
+    hashes = {"data_hash": "d1", "weights_hash": folder.model_hash(), "run": folder.run.state.id, "stage": "train"}
+    assert tags == hashes and status == "FINISHED" and server.curve == [(7, {"evaluation.perplexity": 3.5})]
+    assert [file.name for file in files] == ["training_summary.json", "evaluation.json"]
+    elsewhere = plan_in(tmp_path / "run", "survival", "train.report_to=none")
+    pipeline.send(StageFolder(elsewhere, elsewhere.stages[-1]), print)
+    assert len(server.left) == 1, "the recipe asks for it no more"
 
 
 def images(folder: Path, tool: str) -> Path:

@@ -61,6 +61,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
     if code := _child(command):
+        pipeline.send(folder, tell)
         return code
     for line in pipeline.finish(folder):
         tell(line)
