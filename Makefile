@@ -37,10 +37,16 @@ KFP := build/kfp
 $(KFP):
 	$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet kfp==2.17.0 || { rm -rf $@; exit 1; }
 
+# MLflow's server wants older packages than ours; its client is in the extra `mlflow`.
+MLFLOW := build/mlflow
+
+$(MLFLOW):
+	$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet mlflow==3.17.2 || { rm -rf $@; exit 1; }
+
 # The extra `gguf` compiles llama.cpp, for about 20 minutes on two cores.
-test-long: install $(KFP)
+test-long: install $(KFP) $(MLFLOW)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
-	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python $(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python RECIPE_TEST_MLFLOW=$(abspath $(MLFLOW))/bin/python $(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
 
 # Each makes one machine compute as another processor does: the first two choose PyTorch's code, the last oneDNN's.

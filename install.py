@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 # What is on disk in the end, and what pip unpacks on the way: 8.1 GB with the CUDA build of PyTorch, which pip brings on Linux.
 DISK_GB, MEMORY_GB = 12, 4
-EXTRAS = "train,data,report,search,serve,registry,edit,docs,dev"
+EXTRAS = "train,data,report,search,serve,mlflow,registry,edit,docs,dev"
 CONSTRAINTS = ["-c", "constraints.txt"]
 # What is installed, how large it is, how long it takes on 2 cores, and how pip is asked for it. torch comes first: a later
 # package must not choose another build of it.

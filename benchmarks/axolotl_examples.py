@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ import yaml
 
 from runner import catalog
 from runner.check import batch
-from runner.check.validate import valid
+from runner.check.validate import override, valid
 from runner.parts.axolotl_files import checking, importing
 from runner.recipe import reading
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import TEXT
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools.names import shortened
@@ -61,11 +63,16 @@ SAME: dict[str, list[list[Any]]] = {
 }
 
 
-def compared(text: str, made: importing.Import) -> list[str]:
-    """The settings in which an example and the recipe made of it differ for Axolotl. Raises what its validation raises."""
+# Recipes run a model's own code only at a full commit. Examples name none, so one is named for them: `--set model.revision=COMMIT`.
+COMMIT = [Override("model.revision", None, "0" * 40)]
+
+
+def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()) -> list[str]:
+    """The settings, apart from the changes', in which an example and the recipe made of it differ for Axolotl. Raises what its
+    validation raises."""
     from axolotl.integrations.base import PluginManager
 
-    document = importing.with_known_model(made.recipe)
+    document, _ = override(importing.with_known_model(made.recipe), changes)
     recipe, _ = valid(document)
     plan = translate(recipe, place(recipe))
     gpu = catalog.gpu(importing.GPU)
@@ -74,10 +81,18 @@ def compared(text: str, made: importing.Import) -> list[str]:
     for config in (yaml.safe_load(text), json.loads(json.dumps(plan.stage("train").config))):
         PluginManager._instance = None
         both.append(validated(config, gpu, 1))
-    found = differing(both[0], both[1], recipe.facts.linear)
-    # The layers by name belong to the example's own model, and are the recipe's as they are.
-    named = ("train", "lora_layers") in made.values and recipe.model.base != made.values["model", "base"]
-    return sorted({*found} - ({"lora_target_modules"} if named else set()))
+    if stops := recipe.settings["train"].get("early_stopping"):  # which the runner's plug-in does
+        both[1]["early_stopping_patience"] = stops.patience
+    # Blocks of text are always full.
+    filled = {"sample_packing", "pad_to_sequence_len"} if recipe.rows == TEXT else set()
+    found = {*differing(both[0], both[1], recipe.facts.linear)} - filled
+    # Layers and how weights are stored belong to the example's own model, and the recipe leaves them as they are.
+    stored = {"model_quantization_config", "model_quantization_config_kwargs"} - {*yaml.safe_load(text)}
+    layers = (
+        {"lora_target_modules"} if {("train", "lora_layers"), ("train", "lora_pattern")} & {*made.values} else set()
+    )
+    replaced = recipe.model.base != made.values["model", "base"]
+    return sorted(found - (stored | layers if replaced else set()) - ({"revision_of_model"} if changes else set()))
 
 
 def differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], every: Any = ()) -> list[str]:
@@ -114,17 +129,22 @@ def row(file: Path) -> dict[str, Any]:
     if refused:
         return found | {"outcome": "refused by Axolotl"}
     made = importing.read(document)
-    problems = made.refused or importing.judged(made)
+    problems, changes = made.refused or importing.judged(made), list[Override]()
+    if problems and not made.refused and not importing.judged(made, COMMIT):
+        problems, changes = [], COMMIT
     if problems:
         keys = dict.fromkeys(one.source.split(":")[0].strip().removeprefix("- ") or one.message for one in problems)
         return found | {"outcome": "no recipe can say it", "settings": sorted(keys)}
     try:
-        different = compared(text, made)
+        different = compared(text, made, changes)
     except Exception as error:
         return found | {"outcome": "not comparable here", "why": shortened(f"{error}", 300)}
     changed = {one.source.split(":")[0].strip().removeprefix("- ") for one in made.notes}
-    rows = {"rows": sorted(changed & {"type", "chat_template", "val_set_size"})}
-    return found | rows | ({"outcome": "differs", "settings": different} if different else {"outcome": "the same"})
+    if made.values.get(("data", "form"), "") == "text":
+        changed = changed - {"type"} | {"text"}
+    rows = {"rows": sorted(changed & {"type", "text", "chat_template", "val_set_size"})}
+    alike = {"outcome": "the same, with a commit named" if changes else "the same"}
+    return found | rows | ({"outcome": "differs", "settings": different} if different else alike)
 
 
 def examined(folder: Path) -> dict[str, dict[str, Any]]:
@@ -137,11 +157,12 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     outcomes = [one["outcome"] for one in files.values()]
     lines = ["| outcome | files |", "|---|---|"]
     lines += [f"| {name} | {outcomes.count(name)} |" for name in sorted({*outcomes}, key=outcomes.count, reverse=True)]
-    alike = [one for one in files.values() if one["outcome"] == "the same"]
-    other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "chat_template", "val_set_size")}
+    alike = [one for one in files.values() if one["outcome"].startswith("the same")]
+    other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "text", "chat_template", "val_set_size")}
     lines += [
         "",
         f"{len(alike)} come back the same. In {other['type']} of them, the rows are written in the chat template's words instead of the example's own.",
+        f"In {other['text']}, texts fill blocks of equal length instead of being packed or streamed.",
         f"{other['chat_template']} use the tokenizer's own template. {other['val_set_size']} hold out one row of 1,000 for validation, where the example holds out none.",
         "",
         "| setting in the way | files | alone |",

@@ -240,7 +240,7 @@ def test_every_version_exists_for_the_images_python_and_cuda(tmp_path):
     pip = [sys.executable, "-m", "pip"]
     lines = [f"{name}=={wanted[name]}" for name in FROM_SOURCE]
     subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", tmp_path, *lines], check=True, timeout=600)
-    needed = [sys.executable, CONTAINER / "requirements.py", "train", "data"]
+    needed = [sys.executable, CONTAINER / "requirements.py", "train", "data", "mlflow"]
     (tmp_path / "requirements.txt").write_text(subprocess.check_output(needed, cwd=ROOT, text=True))
     tags = [
         *(f"manylinux_2_{minor}" for minor in range(5, 35)),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -108,6 +109,41 @@ class Model:
         usual = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj") else "mlp"
         home = self.family.get("homes", {}).get(name, usual)
         return f"{self.layers_path}.{layer}.{home}.{name}"
+
+    def fitting(self, asked: str) -> dict[str, int]:
+        """The linear layers that a name or pattern matches, by peft's rule for lists, and how often each exists. Raises
+        re.error."""
+        pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
+        paths = {
+            name: [self.linear_path(layer, name) for layer in range(self.num_hidden_layers)] for name in self.linear
+        }
+        found = {name: sum(bool(pattern.fullmatch(path)) for path in own) for name, own in paths.items()}
+        return {name: times for name, times in found.items() if times}
+
+    def matched(self, pattern: str) -> dict[str, bool]:
+        """The modules in transformer layers that a pattern matches, by peft's rule for a text, and whether each is a linear
+        layer. Raises re.error."""
+        every = (self._modules(layer) for layer in range(self.num_hidden_layers))
+        return {path: linear for one in every for path, linear in one.items() if re.fullmatch(pattern, path)}
+
+    def kinds(self, layer: int) -> Iterator[str]:
+        """What a transformer layer is, as the keys of `layer` in families.toml."""
+        yield "every"
+        if types := self.own.get("layer_types"):
+            # Granite's older names, as all others call them.
+            yield {"mamba": "linear_attention", "attention": "full_attention"}.get(types[layer], types[layer])
+        yield "dense" if layer < self.own.get(self.family.get("dense", ""), 0) else "sparse"
+
+    def _modules(self, layer: int) -> dict[str, bool]:
+        """The known modules of a transformer layer, by their paths, and whether each is a linear layer."""
+        at, known = f"{self.layers_path}.{layer}", self.family.get("layer", {})
+        weights = [f"{at}.{name}" for kind in self.kinds(layer) for name in known.get(kind, ())]
+        paths = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
+        paths = paths or [self.linear_path(layer, name) for name in self.linear]
+        if self.family.get("head_norms"):
+            paths += [f"{at}.self_attn.{name}" for name in ("q_norm", "k_norm")]
+        homes = {path.rpartition(".")[0]: False for path in paths}
+        return {at: False} | homes | {path: path.rpartition(".")[2] in self.linear for path in paths}
 
 
 @dataclass(frozen=True)

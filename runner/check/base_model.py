@@ -208,20 +208,31 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
 def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
     asked = recipe.model.get("attention") if facts else None
-    if facts and asked and (able := facts.family.get("attention", asked)) != asked:
+    if not facts or not asked:
+        return
+    family, gpu, of_hub = facts.family, catalog.gpu(recipe.machines.gpu), "/" in asked
+    able = family.get("attention", "sdpa" if of_hub or (asked == "flex_attention" and "no_flex" in family) else asked)
+    message = ""
+    if able != asked != family.get("kernel"):
         message = f"transformers has no `{asked}` for models of type `{facts.model_type}`, so training would not start."
+        if of_hub:
+            message = f"`{asked}` is for gpt-oss alone, and this model has the type `{facts.model_type}`."
+    elif of_hub and gpu and not gpu.compute_capability.startswith("9."):
+        message = f"`{asked}` needs an H100 or H200, and this GPU is {gpu.title}."
+    if message:
         yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
 
 
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
-    """FlashAttention 2 multiplies only in half precision."""
-    if (recipe.settings.get("model") or {}).get("attention") != FLASH:
+    """FlashAttention multiplies only in half precision."""
+    asked = (recipe.settings.get("model") or {}).get("attention") or ""
+    if asked != FLASH and "/" not in asked:
         return
     half = advised_precision(recipe)
     instead = "" if half == "fp32" else f", or `precision: {half}`"
     for home in (name for name, precision in precisions(recipe).items() if precision == "fp32"):
         line, under = ("attention", "") if home == "model" else ("precision", " under `model`")
-        yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=FLASH, under=under, instead=instead))
+        yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=asked, under=under, instead=instead))
 
 
 RULES = (

@@ -91,9 +91,23 @@ def at_work(
     recipe, made = open_recipe(path, sets, environment=True, more=more)
     home = folder(recipe.name, kind, run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from(data_below)), ExitStack() as all_of_them:
+        # Last, because the run's page is sent too.
+        all_of_them.callback(send_results, home)
         for around in parts.hooks("at_the_end"):
             all_of_them.enter_context(around(home, say))
         yield recipe, made, home
+
+
+def send_results(run: RunFolder) -> None:
+    """Sends the results of each stage to the server that got its curves, if any."""
+    from runner.run import pipeline, run_manifest
+    from runner.run.stage_folder import StageFolder
+    from runner.tools.run_files import TRACKED
+
+    if any(run.path.rglob(TRACKED)):
+        plan = run_manifest.plan_of(run)
+        for stage in plan.stages:
+            pipeline.send(StageFolder(plan, stage), say)
 
 
 @contextmanager

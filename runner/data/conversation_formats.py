@@ -35,8 +35,8 @@ SEPARATOR = "\x1f"
 # Axolotl's name for the template in the model's own tokenizer. The catalog's templates write only roles and contents.
 OWN = "tokenizer_default"
 # Additional fields of a turn, for templates that support them.
-CALLS, REASONING = "tool_calls", "reasoning_content"
-BESIDES = (REASONING, CALLS, "tool_call_id", "name")
+CALLS, REASONING, THINKING = "tool_calls", "reasoning_content", "thinking"
+BESIDES = (CALLS, "tool_call_id", "name")
 
 # The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
 STYLE = ("recognise_style", "In whose style is this song verse?")
@@ -122,11 +122,13 @@ class Conversations(SplitDataSets):
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
     """Rows in one form. form: None if it follows from the rows. question, answer: for the form of columns, templates
-    with the columns in brackets."""
+    with the columns in brackets. drop_system: whether system turns are left out; thinking_field: of a turn's thoughts."""
 
     form: Form | None = "columns"
     question: str | None = None
     answer: str | None = None
+    drop_system: bool | None = None
+    thinking_field: str | None = None
 
     def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
         """The conversation of a row, or why it has none. template: Axolotl's name of its template."""
@@ -135,7 +137,9 @@ class ChatSet(DataSet):
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
                 raise NoConversation(f"it has the form {other}, but the others have {self.form}")
             tools = as_json(row["tools"], "its `tools` are") if row.get("tools") else ""
-            conversation = Conversation(turns(self.form, row), tools)
+            said = turns(self.form, row, self.thinking_field or REASONING)
+            kept = tuple(turn for turn in said if turn.role != "system") if self.drop_system else said
+            conversation = Conversation(kept, tools)
             if template != OWN and (name := unwritten(conversation, "")):
                 raise NoConversation(
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
@@ -204,10 +208,10 @@ def told(columns: Collection[str]) -> Form | None:
     return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
 
 
-def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
-    """The turns of a row in a form other than columns; the last one answers. Raises KeyError with the name of a column
+def turns(form: Form, row: Mapping[str, Any], thoughts: str = REASONING) -> tuple[Turn, ...]:
+    """The turns of a row in a form other than columns; the last one answers. thoughts: the field with these. Raises KeyError with the name of a column
     that the row lacks, NoText if it is not a conversation."""
-    said = tuple(_turns(form, row))
+    said = tuple(_turns(form, row, thoughts))
     if "user" not in [turn.role for turn in said]:
         raise NoConversation("it has no user turn")
     if said[-1].role != "assistant":
@@ -215,7 +219,7 @@ def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     return said
 
 
-def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
+def _turns(form: Form, row: Mapping[str, Any], thoughts: str) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
@@ -230,7 +234,7 @@ def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
     if row.get("system") and _role(said[0], 1) != "system":
         said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
     for number, message in enumerate(said, 1):
-        turn = _turn(message, number)
+        turn = _turn(message, number, thoughts)
         if turn.content or turn.besides:
             yield turn
         elif turn.role != "system":
@@ -272,12 +276,13 @@ def _role(message: Any, number: int) -> str:
     return ROLES[named]
 
 
-def _turn(message: Any, number: int) -> Turn:
+def _turn(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     role = _role(message, number)
     content = message.get("content", message.get("value"))
-    if isinstance(content, str) and message.keys().isdisjoint(BESIDES):
+    fields = (thoughts, *BESIDES)
+    if isinstance(content, str) and message.keys().isdisjoint(fields):
         return Turn(role, content.strip())
-    besides = {name: message[name] for name in BESIDES if message.get(name)}
+    besides = {name: message[name] for name in fields if message.get(name)}
     if CALLS in besides:
         besides[CALLS] = [_call(call, number) for call in _turns_in(besides[CALLS], CALLS)]
     if isinstance(content, list):
@@ -331,7 +336,9 @@ def _without_nulls(value: Any) -> Any:
 def unwritten(conversation: Conversation, template: str) -> str | None:
     """A field of a conversation that a template would drop silently, or None."""
     there = {name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)}
-    there = {name for name in there if name in (CALLS, REASONING)} | ({"tools"} if conversation.tools else set())
+    there = {name for name in there if name in (CALLS, REASONING, THINKING)} | (
+        {"tools"} if conversation.tools else set()
+    )
     return next((name for name in sorted(there) if name not in template), None)
 
 
@@ -342,7 +349,9 @@ def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
 
 
 def _besides(turn: Mapping[str, Any]) -> str:
-    return "".join(json.dumps(turn[name], ensure_ascii=False) for name in (REASONING, CALLS) if turn.get(name))
+    return "".join(
+        json.dumps(turn[name], ensure_ascii=False) for name in (REASONING, THINKING, CALLS) if turn.get(name)
+    )
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A recipe's YAML as plain data, with the line and column of every key and value."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +105,15 @@ def leaves(
         yield from leaves(item, entered, (*path, key))
     if not items:
         yield path, value
+
+
+def flat(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Every setting that is not a section, by its dotted name, and its value as in a recipe."""
+    return {
+        ".".join(map(str, path)): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for path, value in leaves(settings)
+        if value != {}
+    }
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

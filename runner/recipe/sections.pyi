@@ -40,7 +40,7 @@ class Model(Settings):
     base: str
     revision: str
     precision: Literal["bf16", "fp16", "fp32", "auto", "fp8"]
-    attention: Literal["flash_attention_2", "sdpa", "eager"]
+    attention: Literal["flash_attention_2", "sdpa", "flex_attention", "eager", "kernels-community/vllm-flash-attn3"]
     gradient_checkpointing: bool
     sequence_len: int
     trust_remote_code: bool
@@ -103,6 +103,7 @@ class Train(Settings):
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    lora_pattern: str | None
     lora_experts: bool | None
     quantize_experts: bool | None
     use_dora: bool | None
@@ -142,6 +143,8 @@ class Data(Settings):
     label: str
     songs: DataSongs | None
     system_prompt: str | None
+    drop_system: bool | None
+    thinking_field: Literal["reasoning_content", "thinking"] | None
     train_on: Literal["assistant", "last", "all"]
     chat_template: Literal["auto", "chatml", "tokenizer_default"]
     validation_share: float

@@ -47,6 +47,7 @@ EXTRAS = {
     "edit": {"nicegui"},
     "flash": {"flash_attn"},
     "gguf": {"llama_cpp"},
+    "mlflow": {"mlflow"},
     "registry": {"model_registry"},
     "report": {"jinja2", "pydantic"},
     "search": {"optuna"},

@@ -31,6 +31,8 @@ COMPLETE = "complete.json"
 SUMMARY = "training_summary.json"
 HISTORY = "training_history.json"
 TIME_LIMIT = "time_limit.json"
+# Its run at MLflow or Weights & Biases.
+TRACKED = "tracking.json"
 # Its last progress, as the cluster's console reads it.
 PROGRESS = "progress.json"
 # What was proven about its rows before the first step.
@@ -62,7 +64,7 @@ PROMOTION = "promotion.json"
 LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
-    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, PROGRESS, STOPPED, STAGE),
+    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, TRACKED, PROGRESS, STOPPED, STAGE),
     *(DEMO, DEMO_OUTPUTS, SAMPLES, SERVING, TENSORBOARD, "train*.log", EXPORT),
     *(EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -92,6 +93,18 @@ def test_an_adapter_has_as_many_numbers_as_peft_gives_it(name, tmp_path):
     # Counted first: PEFT gives the weights that it wraps other names.
     held = sum(part.numel() for key, part in real.named_parameters() if experts and key.endswith(experts))
     assert parameters.of_experts(facts) == held
+    # Of a pattern, also the layers are the same.
+    pattern = r".*\.layers\.1\..*(q_proj|k_proj|in_proj|out_proj|w1|o_proj)"
+    by_pattern = get_peft_model(deepcopy(real), LoraConfig(r=2, target_modules=pattern, task_type="CAUSAL_LM"))
+    layers, targeted = facts.matched(pattern), by_pattern.base_model.targeted_module_names
+    assert all(layers.values())
+    if facts.family.get("names_alone"):
+        layers = facts.matched(rf".*\.({'|'.join({path.rpartition('.')[2] for path in layers})})")
+    assert {*layers} == {*targeted}
+    if not facts.family.get("names_alone"):
+        work = Workload(model=facts, machines=ONE, adapter=Adapter(2, facts.linear, pattern=pattern))
+        trained = sum(part.numel() for part in by_pattern.parameters() if part.requires_grad)
+        assert parameters.adapter(work) == trained > 0
     asked = LoraConfig(r=2, target_modules=list(facts.linear), target_parameters=list(experts), task_type="CAUSAL_LM")
     work = Workload(model=facts, machines=ONE, adapter=Adapter(2, facts.linear, parameters=experts))
     added = sum(part.numel() for part in get_peft_model(real, asked).parameters() if part.requires_grad)
@@ -118,11 +131,16 @@ CASES = {
     "experts stay": ("Qwen/Qwen3-30B-A3B", ()),
     "experts stay in 16 bits": ("openai/gpt-oss-120b", ("model.attention=eager", "train.adapter=qlora")),
     "some layers": ("Qwen/Qwen3-Next-80B-A3B-Instruct", ('train.lora_layers=["[qv]_proj"]',)),
+    "some layers by a pattern": ("Qwen/Qwen3-30B-A3B", (r"train.lora_pattern=.*\.layers\.[0-9]\.self_attn\.q_proj",)),
+    "missed by a pattern": ("ibm-granite/granite-4.0-h-micro", (r"train.lora_pattern=.*\.out_proj",)),
     "experts with dropout": ("Qwen/Qwen3-30B-A3B", ("train.lora_experts=true",)),
     "experts of LoRA in 4 bits": ("Qwen/Qwen3-30B-A3B", ("train.quantize_experts=true",)),
     "no experts": (OURS, ("train.lora_experts=true", "train.lora_dropout=0")),
     "Granite without experts": ("ibm-granite/granite-4.0-h-micro", ("train.lora_experts=true", "train.lora_dropout=0")),
     "attention": ("openai/gpt-oss-20b", ("train.lora_dropout=0", "train.lora_experts=true")),
+    "FlexAttention": ("Qwen/Qwen3-Next-80B-A3B-Instruct", ("model.attention=flex_attention",)),
+    "a kernel of another model": ("Qwen/Qwen3-30B-A3B", ("model.attention=kernels-community/vllm-flash-attn3",)),
+    "a kernel for another GPU": ("openai/gpt-oss-20b", ("model.attention=kernels-community/vllm-flash-attn3",)),
     "experts by the names of linear layers": ("Qwen/Qwen3-30B-A3B", ("train.lora_layers=[gate_proj]",)),
     "missed": ("ibm-granite/granite-4.0-h-micro", ("train.lora_layers=[out_proj]",)),
 }

@@ -137,6 +137,7 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
     "chat_template": [{"model.base": OTHER_MODEL}],
     "cleaning.executor": [{"data.cleaning": SLURM}, {"data.cleaning": {"executor": "pods", "pods": 4}}],
     ".cross_entropy": [{"model.base": OTHER_MODEL}],
+    "model.attention": [{"model.base": "openai/gpt-oss-20b", "machines.gpu": "NVIDIA-H100-80GB-HBM3"}],
     "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
     "distribution": [{"machines.gpus_per_node": 1}],
     # Some cannot change weights that are split, and some need DeepSpeed for those.
@@ -152,6 +153,7 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
         {"machines.gpu": "NVIDIA-H999"},
     ],
 }
+OF_HUB = "kernels-community/vllm-flash-attn3"
 FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts")
 # Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside lines where the other is refused.
 BY_CHECK = {
@@ -162,6 +164,8 @@ BY_CHECK = {
     "lora.precision": [("auto", "bf16")],
     # Columns ask for templates, which the others refuse, and which `auto` takes for columns; and prompts for rewards.
     "form": [("columns", other) for other in FORMS] + [(other, "prompts") for other in FORMS[:-1]],
+    # It is for gpt-oss alone, which has only plain attention beside it.
+    "model.attention": [(OF_HUB, other) for other in ("flash_attention_2", "flex_attention", "sdpa")],
     # It is for prompts, and the others are for preferences.
     "train.objective": [(other, "grpo") for other in ("dpo", "ipo", "hinge", "orpo", "simpo", "kto")],
     # Each asks for lines of its own, which the others refuse.
@@ -188,6 +192,7 @@ VALUES: dict[str, list[Any]] = {
     "data.cleaning.time": ["24:00:00", "12:00:00"],
     "data.packed": [f"{up}{name}" for name in ("packed", "other") for up in ("", "../")],
     "lora_layers": [["q_proj"], ["qkv_proj"], ["o_proj"]],
+    "lora_pattern": [rf".*\.{name}" for name in ("q_proj", "qkv_proj", "o_proj")],
     "data.sets": [[{"hub": "me/rows"}], [{"hub": "me/rows"}, {"hub": "me/more"}]],
     "data.validation_path": ["data/other-gemma-sample.txt"],
     "network.links": [1, 2, 4],

@@ -58,7 +58,10 @@ def wanted(path=None, **other):
     return {
         "kind": "chat",
         "special_tokens": asdict(catalog.chat_template("chatml")),
-        "sets": [of_set | {name: other.pop(name) for name in list(other) if name in of_set}],
+        "sets": [
+            of_set
+            | {name: other.pop(name) for name in list(other) if name in (*of_set, "drop_system", "thinking_field")}
+        ],
         "system_prompt": "You know.",
         "validation_share": 0.2,
         "max_lost_share": 1.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 
 import pytest
 from hypothesis import given, settings
@@ -84,9 +85,10 @@ def tokenised(tmp_path_factory):
     text = [f"{asked} {said} system user assistant tool" for asked, said in PAIRS]
     tokenizer = tokenizers.train(text, tmp_path_factory.mktemp("tokenizer"), None, template, 400)
 
-    def tokens(messages: list[dict], train_on: str = "assistant", **other) -> tuple[list[int], str]:
+    def tokens(messages: list[dict], train_on: str = "assistant", thoughts=None, **other) -> tuple[list[int], str]:
         config = DictDefault({"sequence_len": 1024, "chat_template": "chatml", "eot_tokens": [template.end]} | other)
-        strategy = load(tokenizer, config, axolotl.datasets("d", CONVERSATIONS, train_on)["datasets"][0])
+        reads = axolotl.datasets("d", CONVERSATIONS, train_on, thoughts=thoughts)["datasets"][0]
+        strategy = load(tokenizer, config, reads)
         row = strategy.tokenize_prompt({"messages": messages})
         return row["input_ids"], tokenizer.decode([token for token in row["labels"] if token != -100])
 
@@ -280,6 +282,35 @@ def test_tool_calls_and_reasoning_reach_a_template_that_knows_them(name, tmp_pat
     assert '{"name": "tide", "arguments": {"place": "Brest"}}' in trained and "The tool says so." in trained
     given = [row.get("tools") for side in found for row in table(tmp_path / "out", side)]
     assert [json.loads(tools) for tools in given if tools] == [TOOLS]
+
+
+THINKING = (
+    "{% for one in messages %}{{ one.role + ':' + one.get('thinking', '') + one.content + '<|im_end|>' }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_thoughts_are_read_from_the_field_that_a_recipe_names(name, tmp_path, tokenised):
+    own = wanted()["special_tokens"] | {"axolotl": "tokenizer_default"}
+    thought = {"messages": [*TALK[:-1], {**TALK[-1], "thinking": "user asked", "reasoning_content": "no"}]}
+    for field in ("thinking", "reasoning_content"):
+        found = sides(
+            "messages", name, tmp_path, [thought, *ROWS["messages"]], special_tokens=own, thinking_field=field
+        )
+        row = next(row for side in found.values() for row in side if row[-1]["content"] == "Yes.")
+        assert {key for key in row[-1] if row[-1][key]} == {"role", "content", field}
+        trained = tokenised(row, thoughts=field, chat_template="jinja", chat_template_jinja=THINKING)[1]
+        assert ("user askedYes." in trained) == (field == "thinking")
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_system_turns_are_left_out_where_a_recipe_asks_for_it(tmp_path):
+    rows = [{"messages": TALK}, {"system": "Rhyme.", **ROWS["messages"][0]}, *ROWS["messages"][1:]]
+    for dropped in (False, True):
+        found = sides("messages", "rows.jsonl", tmp_path, rows, drop_system=dropped, system_prompt=None)
+        roles = [turn["role"] for side in found.values() for row in side for turn in row]
+        assert roles.count("system") == (0 if dropped else 2)
+        shutil.rmtree(tmp_path / "out")
 
 
 @pytest.mark.parametrize("key", ["tool_calls", "reasoning_content", "tools"])

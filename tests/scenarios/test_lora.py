@@ -14,9 +14,12 @@ import torch
 
 from runner import catalog
 from runner.check.validate import examine, load
+from runner.data.report import PreparedRows
 from runner.parts.evaluate import gates
 from runner.parts.export import commands
 from runner.parts.jobs import kubernetes
+from runner.parts.planner.memory import estimate
+from runner.parts.planner.workload import from_stage
 from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
@@ -24,7 +27,7 @@ from runner.run import inference, pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.scenarios.shared import twin
+from runner.scenarios.shared import rehearsal, twin
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
@@ -167,15 +170,49 @@ def test_layers_can_be_chosen_by_patterns(asked, found):
     assert config_of(f"train.lora_layers={asked}")["lora_target_modules"] == found
 
 
+@pytest.mark.parametrize(
+    ("asked", "twins"),
+    [(r".*\.layers\.[0-9]\.self_attn\.o_proj", ""), (r".*\.layers\.(8|9)\.mlp\.down_proj", r".*\.(?:down_proj)")],
+)
+def test_a_pattern_of_whole_names_reaches_axolotl_as_it_is_and_a_twin_as_it_can(asked, twins):
+    lyrics, change = ROOT / "recipes" / "lyrics.yaml", from_options([f"train.lora_pattern={asked}"])
+    recipe, _, _ = load(lyrics, change)
+    stage = translate(recipe, Place("/c", "/d", "/r", "/s")).stages[-1]
+    assert stage.config["lora_target_modules"] == asked
+    (adapted,) = {*from_stage(stage, recipe.facts).adapter.targets}
+    assert adapted == asked.rpartition(".")[2]
+    rows = PreparedRows(train_rows=100, validation_rows=10)
+    made = {one.setting: one.after for one in rehearsal.substituted(recipe, rows, Path("/twin"))}
+    assert made["train.lora_pattern"] == (twins or asked)
+
+
+def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
+    sizes = {}
+    for attention in ("flash_attention_2", "flex_attention", "eager"):
+        recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options([f"model.attention={attention}"]))
+        stage = translate(recipe, Place("/c", "/d", "/r", "/s")).stages[-1]
+        assert stage.config["attn_implementation"] == attention
+        sizes[attention] = estimate(from_stage(stage, recipe.facts)).in_steps
+    assert sizes["flash_attention_2"] == sizes["flex_attention"] < sizes["eager"]
+    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=flex_attention"]))
+    made = rehearsal.substituted(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/twin"))
+    (why,) = [(one.after, one.why) for one in made if one.setting == "model.attention"]
+    assert why[0] == "sdpa" and why[1].startswith("FlexAttention needs a GPU")
+
+
 def test_a_pattern_that_cannot_be_taken_is_answered_with_what_can(golden_message):
     lyrics = ROOT / "recipes" / "lyrics.yaml"
     for case, line in {
         "broken": 'train.lora_layers=["*o_proj"]',
         "some layers": 'train.lora_layers=["layers.3.*o_proj"]',
         "none": 'train.lora_layers=["[qk]_proj"]',
+        "a pattern for nothing": "train.lora_pattern=q_proj",
+        "a pattern of a whole part": "train.lora_pattern=.*self_attn.*",
+        "a broken pattern": "train.lora_pattern=(",
+        "a pattern and a list": "train.lora_pattern=.*o_proj train.lora_layers=[o_proj]",
         "under advanced": 'advanced.axolotl.lora_target_modules=".*self_attn.(q|v)_proj"',
     }.items():
-        (problem,) = examine(lyrics, from_options([line]))
+        (problem,) = examine(lyrics, from_options(line.split()))
         assert problem.severity == "error"
         golden_message(problem, case)
 

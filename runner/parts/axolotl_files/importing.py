@@ -2,9 +2,9 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import click
 
 from runner import catalog
 from runner.check import by_schema, validate
-from runner.commands.options import complete_recipe, end, say
+from runner.commands.options import complete_recipe, end, say, set_option
 from runner.data.conversation_formats import ROLES
 from runner.parts.axolotl_files import checking
+from runner.recipe import overrides as changing
 from runner.recipe import reading
-from runner.recipe.copying import commented, flow
+from runner.recipe.copying import commented, edited, flow
 from runner.recipe.document import Document, Path_, path_of
+from runner.recipe.overrides import Override
 from runner.scenarios.shared.axolotl import LIGER, OBJECTIVES
 from runner.tools import packaged
 from runner.tools.names import listed
@@ -27,6 +29,8 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 GPU = "NVIDIA-H100-80GB-HBM3"
 # The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
+# By an attention that only some models have.
+STAND_INS = {"kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b"}
 # Axolotl's names for a recipe's optimizers.
 OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit"}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
@@ -118,7 +122,7 @@ class Import:
 
 
 # The order of a recipe's sections.
-ORDER = ("scenario", "name", "model", "train", "data", "distribution", "machines", "advanced")
+ORDER = ("scenario", "name", "model", "train", "speed", "data", "distribution", "machines", "advanced")
 
 
 def read(document: Document) -> Import:
@@ -166,7 +170,9 @@ def _model(made: Import) -> None:
     made.say("model.base", made.get("base_model"), "base_model")
     if revision := made.get("revision_of_model"):
         made.say("model.revision", revision, "revision_of_model")
-    key = next((key for key in ("bf16", "fp16") if made.get(key)), None)
+    # Axolotl's default is bf16.
+    missing = None if "bf16" in made.file.data else "bf16"
+    key = next((key for key in ("bf16", "fp16") if made.get(key)), missing)
     made.say("model.precision", key or "fp32", key or "bf16")
     old = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
     key = next((key for key in old if made.get(key)), "attn_implementation")
@@ -216,11 +222,15 @@ def _training(made: Import, scenario: str) -> None:
         if made.values.get(("data", "form")) != "text":
             packed, flat = made.get("sample_packing"), made.get("batch_flattening")
             made.say("train.packing", "pack" if packed else "flatten" if flat else "none", "sample_packing")
+    if made.get("fp8"):
+        made.say("speed.fp8", True, "fp8")
     if patience := made.get("early_stopping_patience"):
         made.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
-    for key in ("eval_steps", "save_steps"):
-        if isinstance(steps := made.get(key), int) and steps >= 1:
-            made.say(("train", key), steps, key)
+    steps = {key: one for key in ("eval_steps", "save_steps") if isinstance(one := made.get(key), int) and one >= 1}
+    # Each evaluation also writes a checkpoint, so the recipe saves at least as often as it evaluates.
+    for key, one in steps.items():
+        if steps.get("eval_steps", one) % one == 0:
+            made.say(("train", key), one, key)
     curves = {"wandb": ("use_wandb", "wandb_project"), "mlflow": ("use_mlflow", "mlflow_experiment_name")}
     tool = next((tool for tool, keys in curves.items() if any(made.file.data.get(key) for key in keys)), "none")
     made.say("train.report_to", "tensorboard" if tool == "none" and made.file.data.get("use_tensorboard") else tool)
@@ -234,7 +244,7 @@ def _layers(made: Import) -> None:
     if isinstance(named, list) and named:
         made.say("train.lora_layers", named, "lora_target_modules")
     elif named:
-        made.refuse(("lora_target_modules",), *worded("axolotl_files.layers-by-pattern"))
+        made.say("train.lora_pattern", named, "lora_target_modules")
     elif made.file.data.get("lora_target_parameters"):
         made.refuse(("lora_target_parameters",), *worded("axolotl_files.parameters-alone"))
     else:
@@ -243,8 +253,17 @@ def _layers(made: Import) -> None:
 
 def _rows(made: Import, objective: str | None) -> str:
     """Sets the data sets, in the forms of recipes; returns the kind of rows."""
-    sets = made.get("datasets") or []
-    found = [_set(made, ("datasets", index), one, objective) for index, one in enumerate(sets)]
+    sets, found = made.get("datasets") or [], list[tuple[dict[str, Any], str]]()
+    for index, one in enumerate(sets):
+        if one in sets[:index]:
+            made.note(("datasets", index), *worded("axolotl_files.same-data"))
+        else:
+            found.append(_set(made, ("datasets", index), one, objective))
+    for index, one in enumerate(made.get("pretraining_dataset") or ()):
+        path = ("pretraining_dataset", index)
+        text = {key: value for key, value in one.items() if key not in ("text_column", "type")}
+        found.append(_set(made, path, {"field": one.get("text_column"), **text, "type": "completion"}, objective))
+        made.note(path, *worded("axolotl_files.not-streamed"))
     kinds = list(dict.fromkeys(rows for _, rows in found))
     if len(kinds) > 1:
         made.refuse(("datasets",), "Recipes do not mix rows of different kinds: text, conversations and preferences.")
@@ -253,7 +272,7 @@ def _rows(made: Import, objective: str | None) -> str:
         made.say("data.form", kind)
     if len(found) == 1:
         for name, value in found[0][0].items():
-            made.say(("data", name), value, "datasets", 0)
+            made.say(("data", name), value, "datasets" if sets else "pretraining_dataset", 0)
     else:
         made.say("data.sets", [data for data, _ in found], "datasets")
     if made.get("train_on_inputs") and kind == "conversations":
@@ -339,6 +358,12 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
             _shape(made, path, left, dict(zip(("role", "content"), TURNS[form][1:], strict=True)))
         if left.get("roles_to_train") == ["assistant"]:
             left.pop("roles_to_train")
+        if left.pop("drop_system_message", False):
+            data["drop_system"] = True
+        thoughts = by_schema.part("lora", "data.thinking_field")["enum"]
+        if left.get("field_thinking") == left.get("template_thinking_key") in thoughts:
+            data["thinking_field"] = left.pop("field_thinking")
+            left.pop("template_thinking_key")
     elif style in ("alpaca", "alpaca_chat"):
         data["form"] = "alpaca"
         made.note((*path, "type"), OTHER_WORDS)
@@ -387,6 +412,7 @@ def _machines(made: Import) -> None:
 
 def _rest(made: Import) -> None:
     """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names."""
+    known = catalog.axolotl_settings()["properties"]
     data, groups, said = made.file.data, table()["runner"], {source[0] for source in made.sources.values()}
     for key, why in table()["refused"].items():
         if made.get(key):
@@ -398,21 +424,26 @@ def _rest(made: Import) -> None:
             made.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
     for key, value in data.items():
         if key not in made.used and value is not None:
-            made.say(("advanced", "axolotl", key), checking.as_axolotl_reads(made.file, (key,), value), key)
+            value = checking.as_axolotl_reads(made.file, (key,), value)
+            if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
+                value = int(value)  # as Axolotl reads it
+            made.say(("advanced", "axolotl", key), value, key)
     if data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
         made.values.pop(("advanced", "axolotl", "plugins"), None)
 
 
-def judged(made: Import) -> list[Problem]:
-    """The recipe's errors, without those of its base model, which may be unknown here."""
-    return errors_of(validate.examined(with_known_model(made.recipe), allowed=validate.ALLOWED)[1])
+def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:
+    """The recipe's errors after the changes, without those of its base model, which may be unknown here."""
+    recipe, _ = validate.override(with_known_model(made.recipe), changes)
+    return errors_of(validate.examined(recipe, allowed=validate.ALLOWED)[1])
 
 
 def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
-        document.data["model"]["base"] = STAND_IN
-        document.data["train"].pop("lora_layers", None)  # which the other one may not have
+        document.data["model"]["base"] = STAND_INS.get(document.data["model"]["attention"], STAND_IN)
+        for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
+            document.data["train"].pop(layers, None)
     return document
 
 
@@ -432,7 +463,9 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
     return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
 
 
-LINE = "\nNothing was written. `--without KEY` imports the file without a line."
+LINE = """
+Nothing was written. `--without KEY` imports the file without a line. `--set KEY=VALUE` changes a setting of the recipe, such as \
+`model.revision`."""
 
 
 @click.command("import")
@@ -441,7 +474,8 @@ LINE = "\nNothing was written. `--without KEY` imports the file without a line."
 @click.option(
     "--without", "left_out", multiple=True, metavar="KEY", help="Leave out this line of the file. Repeatable."
 )
-def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
+@set_option
+def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
     """Turn an Axolotl file into a recipe, and list every line that means something else there.
 
     If a recipe cannot set a line, the reason is printed, and nothing is written.
@@ -452,18 +486,19 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
     for key in left_out:
         del document.data[key]
     made = read(document)
-    if problems := made.refused or judged(made):
+    recipe, changes = validate.override(made.recipe, changing.from_options(sets))
+    if problems := made.refused or judged(made, changes):
         raise Stop("\n\n".join(map(str, problems)), LINE)
-    target = Path(out or f"{made.values['name',]}.yaml")
+    target = Path(out or f"{recipe.data['name']}.yaml")
     if target.exists():
         raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
-    scenario = made.values["scenario",]
-    target.write_text(made.text, encoding="utf-8")
+    scenario = recipe.data["scenario"]
+    target.write_text(edited(made.text, changes, partial(by_schema.sentence, scenario)), encoding="utf-8")
     target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
     for note in sorted(made.notes, key=lambda note: note.line):
         say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
-    changes = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
-    base, done = made.values["model", "base"], f"The recipe is in `{target}`. {changes}"
+    said = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
+    base, done = recipe.data["model"]["base"], f"The recipe is in `{target}`. {said}"
     if base not in catalog.model_ids() and not catalog.model(base, target.parent):
         end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
     else:

@@ -26,7 +26,8 @@ from runner.trainer import checkpoints, results, stopping
 from runner.trainer.records import ACCURACY
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
-from runner.trainer.telemetry import History
+from runner.trainer.telemetry import History, Tracking
+from runner.trainer.tracking import tool_of
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
@@ -35,7 +36,9 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
-    args = arguments(config["trainer"], settings)
+    # The callbacks of transformers end training if the server is away.
+    trackers = [Tracking(tool, settings)] if (tool := tool_of(config)) else []
+    args = arguments(config["trainer"] | ({"report_to": "none"} if trackers else {}), settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:
         with args.main_process_first(local=False):
@@ -66,7 +69,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     # A continued run has the evaluation before training in its history already.
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be memorised.
-    callbacks = stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights])
+    callbacks = stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights, *trackers])
     trainer = Trainer(
         model=model,
         args=args,

@@ -55,8 +55,6 @@ def train(recipe: Recipe, place: Place) -> Stage:
         image_size=recipe.model.image_size,
         classes=recipe.model.classes,
     )
-    # W&B and MLflow put the curves under the recipe's name.
-    project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
     conditions, evaluation = common.measured(recipe, Evaluation("images", rows=place.data_dir))
     return Stage(
         name="train",
@@ -80,7 +78,7 @@ def train(recipe: Recipe, place: Place) -> Stage:
         files=(),
         # torchrun reads the number of machines, their ranks and the master's address from PET_*.
         command=("torchrun", "-m", TRAINER, "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
-        env=common.common_environment(recipe, place) | ({project: recipe.name} if project else {}),
+        env=common.common_environment(recipe, place),
         machines=runs_on,
         shm_gib=common.shared_memory_gib(runs_on),
         gates=conditions,

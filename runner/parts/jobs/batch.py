@@ -131,7 +131,7 @@ def gate_key(stage: Stage) -> str:
 
 def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
     """The pod of a Job. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
-    env = podspec.variables(plan, plain | code.environment(plan))
+    env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | code.environment(plan))
     needs, folders = podspec.as_text(podspec.resources(plan, stage)), podspec.folders(plan, stage)
     container = kubernetes.container(plan, part, command, env, needs, folders, last_words=True)
     return pod(plan, stage, part, container, folders, stage.machines)

@@ -19,6 +19,7 @@ from runner.tools.files import Artifact
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
+from runner.trainer.tracking import tool_of
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -245,8 +246,9 @@ def header(plan: Plan, stage: Stage) -> str:
     gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
     made = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
     lines = [f"# Made by recipe-runner {made}"]
-    mlflow = stage.config.get("use_mlflow") or "MLFLOW_EXPERIMENT_NAME" in stage.env
-    tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",)
+    tracking = (
+        ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if tool_of(stage.config) == "mlflow" else ("WANDB_API_KEY",)
+    )
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
         ("tracking_secret", "The tracking server's key comes", tracking),

@@ -8,6 +8,7 @@ from runner.parts.jobs import code, kubernetes
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import Machines, Plan, Stage
 from runner.tools.run_files import SEAL_KEY
+from runner.trainer.tracking import tool_of
 
 # restricted-v2 runs a container as a user id without a passwd entry. Programs get a home folder and a user name,
 # because torch's compiler fails without a name.
@@ -24,9 +25,28 @@ CACHES = {
 
 
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
-_OWN_VOLUMES = ("config", "shm", "tmp", "code")  # the volumes of a pod that are not claims
+_OWN_VOLUMES = ("config", "shm", "tmp", "code", "mlflow-token")  # the volumes of a pod that are not claims
 # The variables of Weights & Biases and MLflow.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+# OpenShift AI's own MLflow: since this version (opendatahub-io/mlflow-operator, its Service and `StaticPrefix`); the account
+# that may write to it, if the recipe names none; and that account's token, which MLflow's client looks for there, with
+# the authority of the cluster's Services.
+MLFLOW_SINCE = (3, 4)
+MLFLOW, MLFLOW_ACCOUNT = "https://mlflow.redhat-ods-applications.svc:8443/mlflow", "recipe-mlflow"
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKEN = kubernetes.folder(
+    "mlflow-token",
+    TOKEN_FOLDER,
+    {
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token"}},
+                {"configMap": {"name": "openshift-service-ca.crt"}},
+            ]
+        }
+    },
+    readOnly=True,
+)
 # Seconds from SIGTERM to SIGKILL for a training pod, if no estimate says how long a checkpoint takes.
 USUAL_GRACE = 600
 LAUNCHERS = 10  # the part of it that torchrun needs after its processes have ended
@@ -67,11 +87,21 @@ def pod(
     words = {**none, **where(plan, machines), **own, "metadata": meta, "container": container}
     words |= {
         "volumes": kubernetes.volumes(folders),
-        "account": plan.site.get("service_account"),
+        "account": account(plan, folders),
         "security": POD_SECURITY,
     }
     before = code.init_containers(plan, listed(stated(plan) | CACHES))
     return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before or None, **words)
+
+
+def mlflow_account(plan: Plan) -> str | None:
+    """The service account that may write to OpenShift AI's MLflow, if a stage does."""
+    return account(plan, [TOKEN]) if any(tracking(plan, stage) for stage in plan.stages) else None
+
+
+def account(plan: Plan, folders: list[Folder]) -> str | None:
+    """The service account of a pod; None for the namespace's own."""
+    return plan.site.get("service_account") or (MLFLOW_ACCOUNT if TOKEN in folders else None)
 
 
 def grace(stage: Stage) -> int:
@@ -125,7 +155,18 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
-    return [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
+    own = [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
+    return [*own, *([TOKEN] if tracking(plan, stage) else [])]
+
+
+def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
+    """The variables with which a stage reports to OpenShift AI's MLflow; none if it reports nowhere or elsewhere."""
+    elsewhere = plan.site.get("tracking_secret") or kubernetes.numbers(plan.site["version"]) < MLFLOW_SINCE
+    if elsewhere or tool_of(stage.config) != "mlflow":
+        return {}
+    authority = {"MLFLOW_TRACKING_SERVER_CERT_PATH": f"{TOKEN_FOLDER}/service-ca.crt"}
+    space = {"MLFLOW_TRACKING_AUTH": "kubernetes-namespaced", "MLFLOW_WORKSPACE": plan.site["namespace"]}
+    return {"MLFLOW_TRACKING_URI": MLFLOW} | authority | space
 
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
@@ -180,7 +221,7 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     }
     # The default of torchrun is 30 s after it has passed on SIGTERM (torch 2.13).
     patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
-    around = offline | patience | nccl(plan, stage) | ports | code.environment(plan)
+    around = offline | patience | nccl(plan, stage) | ports | tracking(plan, stage) | code.environment(plan)
     return writable(plan) | around | dict(stage.env)
 
 

@@ -61,9 +61,11 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
     if code := _child(command):
+        pipeline.send(folder, tell)
         return code
     for line in pipeline.finish(folder):
         tell(line)
+    pipeline.send(folder, tell)
     leave_progress(folder)
     return 0
 
@@ -89,6 +91,7 @@ def gate(folder: StageFolder, tell: Tell) -> int:
     """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result to measure."""
     _require_finished(folder)
     is_open, said = parts.hook("gate_in_pod")(folder, tell)
+    pipeline.send(folder, tell)
     leave("\n".join(said))
     return 0 if is_open else 1
 

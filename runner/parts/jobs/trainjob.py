@@ -113,8 +113,8 @@ def _patch(plan: Plan, stage: Stage) -> Manifest:
 
 def _pod(plan: Plan, stage: Stage) -> Manifest:
     """The additions to the runtime's pod. Until 3.5 restricted-v2 adds the security context when it admits the pod."""
-    account = plan.site.get("service_account")
     folders = podspec.folders(plan, stage)
+    account = podspec.account(plan, folders)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
     mounts = [code.CLONED[0] if mount["mountPath"] == code.MOUNT else mount for mount, _ in folders]
     return {

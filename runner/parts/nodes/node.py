@@ -321,8 +321,11 @@ def finish(results: str) -> None:
     for after_plan in parts.hooks("after_plan"):
         for line in after_plan(plan, training.run):
             _tell(line)
-    if training.finished:
-        pipeline.judge(training, _tell)
+    try:
+        if training.finished:
+            pipeline.judge(training, _tell)
+    finally:
+        pipeline.send(training, _tell)
 
 
 def read(file: str) -> Recipe:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes, of_section
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import code, kubernetes, podspec
 from runner.recipe import units
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+from runner.tools import packaged
 from runner.tools.names import JOB_NAME, listed, longest_job_name
 from runner.tools.problem import Problem, worded
 
@@ -227,26 +228,19 @@ def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
 
 
-def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Pods need a key for a tracking server."""
-    if site.get("tracking_secret"):
-        return
-    for path, tool in _tools(recipe):
-        yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
-
-
-def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
-    """No extra of the project installs MLflow, so its image does not have it; `wandb` comes with Axolotl."""
+def trackers(recipe: Recipe) -> Iterator[Problem]:
+    """Pods need a key for a tracking server, except for OpenShift AI's own; and MLflow its client, which the project's
+    own image has."""
     site: Openshift | None = recipe.settings.get("openshift")
+    own = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
     for path, tool in _tools(recipe):
-        if tool != "mlflow" or (site is None and find_spec(tool)):
-            continue
-        if site is None:
-            yield recipe.note(path, *worded("openshift.mlflow-not-here"))
-        elif site.image:
+        mlflow = tool == "mlflow"
+        if site and not site.get("tracking_secret") and not (mlflow and own):
+            yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
+        elif mlflow and site and site.image:
             yield recipe.note(path, *worded("openshift.mlflow-unsure", site=site))
-        else:
-            yield recipe.problem(path, *worded("openshift.no-mlflow"))
+        elif mlflow and not site and not find_spec(tool):
+            yield recipe.note(path, *worded("openshift.mlflow-not-here", install=packaged.install(tool)))
 
 
 def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -260,8 +254,8 @@ def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 RULES = (
     *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
-    *of_section("openshift", trackers, stated_twice, secrets_beside_code, gated),
-    *(mlflow_is_there, placeholder_commit),
+    *of_section("openshift", stated_twice, secrets_beside_code, gated),
+    *(trackers, placeholder_commit),
 )
 # Notes about a recipe's files for rendering and sending it, which `check` does not print.
 RENDER_NOTES = of_section("openshift", only_here)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from runner import parts
 from runner.catalog import tables
-from runner.parts.jobs import kubernetes, trainjob
+from runner.parts.jobs import kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, jobs, pipeline
@@ -71,7 +71,13 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part, or finds it already sent, even after a lost connection. The rest is as in `submit`."""
-    tell, alone = how.tell, how.alone
+    tell, alone, space = how.tell, how.alone, plan.site["namespace"]
+    if (
+        not alone
+        and (account := podspec.mlflow_account(plan))
+        and cluster.get("ServiceAccount", space, account) is None
+    ):
+        raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
     way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
     milestone = pipeline.choose(cluster, plan, way, stage)

@@ -1,5 +1,6 @@
 """Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -48,15 +49,6 @@ def family(model: Model) -> Family:
     return FAMILIES[model.model_type]
 
 
-def _kinds(model: Model, kind: Family, index: int) -> Iterator[str]:
-    """What a layer is, as the keys of `layer` in families.toml."""
-    yield "every"
-    if types := model.own.get("layer_types"):
-        # Granite's older names, as all others call them.
-        yield {"mamba": "linear_attention", "attention": "full_attention"}.get(types[index], types[index])
-    yield "dense" if index < model.own.get(kind.dense, 0) else "sparse"
-
-
 def _size(model: Model, own: Mapping[str, int], text: str) -> int:
     """A size of a weight: a sum of products of counts and settings."""
 
@@ -95,7 +87,7 @@ def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     if kind.layer:
         try:
             own = model.own
-            for part in _kinds(model, kind, index):
+            for part in model.kinds(index):
                 for name, sizes in kind.layer.get(part, {}).items():
                     shape = tuple(_size(model, own, size) for size in sizes.split(","))
                     if all(shape):
@@ -196,7 +188,8 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
 def _has(adapter: Adapter, name: str, dimensions: int) -> bool:
     *_, module, own = name.split(".")
     if dimensions == 2 and own == "weight":
-        return module in adapter.targets
+        there = not adapter.pattern or re.fullmatch(adapter.pattern, name.removesuffix(".weight"))
+        return bool(there) and module in adapter.targets
     return dimensions == 3 and name.endswith(adapter.parameters)
 
 

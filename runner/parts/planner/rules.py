@@ -9,7 +9,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.contract import Rule
-from runner.scenarios.language.translation import fitting
+from runner.scenarios.language.translation import adapted
 from runner.tools.problem import Problem, worded
 
 # The largest file, in bytes, whose rows are counted.
@@ -25,10 +25,9 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
         rank = train.get("lora_rank")
         if not facts or not facts.has_experts or not rank or train.get("lora_experts"):
             continue
-        asked = train.get("lora_layers") or facts.linear
         try:
-            targets = tuple(one for layer in asked for one in fitting(facts, layer))
-            shapes = parameters.adapted(facts, Adapter(rank, targets))
+            targets, pattern = tuple(adapted(facts, train)), train.get("lora_pattern") or ""
+            shapes = parameters.adapted(facts, Adapter(rank, targets, pattern=pattern))
             whole, held = parameters.total(facts), parameters.of_experts(facts)
         except (UnknownArchitecture, re.error):
             continue

@@ -83,7 +83,8 @@ class Adapter:
 
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
     (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also learns the length of each row of a weight
-    (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights.
+    (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights. pattern: of the layers' whole names, if
+    only some transformer layers have an adapter; memory of activations is counted as if all had.
     """
 
     rank: int
@@ -93,6 +94,7 @@ class Adapter:
     dora: bool = False
     parameters: tuple[str, ...] = ()
     eight_bit: bool = False
+    pattern: str = ""
 
     @property
     def packed(self) -> bool:
@@ -200,7 +202,7 @@ class Workload(Run):
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
-    flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that are sent
+    flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that are sent
     together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
     needed again within this many numbers; group: numbers that a step of its optimizer handles at a time. All as in
     DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or
@@ -310,11 +312,11 @@ class Workload(Run):
     @cached_property
     def raised(self) -> bool:
         """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: if all weights
-        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention or Cut Cross-Entropy needs half
+        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention, FlexAttention or Cut Cross-Entropy needs half
         precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
         if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
             return False
-        plain = not self.adapter and self.attention != "flash_attention_2" and self.fused_loss != "cut"
+        plain = not self.adapter and self.attention in ("sdpa", "eager") and self.fused_loss != "cut"
         return self.in_full or plain
 
     def in_fp32(self, name: str) -> bool:
@@ -411,7 +413,9 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
     if config.get("adapter") not in ("lora", "qlora"):
         return None
     named = config.get("lora_target_modules") or ()
-    targets = tuple([named] if isinstance(named, str) else named)
+    pattern = named if isinstance(named, str) else ""
+    there = [path.rpartition(".")[2] for path in model.matched(pattern)] if pattern else named
+    targets = tuple(dict.fromkeys(there))
     return Adapter(
         rank=int(config.get("lora_r") or 8),
         targets=targets if targets and not config.get("lora_target_linear") else model.linear,
@@ -420,6 +424,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         eight_bit=bool(config.get("load_in_8bit")),
         dora=bool(config.get("peft_use_dora")),
         parameters=tuple(config.get("lora_target_parameters") or ()),
+        pattern=pattern,
     )
 
 

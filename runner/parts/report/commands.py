@@ -17,7 +17,7 @@ from runner.catalog import troubles
 from runner.commands import show
 from runner.commands.options import complete_recipe, end, listing_option, open_recipe, say, set_option, table
 from runner.parts.report import facts, page, sentences
-from runner.recipe.document import differing
+from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
@@ -114,7 +114,7 @@ def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
     done = [stage.summary for stage in known.trained if stage.summary] if known else []
     gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
     gated = known.gated if known else ()
-    settings = page.flat(known.planned.settings) if known else {}
+    settings = flat(known.planned.settings) if known else {}
     return {
         **show.run_row(run),
         "loss": done[-1].best_validation_loss if done else None,

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
 from runner.parts.report.facts import Curve, RunFacts, Series, StageFacts, of
-from runner.recipe.document import differing, leaves
+from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder
@@ -161,15 +160,6 @@ def _commit(file: Path) -> str:
     head = next((words[2] for words in facts if words[:2] == ["#", "branch.oid"]), "(initial)")
     changed = [words[0] for words in facts if words[0] != "#"]
     return "" if head == "(initial)" or {"?", "!"} & set(changed) else head + ("+" if changed else "")
-
-
-def flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Every setting that is not a section, by its dotted name, and its value as in a recipe."""
-    return {
-        ".".join(map(str, path)): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for path, value in leaves(settings)
-        if value != {}
-    }
 
 
 def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:

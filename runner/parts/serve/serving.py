@@ -127,6 +127,8 @@ def _not_beside(config: Any) -> str:
     """Why vLLM cannot serve a planned adapter beside its base model; empty if it can."""
     if refusal := next(planned(config).refusals(), None):
         return refusal
+    if isinstance(config["lora_target_modules"], str):
+        return "a pattern chooses its layers"
     other = sorted(set(config["lora_target_modules"]) - LAYERS)
     return f"it has the layers {', '.join(other)}, which vLLM may not know" if other else ""
 

@@ -449,7 +449,7 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
 
 NAMES_A_FILE = ("path", "validation_path", "sample", "sample_task", "base")
 # Settings about one model, unless they have the usual values.
-OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers")
+OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers", "train.lora_pattern")
 
 
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:

@@ -1,5 +1,6 @@
 """Building: the model and the optimizer as Axolotl has them when training begins, without a weight being loaded."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -41,7 +42,8 @@ def attentions(config: Any) -> tuple[str, ...]:
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping[type(config)]
-    able = {"flash_attention_2": known._supports_flash_attn, "sdpa": known._supports_sdpa, "eager": True}
+    able = {"flash_attention_2": known._supports_flash_attn, "sdpa": known._supports_sdpa}
+    able |= {"flex_attention": known._supports_flex_attn, "eager": True}
     return tuple(name for name, can in able.items() if can)
 
 
@@ -110,9 +112,11 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
     linear = {name: module for name, module in model.named_modules() if isinstance(module, stand_ins.LINEAR)}
     own = {name.rpartition(".")[2] for name in linear}
     own -= {name.rpartition(".")[2] for name, module in linear.items() if module is model.get_output_embeddings()}
-    if not own & set(adapter.targets):
-        raise Stop(*worded("trace.no-such-layers", targets=listed(sorted(adapter.targets)), own=listed(sorted(own))))
-    targets = list(adapter.targets)
+    there = any(re.fullmatch(adapter.pattern, name) for name in linear) if adapter.pattern else own & {*adapter.targets}
+    if not there:
+        named = adapter.pattern or listed(sorted(adapter.targets))
+        raise Stop(*worded("trace.no-such-layers", targets=named, own=listed(sorted(own))))
+    targets = adapter.pattern or list(adapter.targets)
     config = LoraConfig(
         r=adapter.rank,
         lora_dropout=adapter.dropout,

@@ -43,13 +43,18 @@ def training(recipe: Recipe, place: Place) -> Stage:
         place,
         axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
         name="train",
-        data=asdict(rows(recipe, place)),
+        data=asdict(rows(recipe, place), dict_factory=_stated),
         files=shared_files,
         shm_gib=common.shared_memory_gib(runs_on),
         model=common.fetched_model(recipe) if place.model_dir else None,
         gates=conditions,
         evaluation=evaluation,
     )
+
+
+def _stated(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Without settings that came later and are not written, so that the rows of older runs still count."""
+    return {name: value for name, value in fields if value is not None or name not in ("drop_system", "thinking_field")}
 
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
@@ -70,7 +75,9 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **axolotl.fused(recipe, place),
         **fast,
         **({} if is_text else axolotl.template(recipe)),
-        **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), held_out),
+        **axolotl.datasets(
+            place.data_dir, recipe.rows, recipe.data.get("train_on"), held_out, recipe.data.get("thinking_field")
+        ),
         "dataset_prepared_path": place.tokenised_dir,
         **how,
         **axolotl.training(recipe, place, held_out),
@@ -119,15 +126,13 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     """The adapter's size, and the linear layers that get one, by this model's names."""
     train, facts = recipe.train, recipe.facts
-    # A name that matches none of the known layers is passed on unchanged.
-    named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
     experts = list(facts.family.get("experts", ()))
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
         **({"lora_target_parameters": experts} if train.get("lora_experts") else {}),
         # Axolotl does this only with CUDA.
         **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
-        "lora_target_modules": list(dict.fromkeys(named)),
+        "lora_target_modules": train.lora_pattern or adapted(facts, train),
         **axolotl.lora_kernels(recipe, place),
     }
 
@@ -145,24 +150,55 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
     return patterns
 
 
-def fitting(facts: Model, asked: str) -> dict[str, int]:
-    """The linear layers that a name or pattern matches, by peft's rule, and how often each exists. Raises re.error."""
-    pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
-    found = {
-        name: sum(bool(pattern.fullmatch(facts.linear_path(layer, name))) for layer in range(facts.num_hidden_layers))
-        for name in facts.linear
-    }
-    return {name: times for name, times in found.items() if times}
+def adapted(facts: Model, train: Any) -> list[str]:
+    """The linear layers with an adapter, by their names in a transformer layer. Raises re.error."""
+    if whole := train.get("lora_pattern"):
+        return list(dict.fromkeys(path.rpartition(".")[2] for path, linear in facts.matched(whole).items() if linear))
+    # A name that matches none of the known layers is passed on unchanged.
+    named = (name for one in train.get("lora_layers") or facts.linear for name in [*facts.fitting(one)] or [one])
+    return list(dict.fromkeys(named))
+
+
+def pattern(recipe: Recipe) -> Iterator[Problem]:
+    """A pattern that peft would refuse, or that contradicts a list of layers."""
+    facts, train = recipe.model_facts, recipe.train
+    if not (asked := train.get("lora_pattern")):
+        return
+    if train.get("lora_layers"):
+        yield recipe.problem("train.lora_pattern", *worded("scenarios.layers-twice"))
+    try:
+        re.compile(asked)
+        found = facts.matched(asked) if facts else {}
+    except re.error as error:
+        yield recipe.problem("train.lora_pattern", *worded("scenarios.no-pattern", name=asked, error=error))
+        return
+    # For an architecture outside the catalog, only a trace shows the layers.
+    if not facts or facts.model_type not in catalog.model_types():
+        return
+    linear, missed = listed(facts.linear), facts.family.get("missed", {})
+    names = list(dict.fromkeys(path.rpartition(".")[2] for path in found))
+    others = facts.matched(rf".*\.(?:{'|'.join(map(re.escape, names))})").keys() - found.keys()
+    if name := next((name for name in names if name in missed), ""):
+        said = worded("scenarios.layer-without-adapter", name=name, why=missed[name], linear=linear)
+    elif other := next((path for path, linear in found.items() if not linear), ""):
+        said = worded("scenarios.pattern-beyond", asked=asked, other=other)
+    elif not found:
+        example = facts.linear_path(0, facts.linear[0])
+        said = worded("scenarios.pattern-for-nothing", recipe=recipe, asked=asked, linear=linear, example=example)
+    elif facts.family.get("names_alone") and others:
+        said = worded("scenarios.pattern-of-names", facts=facts, other=min(others), names=listed(names))
+    else:
+        return
+    yield recipe.problem("train.lora_pattern", *said)
 
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
-    # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):
         try:
-            found = fitting(facts, name)
+            found = facts.fitting(name)
         except re.error as error:
             said = worded("scenarios.no-pattern", name=name, error=error)
         else:
@@ -311,7 +347,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(answers, layers, products, trained_layers, experts, eight_bits, decay, preferring, one_validation),
+    *(answers, pattern, layers, products, trained_layers, experts, eight_bits, decay, preferring, one_validation),
     common.cadence_rule(validates),
 )
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from runner import catalog, parts
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
-from runner.data.conversation_formats import OWN, TRAINING, TrainOn
+from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Place, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings
@@ -60,6 +60,8 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     train = recipe.settings.get("train") or {}
     fused = fused and not (train.get("use_dora") or train.get("eight_bit_base"))
+    # Axolotl refuses both together.
+    fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 
@@ -163,8 +165,10 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
     return catalog.chat_template(name) if name else None
 
 
-def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True) -> EngineConfig:
-    """The prepared rows in a folder. Text and prompts are used unchanged. In conversations, the trained turns, each
+def datasets(
+    folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True, thoughts: str | None = None
+) -> EngineConfig:
+    """The prepared rows in a folder. thoughts: the field of a turn with these. Text and prompts are used unchanged. In conversations, the trained turns, each
     with its end-of-turn token, are the assistant's, only the last of these (which prepared rows mark), or all."""
     reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
     if rows in (TEXT, PROMPTS):
@@ -179,6 +183,7 @@ def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates:
         reads["roles_to_train"] = every if train_on == "all" else ["assistant"]
         reads |= {"message_field_training": TRAINING} if train_on == "last" else {}
         reads["train_on_eos"] = "turn"
+        reads |= {"field_thinking": thoughts, "template_thinking_key": thoughts} if thoughts == THINKING else {}
     train, validation = (
         {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train", **reads}
         for split in ("train", "validation")

@@ -2,6 +2,7 @@
 condition for success. A setting that the recipe lacks is not substituted."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +90,19 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
 def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Override]:
     """The substitutions that depend on the rows. twin_dir: the folder of the twin."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
+    kernel = "FlexAttention" if recipe.model.attention == "flex_attention" else "FlashAttention"
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
         ("resume_from", None, "a rehearsal starts from the beginning"),
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any CPU"),
-        ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"FlashAttention needs a GPU{mask}"),
+        ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"{kernel} needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
         *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
         ("speed.data_workers", 0, "few rows"),
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
+        *([("train.lora_pattern", *_pattern(recipe))] if recipe.train.get("lora_pattern") else []),
     )
     base = substitute("model.base", str(twin_dir), _made(recipe))
     train = recipe.train
@@ -243,6 +246,7 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
 NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("model.precision", (), "fp32", "CPUs compute in it"),
     ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
+    ("model.attention", ("flex_attention",), "sdpa", "FlexAttention needs a GPU"),
     ("speed.compile", (), "off", "compiled for a GPU"),
     ("speed.fused_kernels", (), False, "compiled for a GPU"),
     ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
@@ -388,6 +392,13 @@ def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
 def layers(recipe: Recipe) -> int:
     """Enough layers that some stay frozen."""
     return min(recipe.facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
+
+
+def _pattern(recipe: Recipe) -> tuple[str, str]:
+    """A pattern for the twin, which may have none of the layers that the recipe's names; and the reason."""
+    asked, twins = str(recipe.train.lora_pattern), replace(recipe.facts, num_hidden_layers=layers(recipe))
+    names = dict.fromkeys(path.rpartition(".")[2] for path in recipe.facts.matched(asked)) or recipe.facts.linear
+    return asked if twins.matched(asked) else rf".*\.(?:{'|'.join(names)})", "the twin has fewer layers"
 
 
 def _made(recipe: Recipe) -> str:

@@ -84,12 +84,23 @@ def test_a_recipe_keeps_settings_and_comments_and_says_what_changed(golden_messa
         ("Liger and other plug-ins", FILE + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_layer_norm: true\nliger_fused_linear_cross_entropy: true\n"),
         ("shared by ZeRO", FILE + "deepspeed: deepspeed_configs/zero2.json\nspecial_tokens: {pad_token: x, eos_token: y}\nearly_stopping_patience: 2\neval_steps: 20\nsave_steps: 20\n"),
         ("labels", without(FILE.replace("chat_template", "chatml.intel"), "sample_packing", "    f", "    m", "      ") + "rl: kto\nremove_unused_columns: false\nkto_desirable_weight: 0.5\n"),
+        ("text that is streamed", without(FILE, "datasets", "  -", "    ", "      ", "val_set", "adapter", "lora_", "load_in") + "max_steps: 20\npretraining_dataset:\n  - {path: b/c, name: en, type: pretrain, text_column: words}\n"),
+        ("the same data twice", FILE.replace("val_set_size", "  - {path: a/b, type: alpaca}\n  - {path: a/b, type: alpaca}\nval_set_size") + "save_steps: 50\neval_steps: 20\n"),
     ],
 )  # fmt: skip
 def test_each_kind_of_file_becomes_its_recipe(case, text, golden_message):
     made = made_of(text.replace("evals_per_epoch: 4\n", "") if "eval_steps" in text else text)
     assert not made.refused, made.refused
     golden_message(f"{made.text}\n{notes(made)}", case)
+
+
+def test_a_switch_in_place_of_a_number_becomes_the_number_that_axolotl_reads():
+    made = made_of(
+        FILE + "relora: true\njagged_restart_steps: 20\njagged_restart_warmup_steps: true\nlora_on_cpu: false\n"
+    )
+    own = {path[-1]: value for path, value in made.values.items() if path[0] == "advanced"}
+    assert own["jagged_restart_warmup_steps"] == 1 and own["lora_on_cpu"] is False and own["relora"] is True
+    assert type(own["jagged_restart_warmup_steps"]) is int
 
 
 def test_a_line_that_axolotl_drops_is_left_out_however_it_is_written():
@@ -163,6 +174,13 @@ def test_the_command_writes_the_recipe_or_nothing(tmp_path, recipe_command, gold
     done = recipe_command("import", "bad.yml", "--without", "colours", cwd=tmp_path)
     assert done.returncode == 2
     golden_message(done.stderr, "without a line that is not there")
+    (tmp_path / "code.yml").write_text(FILE + "trust_remote_code: true\n", "utf-8")
+    done = recipe_command("import", "code.yml", cwd=tmp_path)
+    assert done.returncode == 1 and not (tmp_path / "code.yaml").exists()
+    golden_message(done.stderr, "code of a model without a commit")
+    done = recipe_command("import", "code.yml", "--set", f"model.revision={'0' * 40}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert load(tmp_path / "code.yaml")[0].model_revision == "0" * 40
     (tmp_path / "other.yml").write_text(FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "somebody/model"), "utf-8")
     done = recipe_command("import", "other.yml", cwd=tmp_path)
     golden_message(done.stderr, "of a model that is not in the catalog")
@@ -235,10 +253,20 @@ def test_nothing_that_a_file_holds_ends_in_a_traceback():
     assert ends[False] > 5
 
 
+NVFP4 = """\
+plugins: [axolotl.integrations.kernels.KernelsPlugin]
+expert_backend: sonicmoe
+nvfp4_merge_aware: true
+"""
+
+
 def test_axolotl_reads_what_is_rendered_as_the_same_configuration():
     for text in (
         FILE,
         FILE + "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_rope: true\nliger_rms_norm: true\n",
+        without(FILE.replace("flash_attention_2", "flex_attention"), "bf16"),
+        without(FILE.replace("qlora", "lora"), "load_in_4bit") + NVFP4,
+        without(FILE, "lora", "load_in", "adapter").replace("bf16: auto", "fp8: true"),
     ):
         text = without(text, "colour")
         assert axolotl_examples.compared(text, made_of(text)) == []

@@ -629,7 +629,7 @@ STOCK_PACKAGES: tuple[str, ...] = (
 # What transformers itself requires (5.5.0, setup.py).
 STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
-# hub, cleaning, and what is said of rows.
+# hub, cleaning, what is said of rows, and tracking servers.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
@@ -645,6 +645,7 @@ OF_LANGUAGE = {
     "py3langid": ("parts.data_doctor.doctor",),
     "lm_eval": ("parts.evaluate.evaluate",),
     "peft": ("parts.evaluate.language",),
+    **dict.fromkeys(("mlflow", "wandb"), ("trainer.tracking",)),
 }
 
 

@@ -344,6 +344,44 @@ def test_a_tracking_servers_key_comes_by_reference_too(golden_message):
         golden_message(command, names[0])
 
 
+MLFLOW = "train.report_to=mlflow"
+
+
+@pytest.mark.parametrize(("target", "version"), [("pytorchjob", "3.4"), ("trainjob", "3.5"), ("trainjob", "3.6")])
+def test_the_platforms_mlflow_takes_a_token_of_the_training_pods_alone(target, version, golden_message):
+    options = (MLFLOW, PREPARED, f'openshift.version="{version}"')
+    files = render(plan_of(SURVIVAL, *options), (target,))
+    for manifest in manifests(files):
+        assert refusals(manifest, version) == [], manifest["kind"]
+        # The Job that prepares the rows gets nothing of it.
+        assert ("mlflow" in yaml_text(manifest)) == (
+            manifest["kind"].lower() == target or manifest["kind"] == "ConfigMap"
+        )
+    (job,) = jobs(target, *options)
+    plain = jobs(target, *options[1:])[0]
+    golden_message("\n".join(line for line in yaml_text(job).splitlines() if line not in yaml_text(plain).splitlines()))
+
+
+def test_where_the_platforms_mlflow_is_not_meant_nothing_changes():
+    elsewhere = (MLFLOW, "openshift.tracking_secret=keys")
+    for options in (elsewhere, (*elsewhere, 'openshift.version="3.3"'), ()):
+        assert podspec.mlflow_account(plan_of(SURVIVAL, *options)) is None
+        text = yaml_text(pod(*options))
+        assert podspec.MLFLOW not in text and "serviceAccountToken" not in text
+    named = plan_of(SURVIVAL, MLFLOW, "openshift.service_account=mine")
+    assert podspec.mlflow_account(named) == "mine"
+    resnet = plan_of(ROOT / "recipes" / "resnet.yaml", MLFLOW)
+    assert podspec.mlflow_account(resnet) == podspec.MLFLOW_ACCOUNT
+
+
+def test_a_gate_sends_its_numbers_with_the_same_token():
+    files = {file.path: file.text for file in render(plan_of(ROOT / "recipes" / "seven-b.yaml", "report_to=mlflow"))}
+    gate = yaml.safe_load(files["sft/gate.yaml"])
+    spec = gate["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == podspec.MLFLOW_ACCOUNT
+    assert environment(spec["containers"][0])["MLFLOW_WORKSPACE"] == gate["metadata"]["namespace"]
+
+
 def test_nothing_of_this_machines_user_and_no_token_gets_into_a_file_or_onto_the_screen(recipe_command, tmp_path):
     planted = {
         name: f"planted-{name.lower()}-7f3a"
@@ -676,6 +714,7 @@ SITES = {
             "openshift.claims.0.storage_class=cephfs",
         ),
     ),
+    "MLflow": ([SURVIVAL], (ELSEWHERE, MLFLOW)),
     "a namespace that reads as a number": ([SURVIVAL], ('openshift.namespace="123"',)),
 }
 
@@ -945,6 +984,15 @@ def test_everything_of_a_site_is_in_its_namespace_but_the_right_to_fetch_another
         assert owner == binding["metadata"]["namespace"] == "lyric-professor" and not called(files, "BuildConfig")
         assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("ClusterRole", "system:image-puller")
         assert [one["name"] for one in binding["subjects"]] == [f"system:serviceaccounts:{space}"]
+
+
+def test_the_account_for_mlflow_can_write_experiments_and_nothing_else(golden_message):
+    files = site_of("MLflow")
+    accounts = called(files, "ServiceAccount")
+    assert accounts["team-a", podspec.MLFLOW_ACCOUNT]["automountServiceAccountToken"] is False
+    own = [called(files, kind)["team-a", f"{podspec.MLFLOW_ACCOUNT}-experiments"] for kind in ("Role", "RoleBinding")]
+    golden_message(yaml_text(own))
+    assert not any("recipe-mlflow" in file.text for file in site_of("a queue, an account and a kind of storage"))
 
 
 def test_a_queue_an_account_and_a_kind_of_storage_are_those_of_the_recipe():

@@ -555,3 +555,11 @@ def test_the_test_api_is_no_rubber_stamp(site):
             address("Pod", site.namespace),
             body=json.loads('{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}}'),
         )
+
+
+@in_process
+def test_nothing_is_sent_that_reports_to_mlflow_without_its_account(site, capsys, golden_message):
+    assert site.recipe("submit", "--set", "train.report_to=mlflow", "--dry-run") == 1
+    golden_message(capsys.readouterr().err)
+    site.api.accounts.append("recipe-mlflow")
+    assert site.recipe("submit", "--set", "train.report_to=mlflow", "--dry-run") == 0

@@ -104,7 +104,9 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
         return _filled(name, namespace=space, **words)
 
     queues = list(dict.fromkeys(plan.site["queue"] for plan in own if plan.site.get("queue")))
-    accounts = dict.fromkeys([ACCOUNT, *(plan.site.get("service_account") or ACCOUNT for plan in own)])
+    # Those that may write to MLflow.
+    tracked = dict.fromkeys(account for plan in own if (account := podspec.mlflow_account(plan)))
+    accounts = dict.fromkeys([ACCOUNT, *tracked, *(plan.site.get("service_account") or ACCOUNT for plan in own)])
     # Every namespace already has this one.
     accounts.pop("default", None)
     owners = dict.fromkeys(made[0] for made in map(_reference, own) if made)
@@ -116,6 +118,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             *(filled("account", account=account) for account in accounts),
             filled("access"),
             filled("driver", account=driver_job.ACCOUNT),
+            *(filled("mlflow", account=account) for account in tracked),
         ],
         "build.yaml": [
             filled(

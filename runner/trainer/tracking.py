@@ -1,0 +1,135 @@
+"""Tracking: a run at MLflow or Weights & Biases, with the same names in both. Without PyTorch, because the command that
+started training sends the results at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.recipe.document import flat
+from runner.tools.files import Record, read_record
+from runner.tools.names import shortened
+from runner.tools.problem import worded
+from runner.tools.run_files import TRACKED
+
+if TYPE_CHECKING:
+    from runner.trainer.settings import RunSettings
+
+RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"  # MLflow's words
+SECONDS = 10  # the most that training waits for a server
+# MLflow would wait for minutes, and send statistics to its makers.
+MLFLOW = {
+    **{"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{SECONDS}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"},
+    **{"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"},
+}
+MOST = 100  # parameters in a request to MLflow
+
+
+@dataclass(frozen=True)
+class Tracked(Record):
+    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; run: its id there; empty if it is not there. fault:
+    why something is missing there, in words."""
+
+    FILE = TRACKED
+    tool: str = ""
+    project: str = ""
+    run: str = ""
+    fault: str = ""
+
+
+class MLflow:
+    """MLflow's client. As in Wandb, a method raises the client's own errors."""
+
+    title = "MLflow"
+
+    def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
+        """Creates a run, or continues the known one."""
+        os.environ.update(MLFLOW | os.environ)
+        import mlflow
+        from mlflow.entities import Metric, Param
+
+        self.metric, self.client, self.run = Metric, mlflow.MlflowClient(), known.run
+        if known.run:
+            self.client.update_run(known.run, status=RUNNING)
+            return known
+        project = os.environ.get("MLFLOW_EXPERIMENT_NAME") or known.project
+        experiment, every = mlflow.set_experiment(project).experiment_id, [*parameters]
+        self.run = self.client.create_run(experiment, run_name=name, tags=tags).info.run_id
+        for start in range(0, len(every), MOST):
+            sent = [Param(allowed(setting), parameters[setting]) for setting in every[start : start + MOST]]
+            self.client.log_batch(self.run, params=sent)
+        return replace(known, project=project, run=self.run)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        self.client.log_batch(
+            self.run, [self.metric(allowed(name), value, now, step) for name, value in metrics.items()]
+        )
+
+    def leave(self, tags: Mapping[str, str], files: Iterable[Path], status: str) -> None:
+        """Adds what is known at the end, and ends the run."""
+        for name, value in tags.items():
+            self.client.set_tag(self.run, name, value)
+        for file in files:
+            self.client.log_artifact(self.run, str(file))
+        self.client.set_terminated(self.run, status)
+
+
+def allowed(name: str) -> str:
+    """A name without the characters that MLflow refuses."""
+    return re.sub(r"[^\w\-. :/]", "_", name)
+
+
+class Wandb:
+    title = "Weights & Biases"
+
+    def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
+        import wandb
+
+        project = (known.run and known.project) or os.environ.get("WANDB_PROJECT") or known.project
+        resumed = {"id": known.run, "resume": "allow"} if known.run else {"config": {**parameters, **tags}}
+        patience = wandb.Settings(init_timeout=SECONDS)
+        self.run = wandb.init(project=project, name=name or None, settings=patience, **resumed)
+        self.run.define_metric("*", step_metric="step")
+        return replace(known, project=project, run=self.run.id)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.run.log({**metrics, "step": step})
+
+    def leave(self, tags: Mapping[str, str], files: Iterable[Path], status: str) -> None:
+        self.run.config.update(dict(tags), allow_val_change=True)
+        for file in files:
+            self.run.save(str(file), base_path=str(file.parent), policy="now")
+        self.run.finish(exit_code=int(status == FAILED))
+
+
+Tool = MLflow | Wandb
+TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}
+
+
+def tool_of(config: Mapping[str, Any]) -> str:
+    """The tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
+    images = config.get("trainer", {}).get("report_to")
+    return next((tool for tool in TOOLS if config.get(f"use_{tool}") or images == tool), "")
+
+
+def opened(known: Tracked, settings: RunSettings) -> tuple[Tool, Tracked]:
+    """A client with the run of a training, and the record of it. Parameters are the recipe's settings."""
+    tool, folder = TOOLS[known.tool](), Path(settings.run_dir).name
+    parameters = flat(read_record(Path(settings.recipe_file)))
+    tags = {"recipe": settings.name, "recipe_fingerprint": settings.fingerprint}
+    name = folder if folder.startswith(settings.name) else f"{settings.name}/{folder}"
+    return tool, tool.open(replace(known, project=known.project or settings.name), name, parameters, tags)
+
+
+def away(known: Tracked, error: Exception, folder: Path) -> str:
+    """Why a server lacks something, and where it is instead."""
+    # Of a chain of errors, the last one names the cause.
+    _, chained, reason = str(error).rpartition("Caused by ")
+    reason = reason.rpartition(": ")[2].strip("\"')") if chained else shortened(reason, 300).rstrip(".")
+    return " ".join(worded("trainer.away", title=TOOLS[known.tool].title, reason=reason, folder=folder))
