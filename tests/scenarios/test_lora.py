@@ -186,6 +186,16 @@ def test_a_pattern_of_whole_names_reaches_axolotl_as_it_is_and_a_twin_as_it_can(
     assert made["train.lora_pattern"] == (twins or asked)
 
 
+def test_kernels_of_experts_are_left_out_of_a_rehearsal_and_fused_lora_kernels_beside_nvfp4():
+    own = "{plugins: [axolotl.integrations.kernels.KernelsPlugin], expert_backend: sonicmoe, nvfp4_merge_aware: true}"
+    sets = ["model.base=Qwen/Qwen3-30B-A3B", "train.adapter=lora", f"advanced.axolotl={own}"]
+    recipe, _, _ = load(ROOT / "recipes" / "minimal" / "lora.yaml", from_options(sets))
+    made = {one.setting.rpartition(".")[2]: one.after for one in rehearsal.kernels(recipe)}
+    assert made == {"expert_backend": None, "nvfp4_merge_aware": None}
+    config = translate(recipe, Place("/c", "/d", "/r", "/s", accelerator=True)).stages[-1].config
+    assert config["nvfp4_merge_aware"] and not config["lora_qkv_kernel"]
+
+
 def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
     sizes = {}
     for attention in ("flash_attention_2", "flex_attention", "eager"):

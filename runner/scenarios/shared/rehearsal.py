@@ -63,8 +63,10 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def kernels(recipe: Recipe) -> list[Override]:
     """The substitutions of settings whose kernels need a GPU."""
-    liger = catalog.axolotl_settings()["plugins"][axolotl.LIGER]
-    return substitutes(recipe, [(f"advanced.axolotl.{key}", None, "Liger's kernels need a GPU") for key in liger])
+    known = catalog.axolotl_settings()["plugins"]
+    whose = {axolotl.LIGER: "Liger's", "axolotl.integrations.kernels.KernelsPlugin": "the experts'"}
+    found = [(key, f"{owner} kernels need a GPU") for plugin, owner in whose.items() for key in known[plugin]]
+    return substitutes(recipe, [(f"advanced.axolotl.{key}", None, why) for key, why in found])
 
 
 def real(recipe: Recipe, model: Path) -> list[Override]:
