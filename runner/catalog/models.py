@@ -121,8 +121,8 @@ class Model:
         return {name: times for name, times in found.items() if times}
 
     def matched(self, pattern: str) -> dict[str, bool]:
-        """The modules in transformer layers that a pattern matches, by peft's rule for a text, and whether each is a linear
-        layer. Raises re.error."""
+        """The modules in transformer layers that a pattern matches, by peft's rule for a text, and whether each is a
+        linear layer. Raises re.error."""
         every = (self._modules(layer) for layer in range(self.num_hidden_layers))
         return {path: linear for one in every for path, linear in one.items() if re.fullmatch(pattern, path)}
 

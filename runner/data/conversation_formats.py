@@ -52,7 +52,7 @@ class NoConversation(NoText):
 
 
 class Turn(NamedTuple):
-    """The text of one role. besides: JSON of the turn's fields of `BESIDES`; empty if it has none."""
+    """The text of one role. besides: JSON of the turn's thoughts and fields of `BESIDES`; empty if it has none."""
 
     role: str
     content: str
@@ -122,7 +122,8 @@ class Conversations(SplitDataSets):
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
     """Rows in one form. form: None if it follows from the rows. question, answer: for the form of columns, templates
-    with the columns in brackets. drop_system: whether system turns are left out; thinking_field: of a turn's thoughts."""
+    with the columns in brackets. drop_system: whether system turns are left out; thinking_field: of a turn's
+    thoughts."""
 
     form: Form | None = "columns"
     question: str | None = None
@@ -209,8 +210,8 @@ def told(columns: Collection[str]) -> Form | None:
 
 
 def turns(form: Form, row: Mapping[str, Any], thoughts: str = REASONING) -> tuple[Turn, ...]:
-    """The turns of a row in a form other than columns; the last one answers. thoughts: the field with these. Raises KeyError with the name of a column
-    that the row lacks, NoText if it is not a conversation."""
+    """The turns of a row in a form other than columns; the last one answers. thoughts: the field with these. Raises
+    KeyError with the name of a column that the row lacks, NoText if it is not a conversation."""
     said = tuple(_turns(form, row, thoughts))
     if "user" not in [turn.role for turn in said]:
         raise NoConversation("it has no user turn")
@@ -427,7 +428,7 @@ def _turns_of(template: str, row: Mapping[str, Any], role: str) -> tuple[Turn, .
         said = _turns_in(row[column], column, role)
     turns = tuple(_turn(message, number) for number, message in enumerate(said, 1))
     if any(turn.besides for turn in turns):
-        raise NoConversation(f"`{column}` has {listed(BESIDES, 'or')}, which only conversations may have")
+        raise NoConversation(f"`{column}` has {listed((REASONING, *BESIDES), 'or')}, which only conversations may have")
     return turns or (Turn(role, templates.fill(template, row).strip()),)
 
 

@@ -35,8 +35,8 @@ OF_ANSWERS = {
 class History(TrainerCallback):
     """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
     samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib); `epochs` (train_loss,
-    validation_loss; accuracy, 0 to 1, for classes; those of MEASURES; epoch 0 is before training). Steps and evaluations
-    of GRPO also have the mean of each reward, `reward.NAME`, and steps those of OF_ANSWERS."""
+    validation_loss; accuracy, 0 to 1, for classes; those of MEASURES; epoch 0 is before training). Steps and
+    evaluations of GRPO also have the mean of each reward, `reward.NAME`, and steps those of OF_ANSWERS."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings

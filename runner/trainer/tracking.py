@@ -32,8 +32,8 @@ MOST = 100  # parameters in a request to MLflow
 
 @dataclass(frozen=True)
 class Tracked(Record):
-    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; run: its id there; empty if it is not there. fault:
-    why something is missing there, in words."""
+    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; run: its id there; empty if it is not there.
+    fault: why something is missing there, in words."""
 
     FILE = TRACKED
     tool: str = ""

@@ -202,18 +202,18 @@ class Workload(Run):
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
-    flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that are sent
-    together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
-    needed again within this many numbers; group: numbers that a step of its optimizer handles at a time. All as in
-    DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or
-    chunked. objective: sft; dpo, orpo, simpo or kto on preferences; grpo on the model's own answers. generations:
-    answers to each prompt; generated: the most tokens of an answer, assumed for every one; by_vllm: the share of a GPU
-    that vLLM takes to write them, 0 for transformers; near: whether they are also compared with the first model's
-    (beta). packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills the
-    length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
-    lengths: of the data's rows in tokens, empty if they were not counted; longest: of the longest one, or 0. compile:
-    whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
-    matrices) are fused kernels."""
+    flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest row. bucket_bytes: of
+    gradients that are sent together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse:
+    it keeps weights that are needed again within this many numbers; group: numbers that a step of its optimizer handles
+    at a time. All as in DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut
+    Cross-Entropy: none at all) or chunked. objective: sft; dpo, orpo, simpo or kto on preferences; grpo on the model's
+    own answers. generations: answers to each prompt; generated: the most tokens of an answer, assumed for every one;
+    by_vllm: the share of a GPU that vLLM takes to write them, 0 for transformers; near: whether they are also compared
+    with the first model's (beta). packing: rows fill the length; evaluation_packing: in evaluation too. several:
+    whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro batch are
+    one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of the longest
+    one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside
+    an adapter, its matrices) are fused kernels."""
 
     model: Model
     adapter: Adapter | None = None
@@ -312,8 +312,9 @@ class Workload(Run):
     @cached_property
     def raised(self) -> bool:
         """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: if all weights
-        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention, FlexAttention or Cut Cross-Entropy needs half
-        precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
+        are held in fp32; and Axolotl does it without an adapter, unless FlashAttention, FlexAttention or Cut
+        Cross-Entropy needs half precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything
+        in half precision."""
         if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
             return False
         plain = not self.adapter and self.attention in ("sdpa", "eager") and self.fused_loss != "cut"
