@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -110,6 +110,15 @@ class PlainText(DataSets):
 
 
 Where = int | str  # a row's place, after the word `line`: its number, and its set if there are several
+
+
+# Settings that came later: unwritten, they are no part of a request, so that the rows of older runs still count.
+LATER = ("drop_system", "thinking_field")
+
+
+def stated(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a request, without settings of LATER that are not written."""
+    return {name: value for name, value in fields if value is not None or name not in LATER}
 
 
 def where(sources: DataSets, index: int, number: int) -> Where:

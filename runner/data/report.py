@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from runner import parts
-from runner.data.data_sets import DataSets, Where, drawn, set_name, where
+from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, where
 from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
@@ -362,7 +362,8 @@ def asked(data: Mapping[str, Any]) -> str:
 
 def _placeless(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: Path(item).name if name == "path" and item else _placeless(item) for name, item in value.items()}
+        known = stated(value.items())
+        return {name: Path(item).name if name == "path" and item else _placeless(item) for name, item in known.items()}
     return [_placeless(item) for item in value] if isinstance(value, list | tuple) else value
 
 

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from runner import data, parts
 from runner.check.validate import load
+from runner.data.data_sets import stated
 from runner.parts.pretrain import stages, work
 from runner.render import place
 from runner.scenarios import translate
@@ -41,4 +42,4 @@ def test_settings_are_read_back_as_they_were_made(path):
         kind = get_type_hints(function)[next(iter(inspect.signature(function).parameters))]
         read = TypeAdapter(kind).validate_json(json.dumps(settings))
         assert isinstance(read, kind) and type(read).__dataclass_params__.frozen
-        assert asdict(read) == settings
+        assert asdict(read, dict_factory=stated) == settings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import catalog
 from runner.catalog import Model
 from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Prompts, Songs
-from runner.data.data_sets import DataSets, PlainText, TextSet
+from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
@@ -43,18 +43,13 @@ def training(recipe: Recipe, place: Place) -> Stage:
         place,
         axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
         name="train",
-        data=asdict(rows(recipe, place), dict_factory=_stated),
+        data=asdict(rows(recipe, place), dict_factory=stated),
         files=shared_files,
         shm_gib=common.shared_memory_gib(runs_on),
         model=common.fetched_model(recipe) if place.model_dir else None,
         gates=conditions,
         evaluation=evaluation,
     )
-
-
-def _stated(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Without settings that came later and are not written, so that the rows of older runs still count."""
-    return {name: value for name, value in fields if value is not None or name not in ("drop_system", "thinking_field")}
 
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
