@@ -174,7 +174,7 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     names = list(dict.fromkeys(path.rpartition(".")[2] for path in found))
     others = facts.matched(rf".*\.(?:{'|'.join(map(re.escape, names))})").keys() - found.keys()
     if name := next((name for name in names if name in missed), ""):
-        said = worded("scenarios.layer-without-adapter", name=name, why=missed[name], linear=linear)
+        said = _without_adapter(facts, name)
     elif other := next((path for path, linear in found.items() if not linear), ""):
         said = worded("scenarios.pattern-beyond", asked=asked, other=other)
     elif not found:
@@ -185,6 +185,11 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     else:
         return
     yield recipe.problem("train.lora_pattern", *said)
+
+
+def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
+    why, linear = facts.family["missed"][name], listed(facts.linear)
+    return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
 
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
@@ -203,8 +208,8 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             linear = listed(facts.linear)
             if some:
                 said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
-            elif why := facts.family.get("missed", {}).get(name):
-                said = worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
+            elif name in facts.family.get("missed", {}):
+                said = _without_adapter(facts, name)
             else:
                 said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=linear)
         yield recipe.problem(("train", "lora_layers", index), *said)
