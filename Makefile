@@ -31,17 +31,15 @@ PART ?=
 test: install lint
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(PART),tests/parts/$(PART))
 
-# Kubeflow Pipelines' SDK wants an older Kubernetes client than ours.
-KFP := build/kfp
-
-$(KFP):
-	$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet kfp==2.17.0 || { rm -rf $@; exit 1; }
-
-# MLflow's server wants older packages than ours; its client is in the extra `mlflow`.
+# Judges in environments of their own: the SDK of Kubeflow Pipelines wants an older Kubernetes client than ours, and MLflow's server
+# other older packages; its client is in the extra `mlflow`.
+KFP    := build/kfp
 MLFLOW := build/mlflow
 
-$(MLFLOW):
-	$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet mlflow==3.17.2 || { rm -rf $@; exit 1; }
+$(KFP): JUDGE := kfp==2.17.0
+$(MLFLOW): JUDGE := mlflow==3.17.2
+$(KFP) $(MLFLOW):
+	$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet $(JUDGE) || { rm -rf $@; exit 1; }
 
 # The extra `gguf` compiles llama.cpp, for about 20 minutes on two cores.
 test-long: install $(KFP) $(MLFLOW)

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -186,7 +187,8 @@ IN_A_FORK = "tests.command_in_a_fork"
 @pytest.fixture(scope="session")
 def forks() -> Iterator[dict[str, str]]:
     """The address of a fork server that lives as long as the tests of this process, because each import of the engine
-    takes a processor 15 seconds. Not for tests that kill what they start: a fork would outlive it."""
+    takes a processor 15 seconds; empty where nothing is forked. Not for tests that kill what they start: a fork would
+    outlive it."""
     from runner.run import launch
     from runner.trainer import fork_server
 
@@ -195,22 +197,34 @@ def forks() -> Iterator[dict[str, str]]:
         patch.setenv("HF_HUB_OFFLINE", "1")  # as tests that train set it; it is read by imports
         server = launch.forking()
     with server:
-        yield {fork_server.ADDRESS: os.environ.pop(fork_server.ADDRESS)}
+        address = os.environ.pop(fork_server.ADDRESS, "")
+        yield {fork_server.ADDRESS: address} if address else {}
 
 
 @pytest.fixture(scope="session")
 def forked(forks):
-    """Runs `python -m MODULE ARGS…` to its end in a fork; returns the finished process, its errors among its output."""
+    """Runs `python -m MODULE ARGS…` to its end, in a fork where there are forks; returns the finished process, with its
+    errors among its output. Raises TimeoutExpired."""
     from runner.trainer import fork_server
 
     def run(command: list[str], cwd: Path, env: dict[str, str], timeout: float = 600):
+        env = env | forks | {"CUDA_VISIBLE_DEVICES": ""}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(*next(iter(forks.items())))
+            for name, address in forks.items():
+                patch.setenv(name, address)
             patch.chdir(cwd)
-            process = fork_server.fork(command, env | forks | {"CUDA_VISIBLE_DEVICES": ""})
-        assert process is not None, "the fork server is gone"
+            process = fork_server.fork(command, env)
+        if process is None:
+            assert not forks, "the fork server is gone"
+            both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            return subprocess.run(command, cwd=cwd, env=env, timeout=timeout, **both)
+        late = threading.Timer(timeout, os.killpg, (process.pid, signal.SIGKILL))
+        late.start()
         with process.stdout:
             said = process.stdout.read()
+        if not late.is_alive():
+            raise subprocess.TimeoutExpired(command, timeout, said)
+        late.cancel()
         return subprocess.CompletedProcess(command, process.wait(timeout), said, "")
 
     return run

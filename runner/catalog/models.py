@@ -126,6 +126,15 @@ class Model:
         every = (self._modules(layer) for layer in range(self.num_hidden_layers))
         return {path: linear for one in every for path, linear in one.items() if re.fullmatch(pattern, path)}
 
+    def named(self, pattern: str) -> list[str]:
+        """The names, each once, of the modules that a pattern matches, as above."""
+        return list(dict.fromkeys(path.rpartition(".")[2] for path in self.matched(pattern)))
+
+    @staticmethod
+    def pattern_of(names: Iterable[str]) -> str:
+        """A pattern that matches modules of these names in every transformer layer."""
+        return rf".*\.(?:{'|'.join(map(re.escape, names))})"
+
     def kinds(self, layer: int) -> Iterator[str]:
         """What a transformer layer is, as the keys of `layer` in families.toml."""
         yield "every"

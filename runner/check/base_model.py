@@ -210,17 +210,19 @@ def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
     asked = recipe.model.get("attention") if facts else None
     if not facts or not asked:
         return
-    family, gpu, of_hub = facts.family, catalog.gpu(recipe.machines.gpu), "/" in asked
-    able = family.get("attention", "sdpa" if of_hub or (asked == "flex_attention" and "no_flex" in family) else asked)
-    message = ""
-    if able != asked != family.get("kernel"):
-        message = f"transformers has no `{asked}` for models of type `{facts.model_type}`, so training would not start."
-        if of_hub:
-            message = f"`{asked}` is for gpt-oss alone, and this model has the type `{facts.model_type}`."
+    family, gpu, of_hub, kind = facts.family, catalog.gpu(recipe.machines.gpu), "/" in asked, facts.model_type
+    able = family.get("attention", "sdpa")
+    if of_hub and asked != family.get("kernel"):
+        message = f"`{asked}` is for gpt-oss alone, and this model has the type `{kind}`."
     elif of_hub and gpu and not gpu.compute_capability.startswith("9."):
         message = f"`{asked}` needs an H100 or H200, and this GPU is {gpu.title}."
-    if message:
-        yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
+    elif not of_hub and (
+        asked != family.get("attention", asked) or (asked == "flex_attention" and "no_flex" in family)
+    ):
+        message = f"transformers has no `{asked}` for models of type `{kind}`, so training would not start."
+    else:
+        return
+    yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
 
 
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:

@@ -368,9 +368,7 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
     for name, section in recipe.sections.items():
-        for of in ("", "lora_"):
-            if f"{of}rank" not in section:
-                continue
+        for of in (of for of in ("", "lora_") if f"{of}rank" in section):
             rank, alpha, stable = section.get(f"{of}rank"), section.get(f"{of}alpha"), section.get("use_rslora")
             by, root, most = (rank**0.5, "√", MOST_STABLE) if rank and stable else (rank, "", MOST_SCALE)
             if not rank or not alpha or LEAST_SCALE <= alpha / by <= most:

@@ -37,6 +37,7 @@ OWN = "tokenizer_default"
 # Additional fields of a turn, for templates that support them.
 CALLS, REASONING, THINKING = "tool_calls", "reasoning_content", "thinking"
 BESIDES = (CALLS, "tool_call_id", "name")
+OF_TEMPLATES = (REASONING, THINKING, CALLS)  # the fields that some templates write
 
 # The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
 STYLE = ("recognise_style", "In whose style is this song verse?")
@@ -337,9 +338,7 @@ def _without_nulls(value: Any) -> Any:
 def unwritten(conversation: Conversation, template: str) -> str | None:
     """A field of a conversation that a template would drop silently, or None."""
     there = {name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)}
-    there = {name for name in there if name in (CALLS, REASONING, THINKING)} | (
-        {"tools"} if conversation.tools else set()
-    )
+    there = there & {*OF_TEMPLATES} | ({"tools"} if conversation.tools else set())
     return next((name for name in sorted(there) if name not in template), None)
 
 
@@ -350,9 +349,7 @@ def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
 
 
 def _besides(turn: Mapping[str, Any]) -> str:
-    return "".join(
-        json.dumps(turn[name], ensure_ascii=False) for name in (REASONING, THINKING, CALLS) if turn.get(name)
-    )
+    return "".join(json.dumps(turn[name], ensure_ascii=False) for name in OF_TEMPLATES if turn.get(name))
 
 
 @dataclass(frozen=True)

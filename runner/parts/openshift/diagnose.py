@@ -147,14 +147,18 @@ def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
 
 def why(cluster: Cluster, state: JobState) -> list[str]:
     """A job's problems, by the logs of its pods too."""
-    return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
+    return reasons(state, logs_of(cluster, state.job))
 
 
-def failed_machine(cluster: Cluster, state: JobState) -> int:
+def logs_of(cluster: Cluster, job: Manifest) -> LogOf:
+    """Reads the logs of a job's pods, each once."""
+    return log_reader(cluster, job["metadata"]["namespace"], jobs.container(job))
+
+
+def failed_machine(state: JobState, log_of: LogOf) -> int:
     """The machine whose log says most about a failure: the first that failed by itself, else machine 0."""
-    log_of = log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job))
-    failed = [pod for pod in state.pods if any(map(ends, jobs.containers_of(pod)))]
-    return jobs.node_number(min(failed, key=lambda pod: _follows(pod, log_of))) if failed else 0
+    failed = filter(_failed, state.pods)
+    return min(((_follows(pod, log_of), jobs.node_number(pod)) for pod in failed), default=(False, 0))[1]
 
 
 def reasons(state: JobState, log_of: LogOf) -> list[str]:
@@ -193,9 +197,13 @@ def _together(said: list[str]) -> list[str]:
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
     """Whether another pod usually causes such a failure; that pod's problem is then reported first."""
-    entries = [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
-    found = troubles.find(log_of(pod), troubles.LOG) if any(map(ends, entries)) else None
+    found = troubles.find(log_of(pod), troubles.LOG) if _failed(pod) else None
     return found is not None and found.trouble.follows
+
+
+def _failed(pod: Manifest) -> bool:
+    """Whether a container of ours in a pod has failed."""
+    return any(ends(entry) for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING)
 
 
 def _missing_pods(state: JobState) -> Iterator[str]:

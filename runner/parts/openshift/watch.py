@@ -43,10 +43,11 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
                 raise Gone(f"{sent.kind} `{sent.name}` no longer exists; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
-                why = diagnose.why(cluster, state)
+                log_of = diagnose.logs_of(cluster, job)
+                why = diagnose.reasons(state, log_of)
                 show(state, [] if state.phase == FAILED else why)  # the error itself says why
                 if state.phase == FAILED:
-                    machine = diagnose.failed_machine(cluster, state)
+                    machine = diagnose.failed_machine(state, log_of)
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
                     log += f" --node {machine}" if machine else ""
                     again = " Submit again to retry." if not (sent.of_gate or sent.stage.trains) else ""
@@ -154,14 +155,12 @@ def table(rows: list[JobRow], width: int | None = None) -> list[str]:
     kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
     width_of = {column: max(len(line[column]) for line in cells) for column in kept}
     lines = ["  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip() for line in cells]
-    said, *below = lines
+    said, below = lines[:1], lines[1:]
     if width and max(map(len, lines)) > width:
-        said, below = "", [_block(row.cells, width) for row in rows]
-    reasons = [[f"  {reason}" for reason in row.why] for row in rows]
-    return [
-        *([said] if said else ()),
-        *(text for line, why in zip(below, reasons, strict=True) for text in (line, *why)),
-    ]
+        said, below = [], [_block(row.cells, width) for row in rows]
+    for row, line in zip(rows, below, strict=True):
+        said += [line, *(f"  {reason}" for reason in row.why)]
+    return said
 
 
 def _block(cells: tuple[str, ...], width: int) -> str:

@@ -415,8 +415,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         return None
     named = config.get("lora_target_modules") or ()
     pattern = named if isinstance(named, str) else ""
-    there = [path.rpartition(".")[2] for path in model.matched(pattern)] if pattern else named
-    targets = tuple(dict.fromkeys(there))
+    targets = tuple(model.named(pattern) if pattern else dict.fromkeys(named))
     return Adapter(
         rank=int(config.get("lora_r") or 8),
         targets=targets if targets and not config.get("lora_target_linear") else model.linear,

@@ -148,7 +148,7 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
 def adapted(facts: Model, train: Any) -> list[str]:
     """The linear layers with an adapter, by their names in a transformer layer. Raises re.error."""
     if whole := train.get("lora_pattern"):
-        return list(dict.fromkeys(path.rpartition(".")[2] for path, linear in facts.matched(whole).items() if linear))
+        return [name for name in facts.named(whole) if name in facts.linear]
     # A name that matches none of the known layers is passed on unchanged.
     named = (name for one in train.get("lora_layers") or facts.linear for name in [*facts.fitting(one)] or [one])
     return list(dict.fromkeys(named))
@@ -170,17 +170,15 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
-    linear, missed = listed(facts.linear), facts.family.get("missed", {})
-    names = list(dict.fromkeys(path.rpartition(".")[2] for path in found))
-    others = facts.matched(rf".*\.(?:{'|'.join(map(re.escape, names))})").keys() - found.keys()
+    names, missed = facts.named(asked), facts.family.get("missed", {})
     if name := next((name for name in names if name in missed), ""):
         said = _without_adapter(facts, name)
     elif other := next((path for path, linear in found.items() if not linear), ""):
         said = worded("scenarios.pattern-beyond", asked=asked, other=other)
     elif not found:
-        example = facts.linear_path(0, facts.linear[0])
+        linear, example = listed(facts.linear), facts.linear_path(0, facts.linear[0])
         said = worded("scenarios.pattern-for-nothing", recipe=recipe, asked=asked, linear=linear, example=example)
-    elif facts.family.get("names_alone") and others:
+    elif facts.family.get("names_alone") and (others := facts.matched(facts.pattern_of(names)).keys() - found.keys()):
         said = worded("scenarios.pattern-of-names", facts=facts, other=min(others), names=listed(names))
     else:
         return

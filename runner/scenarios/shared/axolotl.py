@@ -168,8 +168,9 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
 def datasets(
     folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True, thoughts: str | None = None
 ) -> EngineConfig:
-    """The prepared rows in a folder. thoughts: the field of a turn with these. Text and prompts are used unchanged. In conversations, the trained turns, each
-    with its end-of-turn token, are the assistant's, only the last of these (which prepared rows mark), or all."""
+    """The prepared rows in a folder. thoughts: the field of a turn with these. Text and prompts are used unchanged. In
+    conversations, the trained turns, each with its end-of-turn token, are the assistant's, only the last of these
+    (which prepared rows mark), or all."""
     reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
     if rows in (TEXT, PROMPTS):
         reads = {"type": ""}

@@ -399,8 +399,8 @@ def layers(recipe: Recipe) -> int:
 def _pattern(recipe: Recipe) -> tuple[str, str]:
     """A pattern for the twin, which may have none of the layers that the recipe's names; and the reason."""
     asked, twins = str(recipe.train.lora_pattern), replace(recipe.facts, num_hidden_layers=layers(recipe))
-    names = dict.fromkeys(path.rpartition(".")[2] for path in recipe.facts.matched(asked)) or recipe.facts.linear
-    return asked if twins.matched(asked) else rf".*\.(?:{'|'.join(names)})", "the twin has fewer layers"
+    names = recipe.facts.named(asked) or recipe.facts.linear
+    return asked if twins.matched(asked) else twins.pattern_of(names), "the twin has fewer layers"
 
 
 def _made(recipe: Recipe) -> str:
