@@ -56,10 +56,8 @@ def recipe_of(folder: Path, package: Path | None, python: str | Path):
 def test_without_a_part_language_recipes_check_and_render(without):
     part, recipe = without
     assert LANGUAGE
-    for file in LANGUAGE:
-        name = f"recipes/minimal/{file.name}"
-        done = recipe("check", name)
-        assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
+    done = recipe("check", *(f"recipes/minimal/{file.name}" for file in LANGUAGE))
+    assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
     if part in ("openshift", "jobs"):
         return
     cluster = ("--set", "openshift.namespace=mine", "--set", "openshift.output_dir=/shared/models")

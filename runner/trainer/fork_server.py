@@ -31,10 +31,12 @@ from runner.tools import child_process
 _MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
 # Programs to fork, and the modules to import before; the runner's other programs need `_MODELS`.
 _AXOLOTL = ("axolotl.cli.main", "axolotl.cli.train", "axolotl.core.builders", "runner.trainer.plugin")
+_SAVING = (*_MODELS, "deepspeed")  # accelerate imports it whenever a model is saved
 PROGRAMS = {
-    "axolotl.cli.main": (*_MODELS, *_AXOLOTL),
+    "axolotl.cli.main": (*_SAVING, *_AXOLOTL),
+    "runner.entrypoints.prepare": _SAVING,
     "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
-    "runner.trainer.merging": (*_MODELS, "peft"),
+    "runner.trainer.merging": (*_SAVING, "peft"),
 }
 # The environment variable with the server's address, for this process and its programs.
 ADDRESS = "RECIPE_RUNNER_FORKS"
