@@ -169,6 +169,15 @@ class Evaluation:
     before: str | None = None  # the stage whose metrics a `regression` is compared with
 
 
+TRACKERS = ("mlflow", "wandb")
+
+
+def tracker(config: Mapping[str, Any]) -> str:
+    """The tracking server's tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
+    images = config.get("trainer", {}).get("report_to")
+    return next((tool for tool in TRACKERS if config.get(f"use_{tool}") or images == tool), "")
+
+
 @dataclass(frozen=True)
 class Stage:
     """One piece of work of one engine: a training run, or the preparation of one."""

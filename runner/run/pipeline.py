@@ -1,6 +1,5 @@
 """Runs a plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts
-from runner.data.report import REPORT_FILE, PreparedRows
+from runner.data.report import PreparedRows
 from runner.data.tokenizers import forget_older
 from runner.plan import Plan, Stage
 from runner.recipe import units
@@ -20,21 +19,8 @@ from runner.tools.child_process import Event
 from runner.tools.files import read_record
 from runner.tools.names import listed
 from runner.tools.problem import Interrupted, Stop, worded
-from runner.tools.run_files import (
-    ANSWERS,
-    COMPLETE,
-    EVALUATION,
-    LOG,
-    PAGE,
-    PLANNED,
-    PROMOTION,
-    REPORT,
-    STOPPED,
-    SUMMARY,
-)
-from runner.trainer import tracking
+from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
 from runner.trainer.records import Summary, elapsed_seconds
-from runner.trainer.tracking import Tracked
 
 Tell = Callable[[str], None]
 Watch = Callable[[], AbstractContextManager[Progress]]
@@ -382,39 +368,9 @@ def judge(folder: StageFolder, tell: Tell) -> None:
 
 
 def send(folder: StageFolder, tell: Tell) -> None:
-    """Sends what a stage has left to the server that got its curves, if any. It never makes a run fail."""
-    known = Tracked.read(folder.path)
-    if not known or known.tool != tracking.tool_of(folder.stage.config):
-        return
-    if server := folder.stage.config.get("mlflow_tracking_uri"):
-        os.environ["MLFLOW_TRACKING_URI"] = server  # as Axolotl does
-    try:
-        if known.run:
-            tool = tracking.TOOLS[known.tool]()
-            tool.open(known, "", {}, {})
-            if measured := read_record(folder.path / EVALUATION).get("metrics"):
-                steps = folder.summary.steps if folder.summary else 0
-                tool.log(steps, {f"evaluation.{name}": value for name, value in measured.items()})
-            done = folder.state.status in ("finished", OUT_OF_TIME)
-            tool.leave(*_origin(folder), tracking.FINISHED if done else tracking.FAILED)
-    except Exception as error:  # of any kind: the results are here
-        known = replace(known, fault=tracking.away(known, error, folder.path))
-    if known.fault:
-        tell(known.fault)
-
-
-def _origin(folder: StageFolder) -> tuple[dict[str, str], list[Path]]:
-    """The hashes that lead from a model to its run, under the names that an exported model has; and the files to keep
-    beside the curves."""
-    data, run = Path(folder.plan.place.data_dir), folder.run
-    prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
-    tags = {".".join((*file.parent.relative_to(data).parts, "data_hash")): key for file, key in prepared.items()}
-    planned = read_record(run.path / PLANNED)  # missing in pods, which change nothing of the recipe
-    tags |= {"run": run.state.id, "stage": folder.stage.name, "weights_hash": folder.model_hash()}
-    tags |= {"recipe_fingerprint": planned.get("fingerprint")}
-    recipe, page = Path(folder.stage.config["recipe_runner"]["recipe_file"]), run.path / PAGE
-    files = [recipe, page, *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION))]
-    return {name: text for name, text in tags.items() if text}, [file for file in files if file.is_file()]
+    """Sends what a stage has left to where the recipe reports to. It never makes a run fail."""
+    for send_results in parts.hooks("send_results"):
+        send_results(folder, tell)
 
 
 def summaries(plan: Plan) -> list[Summary]:

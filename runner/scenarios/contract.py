@@ -30,7 +30,10 @@ returns a function from a file to the share of each answer; of `targets` is a Ta
     before_training(cfg, trainer, settings)  in the training process, before the first step: the fault, or an empty text
     blocks(settings, batch, resumed_at)    packed blocks for training and validation, and the number of the last step
     callbacks(settings, history)           more callbacks for transformers' Trainer
+    trackers(config, settings)             callbacks that send curves to a server, instead of those of the engine, whose
+                                           config they change
     after_stage(folder, tell)              after a finished stage; raises Stop if no later stage may use it
+    send_results(folder, tell)             sends what a stage has left to such a server; never raises
     after_run(recipe, run)                 lines for the end of a run
     after_plan(plan, run)                  the same on plain machines, which have no recipe
     on_record(plan)                        lines from records: overruled gates, and answers with their rewards

@@ -16,7 +16,7 @@ from axolotl.prompt_strategies.kto import user_defined as kto
 from axolotl.prompt_strategies.orpo import chat_template as orpo
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
@@ -25,8 +25,7 @@ from runner.trainer import checkpoints, records, results, stopping
 from runner.trainer.records import LOSS, REWARD
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
-from runner.trainer.telemetry import History, Tracking
-from runner.trainer.tracking import tool_of
+from runner.trainer.telemetry import History
 
 
 class RecipePlugin(BasePlugin):
@@ -37,7 +36,7 @@ class RecipePlugin(BasePlugin):
         child_process.watch_parent()
         self.history: History  # set when the trainer exists
         self.resumed_from = ""
-        self.tracker: list[Tracking] = []
+        self.trackers: list[TrainerCallback] = []
 
     def register(self, cfg: dict[str, Any]) -> None:
         process.without_gpu_kernels()
@@ -59,10 +58,7 @@ class RecipePlugin(BasePlugin):
                 # without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
-        if tool := tool_of(cfg):
-            # The callbacks of transformers 5.16.1 and Axolotl end training if the server is away.
-            cfg[f"use_{tool}"] = False
-            self.tracker = [Tracking(tool, settings)]
+        self.trackers = [one for begin in parts.hooks("trackers") for one in begin(cfg, settings)]
         if settings.warmup_ratio is not None:
             cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
         if cfg.rl == "orpo":
@@ -155,7 +151,7 @@ class RecipePlugin(BasePlugin):
         settings = run_settings(cfg)
         self.history = History(settings)
         watched: dict[str, Any] = {"of_words": not cfg.rl, "measure": REWARD if settings.rewards else LOSS}
-        watched["own"] = self.tracker
+        watched["own"] = self.trackers
         return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, **watched)
 
     def post_train_unload(self, cfg: DictDefault) -> None:

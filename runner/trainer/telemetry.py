@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from runner.tools import child_process
 from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
-from runner.trainer import tracking
 from runner.trainer.settings import RunSettings
-from runner.trainer.tracking import Tool, Tracked
 
 # TRL's measures on held-out rows: how often, and by how much, the model prefers the better answer (DPO); and the mean
 # reward of its own answers (GRPO).
@@ -130,52 +127,6 @@ class History(TrainerCallback):
     def _write(self, state: Any) -> None:
         if state.is_world_process_zero:
             write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
-
-
-AGAIN = 600.0  # seconds until a server that was away is asked again
-
-
-class Tracking(TrainerCallback):
-    """Sends the curves to MLflow or Weights & Biases, under the Trainer's names. A server that is away or refuses ends
-    nothing: what it lacks is sent later, or the record says why it is missing there."""
-
-    def __init__(self, tool: str, settings: RunSettings) -> None:
-        self.settings, self.folder = settings, Path(settings.run_dir)
-        known = Tracked.read(self.folder)
-        self.known = known if known.tool == tool else Tracked(tool=tool)
-        self.tool: Tool | None = None
-        self.unsent: list[tuple[int, Mapping[str, float]]] = []
-        self.next_try = 0.0
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and time.monotonic() >= self.next_try:
-            self._send()
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
-        self.unsent.append((state.global_step, numbers))
-        self.on_train_begin(args, state, control)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.next_try = 0.0
-        self.on_train_begin(args, state, control)
-
-    def _send(self) -> None:
-        known = self.known
-        try:
-            if self.tool is None:
-                self.tool, self.known = tracking.opened(known, self.settings)
-            while self.unsent:
-                self.tool.log(*self.unsent[0])
-                del self.unsent[0]
-            self.known = replace(self.known, fault="")
-        except Exception as error:  # of any kind: hours of training are worth more
-            self.next_try = time.monotonic() + AGAIN
-            self.known = replace(self.known, fault=tracking.away(known, error, self.folder))
-            if not known.fault:
-                print(self.known.fault, flush=True)
-        if self.known != known:
-            self.known.write(self.folder)
 
 
 def _found(names: Mapping[str, str], logs: Mapping[str, Any]) -> dict[str, Any]:

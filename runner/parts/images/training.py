@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, set_seed
 
-from runner import scenarios
+from runner import parts, scenarios
 from runner.parts.images import network
 from runner.parts.images.data import SPLITS, ImageReport
 from runner.parts.images.network import Weights
@@ -26,8 +26,7 @@ from runner.trainer import checkpoints, results, stopping
 from runner.trainer.records import ACCURACY
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
-from runner.trainer.telemetry import History, Tracking
-from runner.trainer.tracking import tool_of
+from runner.trainer.telemetry import History
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
@@ -36,9 +35,8 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
-    # The callbacks of transformers end training if the server is away.
-    trackers = [Tracking(tool, settings)] if (tool := tool_of(config)) else []
-    args = arguments(config["trainer"] | ({"report_to": "none"} if trackers else {}), settings)
+    trackers = [one for begin in parts.hooks("trackers") for one in begin(config, settings)]
+    args = arguments(config["trainer"], settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:
         with args.main_process_first(local=False):

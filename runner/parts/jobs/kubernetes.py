@@ -9,7 +9,7 @@ import yaml
 
 from runner import __version__
 from runner.check.origins import Computed
-from runner.plan import Place, Plan, Stage
+from runner.plan import Place, Plan, Stage, tracker
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.units import gib
@@ -19,7 +19,6 @@ from runner.tools.files import Artifact
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
-from runner.trainer.tracking import tool_of
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -247,7 +246,7 @@ def header(plan: Plan, stage: Stage) -> str:
     made = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
     lines = [f"# Made by recipe-runner {made}"]
     tracking = (
-        ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if tool_of(stage.config) == "mlflow" else ("WANDB_API_KEY",)
+        ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if tracker(stage.config) == "mlflow" else ("WANDB_API_KEY",)
     )
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),

@@ -6,9 +6,8 @@ from typing import Any
 
 from runner.parts.jobs import code, kubernetes
 from runner.parts.jobs.kubernetes import Folder, Manifest
-from runner.plan import Machines, Plan, Stage
+from runner.plan import Machines, Plan, Stage, tracker
 from runner.tools.run_files import SEAL_KEY
-from runner.trainer.tracking import tool_of
 
 # restricted-v2 runs a container as a user id without a passwd entry. Programs get a home folder and a user name,
 # because torch's compiler fails without a name.
@@ -162,7 +161,7 @@ def folders(plan: Plan, stage: Stage) -> list[Folder]:
 def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
     """The variables with which a stage reports to OpenShift AI's MLflow; none if it reports nowhere or elsewhere."""
     elsewhere = plan.site.get("tracking_secret") or kubernetes.numbers(plan.site["version"]) < MLFLOW_SINCE
-    if elsewhere or tool_of(stage.config) != "mlflow":
+    if elsewhere or tracker(stage.config) != "mlflow":
         return {}
     authority = {"MLFLOW_TRACKING_SERVER_CERT_PATH": f"{TOKEN_FOLDER}/service-ca.crt"}
     space = {"MLFLOW_TRACKING_AUTH": "kubernetes-namespaced", "MLFLOW_WORKSPACE": plan.site["namespace"]}

@@ -645,7 +645,7 @@ OF_LANGUAGE = {
     "py3langid": ("parts.data_doctor.doctor",),
     "lm_eval": ("parts.evaluate.evaluate",),
     "peft": ("parts.evaluate.language",),
-    **dict.fromkeys(("mlflow", "wandb"), ("trainer.tracking",)),
+    **dict.fromkeys(("mlflow", "wandb"), ("parts.tracking.servers",)),
 }
 
 
@@ -653,7 +653,8 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     """All of a recipe's pods, and what they import by name."""
     named = [parts.table("preparers")["images"], parts.table("engines")["images"]]
     named += [parts.table("measures")["images"], "runner.parts.evaluate.evaluate"]
-    reached, waiting = {}, ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named]
+    by_hooks = ["runner.parts.tracking.training", "runner.parts.tracking.sending"]
+    reached, waiting = {}, ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks]
     foreign = {}
     while waiting:
         module = waiting.pop()

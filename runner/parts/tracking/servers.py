@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.recipe.document import flat
 from runner.tools.files import Record, read_record
@@ -109,13 +109,7 @@ class Wandb:
 
 
 Tool = MLflow | Wandb
-TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}
-
-
-def tool_of(config: Mapping[str, Any]) -> str:
-    """The tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
-    images = config.get("trainer", {}).get("report_to")
-    return next((tool for tool in TOOLS if config.get(f"use_{tool}") or images == tool), "")
+TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}  # keys: `runner.plan.TRACKERS`
 
 
 def opened(known: Tracked, settings: RunSettings) -> tuple[Tool, Tracked]:
@@ -132,4 +126,4 @@ def away(known: Tracked, error: Exception, folder: Path) -> str:
     # Of a chain of errors, the last one names the cause.
     _, chained, reason = str(error).rpartition("Caused by ")
     reason = reason.rpartition(": ")[2].strip("\"')") if chained else shortened(reason, 300).rstrip(".")
-    return " ".join(worded("trainer.away", title=TOOLS[known.tool].title, reason=reason, folder=folder))
+    return " ".join(worded("tracking.away", title=TOOLS[known.tool].title, reason=reason, folder=folder))

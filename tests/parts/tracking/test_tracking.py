@@ -18,15 +18,16 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from runner.parts.tracking import servers
+from runner.parts.tracking import training as sends
+from runner.parts.tracking.servers import Tracked
 from runner.recipe.document import flat
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import plan_of
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json, read_record
-from runner.trainer import telemetry, tracking
 from runner.trainer.settings import RunSettings
-from runner.trainer.tracking import Tracked
 from tests.conftest import ROOT, own_time
 from tests.parts.export.runs import base_of
 from tests.stages import finish, plan_in
@@ -64,13 +65,13 @@ class Server:
 def training(tmp_path, monkeypatch):
     """`(server, callback, log)` of a training in a folder `small`; `log(step, **numbers)` is the Trainer's."""
     server, clock = type("Server", (Server,), {"opened": [], "curve": [], "left": []}), SimpleNamespace(now=0.0)
-    monkeypatch.setitem(tracking.TOOLS, "mlflow", server)
-    own_time(monkeypatch, telemetry, monotonic=lambda: clock.now)
+    monkeypatch.setitem(servers.TOOLS, "mlflow", server)
+    own_time(monkeypatch, sends, monotonic=lambda: clock.now)
     folder = tmp_path / "small"
     folder.mkdir()
     (folder / "recipe.json").write_text(json.dumps({"train": {"epochs": 2}, "gates": ["perplexity < 9"]}))
     places = {"run_dir": str(folder), "recipe_file": str(folder / "recipe.json")}
-    callback = telemetry.Tracking("mlflow", RunSettings(**FACTS, **RATES, **places))
+    callback = sends.Tracking("mlflow", RunSettings(**FACTS, **RATES, **places))
 
     def log(step, main=True, minutes=0, **numbers):
         clock.now += 60 * minutes
@@ -92,7 +93,7 @@ def test_a_server_gets_the_recipe_as_parameters_and_the_trainers_curves(training
         ("", "small", "small", {"train.epochs": "2", "gates": '["perplexity < 9"]'}, {"recipe": "small", "recipe_fingerprint": "f0"})
     ]  # fmt: skip
     assert server.curve == [(2, {"loss": 1.5})] and (known.run, known.fault) == ("r1", "")
-    again = telemetry.Tracking("mlflow", callback.settings)
+    again = sends.Tracking("mlflow", callback.settings)
     again.on_train_begin(None, ENDED, None)
     assert server.opened[1][0] == "r1", "a resumed training continues its run"
 
@@ -125,7 +126,7 @@ def test_only_the_first_process_sends(training):
 
 
 def test_mlflow_gets_no_name_that_it_refuses():
-    assert tracking.allowed("memory/max (GiB)") == "memory/max _GiB_" and tracking.allowed("data.sets") == "data.sets"
+    assert servers.allowed("memory/max (GiB)") == "memory/max _GiB_" and servers.allowed("data.sets") == "data.sets"
 
 
 def test_what_a_stage_leaves_is_sent_under_the_names_of_an_exported_model(training, tmp_path, golden_message):
@@ -294,11 +295,11 @@ def test_mlflows_own_way_in_sends_the_pods_token_and_workspace(tmp_path, monkeyp
         threading.Thread(target=server.serve_forever, daemon=True).start()
         pods = podspec.tracking(plan, plan.stages[-1])
         own = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{server.server_port}/mlflow", "MLFLOW_EXPERIMENT_NAME": ""}
-        for name, value in ({**tracking.MLFLOW, **pods} | own).items():
+        for name, value in ({**servers.MLFLOW, **pods} | own).items():
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
         with pytest.raises(Exception, match="404"):
-            tracking.MLflow().open(Tracked(tool="mlflow", project="survival"), "survival", {}, {})
+            servers.MLflow().open(Tracked(tool="mlflow", project="survival"), "survival", {}, {})
         server.shutdown()
     assert seen and all(path.startswith("/mlflow/api/") for path, _ in seen)
     headers = seen[-1][1]

@@ -1,0 +1,71 @@
+"""The callback that sends the curves of a training to a tracking server."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from runner.parts.tracking import servers
+from runner.parts.tracking.servers import Tool, Tracked
+from runner.plan import tracker
+from runner.trainer.settings import RunSettings
+
+AGAIN = 600.0  # seconds until a server that was away is asked again
+
+
+class Tracking(TrainerCallback):
+    """Sends the curves to MLflow or Weights & Biases, under the Trainer's names. A server that is away or refuses ends
+    nothing: what it lacks is sent later, or the record says why it is missing there."""
+
+    def __init__(self, tool: str, settings: RunSettings) -> None:
+        self.settings, self.folder = settings, Path(settings.run_dir)
+        known = Tracked.read(self.folder)
+        self.known = known if known.tool == tool else Tracked(tool=tool)
+        self.tool: Tool | None = None
+        self.unsent: list[tuple[int, Mapping[str, float]]] = []
+        self.next_try = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero and time.monotonic() >= self.next_try:
+            self._send()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        self.unsent.append((state.global_step, numbers))
+        self.on_train_begin(args, state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.next_try = 0.0
+        self.on_train_begin(args, state, control)
+
+    def _send(self) -> None:
+        known = self.known
+        try:
+            if self.tool is None:
+                self.tool, self.known = servers.opened(known, self.settings)
+            while self.unsent:
+                self.tool.log(*self.unsent[0])
+                del self.unsent[0]
+            self.known = replace(self.known, fault="")
+        except Exception as error:  # of any kind: hours of training are worth more
+            self.next_try = time.monotonic() + AGAIN
+            self.known = replace(self.known, fault=servers.away(known, error, self.folder))
+            if not known.fault:
+                print(self.known.fault, flush=True)
+        if self.known != known:
+            self.known.write(self.folder)
+
+
+def trackers(config: dict[str, Any], settings: RunSettings) -> list[TrainerCallback]:
+    """The callback of an engine's config, whose own it switches off: those of transformers 5.16.1 and Axolotl end
+    training if the server is away."""
+    if not (tool := tracker(config)):
+        return []
+    if "trainer" in config:
+        config["trainer"]["report_to"] = "none"
+    else:
+        config[f"use_{tool}"] = False
+    return [Tracking(tool, settings)]
