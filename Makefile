@@ -12,6 +12,9 @@ STAMP := $(VENV)/.installed-$(shell (cat pyproject.toml constraints.txt; pwd) | 
 
 .PHONY: install rehearse test test-long test-processors lint golden schemas language-server docs bench clean
 
+# Without bytecode, each of hundreds of short processes would compile the runner again.
+unexport PYTHONDONTWRITEBYTECODE
+
 install: $(STAMP)
 
 $(STAMP):

@@ -134,6 +134,22 @@ def computes(file: Path) -> bool:
     return False
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """One fork server for all processes of the tests, because importing the engine takes a processor half a minute."""
+    if FORKS in os.environ or config.option.collectonly:
+        return
+    from runner.run import launch
+    from runner.trainer import fork_server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")  # as tests that train set it; it is read by imports
+        server = launch.forking()
+        config.add_cleanup(partial(server.__exit__, None, None, None))
+        server.__enter__()
+    if address := os.environ.pop(fork_server.ADDRESS, ""):
+        os.environ[FORKS] = address
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     COLLECTED.add(item.path)
     if computes(item.path):
@@ -180,25 +196,20 @@ def golden_message(request, tmp_path):
 
 
 # Commands that load a model.
-LOADING = {"ask", "compare", "evaluate", "export", "merge", "rehearse", "report"}
+LOADING = {"ask", "compare", "evaluate", "export", "merge", "prepare", "rehearse", "report", "run"}
+FORKS = "RECIPE_TEST_FORKS"  # the environment variable with the server's address
 IN_A_FORK = "tests.command_in_a_fork"
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[dict[str, str]]:
-    """The address of a fork server that lives as long as the tests of this process, because each import of the engine
-    takes a processor 15 seconds; empty where nothing is forked. Not for tests that kill what they start: a fork would
-    outlive it."""
-    from runner.run import launch
+def forks() -> dict[str, str]:
+    """The address of the fork server, in the variable of the product; empty where nothing is forked. Not for tests that
+    kill what they start: a fork would outlive it."""
     from runner.trainer import fork_server
 
     fork_server.PROGRAMS[IN_A_FORK] = ()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")  # as tests that train set it; it is read by imports
-        server = launch.forking()
-    with server:
-        address = os.environ.pop(fork_server.ADDRESS, "")
-        yield {fork_server.ADDRESS: address} if address else {}
+    address = os.environ.get(FORKS)
+    return {fork_server.ADDRESS: address} if address else {}
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from string import Template
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -33,8 +34,17 @@ class Styled(str):
     """A line with colours of our own; what others wrote in it is `printable`."""
 
 
+@lru_cache(4096)
+def _analysis(text: str) -> object:
+    """PyYAML's look at each character of a text. Files repeat most of their texts, and each other's."""
+    return yaml.emitter.Emitter.analyze_scalar(SimpleNamespace(allow_unicode=True), text)
+
+
 class _Dumper(yaml.SafeDumper):
     """Long texts as blocks, lists indented below their key, no aliases."""
+
+    def analyze_scalar(self, scalar: str) -> object:
+        return _analysis(scalar)
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

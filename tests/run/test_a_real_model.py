@@ -44,6 +44,7 @@ def recipe(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_command):
     model = base_of("survival", recipe.parent / "small-model")
     done = recipe_command(

@@ -91,16 +91,16 @@ def rehearsed(folder: Path, recipe_command, **train: object) -> RunFolder:
     return RunFolder(run.parent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "train",
     [
         {"use_dora": True, "use_rslora": True, "loraplus_lr_ratio": 4},
-        *(
-            pytest.param(one, marks=pytest.mark.long)
-            for one in ({"use_dora": True}, {"use_rslora": True}, {"loraplus_lr_ratio": 4})
-        ),
+        {"use_dora": True},
+        {"use_rslora": True},
+        {"loraplus_lr_ratio": 4},
     ],
-    ids=lambda one: "+".join(one),
+    ids="+".join,
 )
 def test_steps_through_axolotl_train_what_the_line_says(train, tmp_path, recipe_command):
     from peft import PeftModel

@@ -43,14 +43,8 @@ PLACES = {
     },
 }
 CELLS = list(product(TECHNIQUES, ROWS, PLACES))
-# In every run of the tests one of each technique, and each kind of rows; the others are long.
-SOON = {("lora", TEXT), ("full", CONVERSATIONS), ("last-layers", SONGS), ("lora", PREFERENCES)}
-TRAINED = [
-    pytest.param(*cell, marks=() if cell in SOON else pytest.mark.long)
-    for cell in product(TECHNIQUES, ROWS)
-    # 4-bit weights need a GPU: a rehearsal puts `lora` in its place.
-    if cell[0] != "qlora"
-]
+# 4-bit weights need a GPU: a rehearsal puts `lora` in its place.
+TRAINED = [cell for cell in product(TECHNIQUES, ROWS) if cell[0] != "qlora"]
 
 
 def rows_in(folder: Path, name: str) -> None:
@@ -106,6 +100,7 @@ def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, t
     assert checked.get("rl") == {PREFERENCES: "dpo", LABELS: "kto", PROMPTS: "grpo"}.get(rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("technique", "rows"), TRAINED)
 def test_every_cell_learns_in_a_rehearsal(technique, rows, tmp_path, recipe_command):
     path = written(tmp_path, technique, rows)

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -192,12 +193,16 @@ PERSONAL = (
 )
 
 
-def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """The language of each text that is long enough to tell. Raises ImportError if its library is not installed."""
+@cache
+def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    told = []
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
+    """The language of each text that is long enough to tell. Raises ImportError if its library is not installed."""
+    identifier, told = _identifier(), []
     for row in rows:
         if len(row.text) >= SENTENCE:
             # More text takes time, and makes the result no more certain.

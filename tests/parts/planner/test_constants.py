@@ -79,6 +79,7 @@ def test_a_plan_says_what_was_measured_and_what_was_not(results, golden_message)
     golden_message(constants.basis([L40S, "NVIDIA-A40"]), "two cards")
 
 
+@pytest.mark.long
 def test_the_benchmark_writes_what_is_read(tmp_path, monkeypatch):
     """The tiny cell of the benchmark, in the shape that a GPU's results have."""
     code = (
