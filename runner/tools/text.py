@@ -1,11 +1,11 @@
 """Text that is safe for a terminal, and YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike."""
 
+import io
 import re
 from collections.abc import Collection, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from string import Template
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -35,15 +35,16 @@ class Styled(str):
 
 
 @lru_cache(4096)
-def _analysis(text: str) -> object:
+def _analysis(text: str) -> yaml.emitter.ScalarAnalysis:
     """PyYAML's look at each character of a text. Files repeat most of their texts, and each other's."""
-    return yaml.emitter.Emitter.analyze_scalar(SimpleNamespace(allow_unicode=True), text)
+    emitter = yaml.emitter.Emitter(io.StringIO(), allow_unicode=True)
+    return emitter.analyze_scalar(text)
 
 
 class _Dumper(yaml.SafeDumper):
     """Long texts as blocks, lists indented below their key, no aliases."""
 
-    def analyze_scalar(self, scalar: str) -> object:
+    def analyze_scalar(self, scalar: str) -> yaml.emitter.ScalarAnalysis:
         return _analysis(scalar)
 
     def ignore_aliases(self, data: Any) -> bool:
