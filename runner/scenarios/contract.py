@@ -34,6 +34,7 @@ returns a function from a file to the share of each answer; of `targets` is a Ta
                                            config they change
     after_stage(folder, tell)              after a finished stage; raises Stop if no later stage may use it
     send_results(folder, tell)             sends what a stage has left to such a server; never raises
+    send_export(folder, made, form, tell)  the same with an exported model, in the folder `made`
     after_run(recipe, run)                 lines for the end of a run
     after_plan(plan, run)                  the same on plain machines, which have no recipe
     on_record(plan)                        lines from records: overruled gates, and answers with their rewards

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner import parts
 from runner.commands.options import complete_recipe, end, open_recipe, run_option, say, set_option
 from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
@@ -70,6 +71,8 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     with source.folder.run.lock():
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
     say(f"{os.path.relpath(made)}/")
+    for send_export in parts.hooks("send_export"):
+        send_export(source.folder, made, kind or form, say)
     more = (*(("--format", form) if form != "safetensors" else ()), *(("--quantize", kind) if kind else ()))
     said = f"The export in {os.path.relpath(made)} is verified: it is the trained model"
     if source.folder.run.kind == "run":

@@ -1,22 +1,45 @@
-"""The results of a stage, sent to the server that got its curves."""
+"""The results of a stage, and its exported model, sent to the server that got its curves."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from runner.data.report import REPORT_FILE
 from runner.parts.tracking import servers
-from runner.parts.tracking.servers import Tracked
+from runner.parts.tracking.servers import Tool, Tracked
 from runner.plan import tracker
 from runner.run import pipeline
 from runner.run.pipeline import Tell
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_record
+from runner.tools.problem import worded
 from runner.tools.run_files import ANSWERS, EVALUATION, PAGE, PLANNED, PROMOTION, SUMMARY
 
 
 def send(folder: StageFolder, tell: Tell) -> None:
     """Sends what a stage has left to the server that got its curves, if any. It never makes a run fail."""
+
+    def leave(tool: Tool) -> None:
+        if measured := read_record(folder.path / EVALUATION).get("metrics"):
+            steps = folder.summary.steps if folder.summary else 0
+            tool.log(steps, {f"evaluation.{name}": value for name, value in measured.items()})
+        done = folder.state.status in ("finished", pipeline.OUT_OF_TIME)
+        tool.leave(*_origin(folder), servers.FINISHED if done else servers.FAILED)
+
+    _at_server(folder, tell, leave)
+
+
+def send_export(folder: StageFolder, made: Path, form: str, tell: Tell) -> None:
+    """Sends an exported model there too. It never makes an export fail."""
+
+    def keep(tool: Tool) -> None:
+        tell(worded("tracking.sent", title=tool.title, place=tool.keep(made, form))[0])
+
+    _at_server(folder, tell, keep)
+
+
+def _at_server(folder: StageFolder, tell: Tell, work: Callable[[Tool], None]) -> None:
     known = Tracked.read(folder.path)
     if not known or known.tool != tracker(folder.stage.config):
         return
@@ -26,11 +49,7 @@ def send(folder: StageFolder, tell: Tell) -> None:
         if known.run:
             tool = servers.TOOLS[known.tool]()
             tool.open(known, "", {}, {})
-            if measured := read_record(folder.path / EVALUATION).get("metrics"):
-                steps = folder.summary.steps if folder.summary else 0
-                tool.log(steps, {f"evaluation.{name}": value for name, value in measured.items()})
-            done = folder.state.status in ("finished", pipeline.OUT_OF_TIME)
-            tool.leave(*_origin(folder), servers.FINISHED if done else servers.FAILED)
+            work(tool)
     except Exception as error:  # of any kind: the results are here
         known = replace(known, fault=servers.away(known, error, folder.path))
     if known.fault:

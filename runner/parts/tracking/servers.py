@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"  # MLflow's words
 SECONDS = 10  # the most that training waits for a server
+UPLOAD_SECONDS = 600  # for one file of an exported model
 # MLflow would wait for minutes, and send statistics to its makers.
 MLFLOW = {
     **{"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{SECONDS}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"},
@@ -32,11 +33,12 @@ MOST = 100  # parameters in a request to MLflow
 
 @dataclass(frozen=True)
 class Tracked(Record):
-    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; run: its id there; empty if it is not there.
-    fault: why something is missing there, in words."""
+    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; server: MLflow's address; run: its id there; empty
+    if it is not there. fault: why something is missing there, in words."""
 
     FILE = TRACKED
     tool: str = ""
+    server: str = ""
     project: str = ""
     run: str = ""
     fault: str = ""
@@ -49,7 +51,9 @@ class MLflow:
 
     def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
         """Creates a run, or continues the known one."""
-        os.environ.update(MLFLOW | os.environ)
+        # A model may be exported where the address is not set.
+        address = {"MLFLOW_TRACKING_URI": known.server} if known.server else {}
+        os.environ.update(MLFLOW | address | os.environ)
         import mlflow
         from mlflow.entities import Metric, Param
 
@@ -63,7 +67,7 @@ class MLflow:
         for start in range(0, len(every), MOST):
             sent = [Param(allowed(setting), parameters[setting]) for setting in every[start : start + MOST]]
             self.client.log_batch(self.run, params=sent)
-        return replace(known, project=project, run=self.run)
+        return replace(known, server=mlflow.get_tracking_uri(), project=project, run=self.run)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
@@ -78,6 +82,13 @@ class MLflow:
         for file in files:
             self.client.log_artifact(self.run, str(file))
         self.client.set_terminated(self.run, status)
+
+    def keep(self, folder: Path, name: str) -> str:
+        """Uploads the folder of an exported model; returns its place there."""
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = f"{UPLOAD_SECONDS}"
+        self.client.log_artifacts(self.run, str(folder), place := f"export/{name}")
+        self.client.set_terminated(self.run, FINISHED)
+        return place
 
 
 def allowed(name: str) -> str:
@@ -106,6 +117,15 @@ class Wandb:
         for file in files:
             self.run.save(str(file), base_path=str(file.parent), policy="now")
         self.run.finish(exit_code=int(status == FAILED))
+
+    def keep(self, folder: Path, name: str) -> str:
+        import wandb
+
+        kept = wandb.Artifact(place := f"{self.run.id}-{name}", type="model")
+        kept.add_dir(str(folder))
+        self.run.log_artifact(kept)
+        self.run.finish()
+        return place
 
 
 Tool = MLflow | Wandb

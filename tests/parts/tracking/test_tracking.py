@@ -20,6 +20,7 @@ import yaml
 
 from runner.parts.tracking import servers
 from runner.parts.tracking import training as sends
+from runner.parts.tracking.sending import send_export
 from runner.parts.tracking.servers import Tracked
 from runner.recipe.document import flat
 from runner.run import pipeline
@@ -53,6 +54,11 @@ class Server:
 
     def leave(self, tags, files, status):
         self.left.append((tags, list(files), status))
+
+    def keep(self, folder, name):
+        self.answer()
+        self.left.append((folder, name))
+        return f"export/{name}"
 
     def answer(self):
         if not self.there:
@@ -153,6 +159,20 @@ def test_what_a_stage_leaves_is_sent_under_the_names_of_an_exported_model(traini
     assert len(server.left) == 1, "the recipe asks for it no more"
 
 
+def test_an_exported_model_is_sent_to_the_run_that_it_comes_from(training, tmp_path, golden_message):
+    server, *_ = training
+    plan = plan_in(tmp_path / "run", "survival", "train.report_to=mlflow")
+    folder, said = StageFolder(plan, plan.stages[-1]), []
+    send_export(folder, tmp_path / "made", "q8_0", said.append)
+    assert not said and not server.opened, "the run is at no server"
+    Tracked(tool="mlflow", project="survival", run="r1").write(folder.path)
+    send_export(folder, tmp_path / "made", "q8_0", said.append)
+    server.there = True
+    send_export(folder, tmp_path / "made", "q8_0", said.append)
+    golden_message("\n".join(said))
+    assert server.left == [(tmp_path / "made", "q8_0")] and server.opened[-1][0] == "r1"
+
+
 def images(folder: Path, tool: str) -> Path:
     shutil.copy(ROOT / "recipes/data/shapes-sample.parquet", folder / "images.parquet")
     recipe = {
@@ -238,6 +258,13 @@ def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(reci
         (found,) = client.search_runs([experiment.experiment_id])
         history = client.get_metric_history(found.info.run_id, "loss")
         files = {file.path for file in client.list_artifacts(found.info.run_id)}
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")  # the run remembers the address
+        exported = recipe_command("export", "small.yaml", cwd=tmp_path)
+        assert exported.returncode == 0, exported.stdout + exported.stderr
+        assert "MLflow has this export too, as `export/safetensors`." in exported.stdout
+        kept = {file.path.rpartition("/")[2] for file in client.list_artifacts(found.info.run_id, "export/safetensors")}
+        assert client.get_run(found.info.run_id).info.status == "FINISHED"
+    assert kept == {file.name for file in (run.path / "export/safetensors").iterdir()} and len(kept) > 1
     folder = StageFolder(plan := plan_of(run), plan.stages[-1])
     assert (found.info.run_name, found.info.status) == ("small", "FINISHED") and not Tracked.read(run.path).fault
     asked = flat(read_record(run.path / "config/recipe.json"))
