@@ -9,6 +9,7 @@ from string import Template
 from typing import Any
 
 import yaml
+from yaml.emitter import Emitter, ScalarAnalysis
 
 # Texts that PyYAML writes without quotes, and that other parsers read as numbers or booleans: `840195e251` (a number in
 # the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go reads them, and YAML 1.1's `y` and `n`.
@@ -35,16 +36,16 @@ class Styled(str):
 
 
 @lru_cache(4096)
-def _analysis(text: str) -> yaml.emitter.ScalarAnalysis:
+def _analysis(text: str) -> ScalarAnalysis:
     """PyYAML's look at each character of a text. Files repeat most of their texts, and each other's."""
-    emitter = yaml.emitter.Emitter(io.StringIO(), allow_unicode=True)
+    emitter = Emitter(io.StringIO(), allow_unicode=True)
     return emitter.analyze_scalar(text)
 
 
 class _Dumper(yaml.SafeDumper):
     """Long texts as blocks, lists indented below their key, no aliases."""
 
-    def analyze_scalar(self, scalar: str) -> yaml.emitter.ScalarAnalysis:
+    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
         return _analysis(scalar)
 
     def ignore_aliases(self, data: Any) -> bool:
