@@ -192,7 +192,10 @@ def test_the_licence_of_a_dataset_is_what_its_page_says(hub, monkeypatch, golden
     assert of(None, str(tmp_path / "rows.csv")) == ""
 
 
-@pytest.mark.parametrize("case", ["a column", "a form", "a split", "columns of no form"])
+@pytest.mark.parametrize(
+    "case",
+    ["a column", *(pytest.param(case, marks=pytest.mark.long) for case in ("a form", "a split", "columns of no form"))],
+)
 def test_the_prepare_job_says_what_is_wrong_before_it_fetches_anything(case, tmp_path, hub, golden_message):
     hub.asked.clear()
     done = prepared(tmp_path, hub, WRONG[case][0])

@@ -299,7 +299,7 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
     assert "In a pod: with `openshift.data_from: claim`" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("room", [64, 1024])
+@pytest.mark.parametrize("room", [64, pytest.param(1024, marks=pytest.mark.long)])
 def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(room, tmp_path, model, golden_message):
     """By what `render` writes into the Job of that batch; the rows are counted with the model's own tokenizer."""
     command = survival(tmp_path)

@@ -28,15 +28,17 @@ from tests.rendering import render
 
 pytestmark = pytest.mark.heavy
 
-SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
-TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora")
+# Shorter blocks than the recipe's 512 to 2,048 tokens: a rehearsal trains on them for a third of the time.
+SHORTER = [f"pretrain.curriculum.{number}.sequence_len={128 * 2**number}" for number in range(3)]
+SEVEN_B = (ROOT / "recipes" / "seven-b.yaml", *(word for option in SHORTER for word in ("--set", option)))
+TRAINED = ("pretrain-128", "pretrain-256", "pretrain-512", "sft", "dpo", "lora")
 
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory, recipe_command):
     """One rehearsal of the whole recipe; the folder and what it printed."""
     out = tmp_path_factory.mktemp("rehearsal") / "run"
-    done = recipe_command("rehearse", SEVEN_B, "--out", out, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
+    done = recipe_command("rehearse", *SEVEN_B, "--out", out, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     return out, done.stdout
 
@@ -49,9 +51,9 @@ def test_a_rehearsal_runs_every_stage_and_every_gate(rehearsed):
     out, said = rehearsed
     for stage in TRAINED:
         assert list((out / stage / "best_model").glob("*.safetensors")), stage
-    for stage in ("pretrain-2048", "sft", "dpo", "lora"):
+    for stage in ("pretrain-512", "sft", "dpo", "lora"):
         assert f"{stage}: gate" in said
-    assert said.count("540,672") >= 2, "the tokens are said before and after"
+    assert said.count("135,168") >= 2, "the tokens are said before and after"
     assert "MISSED" not in said
 
 
@@ -60,7 +62,7 @@ def test_the_page_to_show_has_every_stage_and_gate(rehearsed):
     page = pages.read(out / "report.html")
     for name in TRAINED:
         pages.holds_the_figures_of(page, out / name)
-    assert [page.said.count(f"Gate after {name}: open") for name in ("pretrain-2048", "sft", "dpo", "lora")] == [1] * 4
+    assert [page.said.count(f"Gate after {name}: open") for name in ("pretrain-512", "sft", "dpo", "lora")] == [1] * 4
     assert "all 4 gates are open, with thresholds for a rehearsal" in page.said
 
 
@@ -79,7 +81,7 @@ def test_the_learning_rate_runs_on_over_the_lengths(rehearsed):
 def test_the_tokens_are_those_of_the_plan(rehearsed):
     out, _ = rehearsed
     seen = [json.loads((out / name / "training_summary.json").read_text("utf-8"))["tokens"] for name in TRAINED[:3]]
-    assert seen == [98_304, 98_304 + 147_456, 540_672]
+    assert seen == [24_576, 24_576 + 36_864, 135_168]
 
 
 def test_a_length_goes_on_with_the_model_of_the_one_before(rehearsed):
@@ -96,7 +98,7 @@ def test_dpo_learns_to_prefer_the_better_answer(rehearsed):
 
 
 def test_the_same_command_again_does_nothing_again(rehearsed, recipe_command):
-    done = recipe_command("rehearse", SEVEN_B, "--out", rehearsed[0])
+    done = recipe_command("rehearse", *SEVEN_B, "--out", rehearsed[0])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "This rehearsal is already done" in done.stdout and "starting" not in done.stdout
     assert [line for line in done.stdout.splitlines() if line.endswith(": done already")] == [
@@ -106,7 +108,7 @@ def test_the_same_command_again_does_nothing_again(rehearsed, recipe_command):
 
 def test_an_unreachable_threshold_stops_at_that_gate(rehearsed, recipe_command):
     out, _ = rehearsed
-    done = recipe_command("rehearse", SEVEN_B, "--out", out, "--set", "sft.gates.1=generated_tokens < 1")
+    done = recipe_command("rehearse", *SEVEN_B, "--out", out, "--set", "sft.gates.1=generated_tokens < 1")
     assert done.returncode == 1
     assert "The gate after `sft` is closed" in done.stderr and "generated_tokens: required < 1" in done.stderr
     assert "dpo: " not in done.stdout.split("sft: gate")[1]
@@ -114,15 +116,15 @@ def test_an_unreachable_threshold_stops_at_that_gate(rehearsed, recipe_command):
 
 def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
     out, _ = rehearsed
-    good = recipe_command("gate", SEVEN_B, "sft", "--run", out)
+    good = recipe_command("gate", *SEVEN_B, "sft", "--run", out)
     assert good.returncode == 0, good.stdout + good.stderr
     assert "is open" in good.stdout and "metric" in good.stdout
-    bad = recipe_command("gate", SEVEN_B, "sft", "--run", out, "--set", "sft.gates.1=generated_tokens < 1")
+    bad = recipe_command("gate", *SEVEN_B, "sft", "--run", out, "--set", "sft.gates.1=generated_tokens < 1")
     assert bad.returncode == 1 and "MISSED" in bad.stdout and "is closed" in bad.stdout
-    ungated = recipe_command("gate", SEVEN_B, "pretrain-512", "--run", out)
+    ungated = recipe_command("gate", *SEVEN_B, "pretrain-128", "--run", out)
     assert ungated.returncode == 1 and "MISSED" not in ungated.stdout
-    assert "Stages with a gate: `pretrain-2048`, `sft`, `dpo` and `lora`." in ungated.stdout
-    assert "Stage `pretrain-512` has no gate. Write requirements under `gates`" in ungated.stderr
+    assert "Stages with a gate: `pretrain-512`, `sft`, `dpo` and `lora`." in ungated.stdout
+    assert "Stage `pretrain-128` has no gate. Write requirements under `gates`" in ungated.stderr
 
 
 def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command, tmp_path):
@@ -130,18 +132,18 @@ def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command
     shutil.copytree(rehearsed[0], out)
     strict = ("--set", "lora.gates.1=generated_tokens < 1")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
-    assert recipe_command("promote", SEVEN_B, "lora", "--run", out, *who).returncode == 1, "an open gate needs nobody"
+    assert recipe_command("promote", *SEVEN_B, "lora", "--run", out, *who).returncode == 1, "an open gate needs nobody"
     assert (
-        recipe_command("promote", SEVEN_B, "lora", "--run", out, *strict, "--by", "", "--reason", "x").returncode == 2
+        recipe_command("promote", *SEVEN_B, "lora", "--run", out, *strict, "--by", "", "--reason", "x").returncode == 2
     )
-    done = recipe_command("promote", SEVEN_B, "lora", "--run", out, *strict, *who)
+    done = recipe_command("promote", *SEVEN_B, "lora", "--run", out, *strict, *who)
     assert done.returncode == 0, done.stdout + done.stderr
-    read = recipe_command("gate", SEVEN_B, "lora", "--run", out, *strict)
+    read = recipe_command("gate", *SEVEN_B, "lora", "--run", out, *strict)
     assert read.returncode == 0 and "PROMOTED" in read.stdout and "Ada Lovelace" in read.stdout
-    again = recipe_command("rehearse", SEVEN_B, "--out", out, *strict)
+    again = recipe_command("rehearse", *SEVEN_B, "--out", out, *strict)
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("the demo is tomorrow") >= 1 and "missed: generated_tokens" in again.stdout
-    stricter = recipe_command("gate", SEVEN_B, "lora", "--run", out, "--set", "lora.gates.1=generated_tokens <= 0")
+    stricter = recipe_command("gate", *SEVEN_B, "lora", "--run", out, "--set", "lora.gates.1=generated_tokens <= 0")
     assert stricter.returncode == 1, "a promotion holds for the gate that it overruled alone"
 
 
@@ -150,12 +152,12 @@ def test_weights_that_somebody_exchanged_close_the_gate(rehearsed, recipe_comman
     shutil.copytree(rehearsed[0], out)
     record = json.loads((out / "sft" / "evaluation.json").read_text("utf-8"))
     (out / "sft" / "evaluation.json").write_text(json.dumps(seal.sealed(record | {"model": "0" * 32}, make=False)))
-    done = recipe_command("gate", SEVEN_B, "sft", "--run", out)
+    done = recipe_command("gate", *SEVEN_B, "sft", "--run", out)
     assert done.returncode == 1 and "measured on another model" in done.stdout
 
 
 def test_ask_says_which_stage_answers(rehearsed, recipe_command):
-    done = recipe_command("ask", SEVEN_B, "How do I tie a bowline?", "--run", rehearsed[0])
+    done = recipe_command("ask", *SEVEN_B, "How do I tie a bowline?", "--run", rehearsed[0])
     assert done.returncode == 0, done.stdout + done.stderr
     first, empty, said = done.stdout.split("\n", 2)
     assert first.startswith("The model that `lora` trained in this rehearsal: ") and not empty and said.strip()
@@ -166,9 +168,9 @@ def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
     shutil.copytree(one, other)
     strict = ("--set", "sft.gates.1=generated_tokens < 1")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
-    assert recipe_command("promote", SEVEN_B, "sft", "--run", other, *strict, *who).returncode == 0
+    assert recipe_command("promote", *SEVEN_B, "sft", "--run", other, *strict, *who).returncode == 0
     (other / "lora" / "evaluation.json").unlink()
-    done = recipe_command("compare", SEVEN_B, "--run", one, "--with", other, *strict)
+    done = recipe_command("compare", *SEVEN_B, "--run", one, "--with", other, *strict)
     assert done.returncode == 0, done.stdout + done.stderr
     table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     assert [row[0] for row in table if row[0]] == list(TRAINED)
@@ -190,12 +192,12 @@ def test_another_checkpoint_is_measured_and_opens_no_gate(rehearsed, recipe_comm
     out = tmp_path / "run"
     shutil.copytree(rehearsed[0], out)
     checkpoint = sorted((out / "sft" / "checkpoints").glob("checkpoint-*"))[0]
-    done = recipe_command("evaluate", SEVEN_B, "sft", "--run", out, "--checkpoint", checkpoint)
+    done = recipe_command("evaluate", *SEVEN_B, "sft", "--run", out, "--checkpoint", checkpoint)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "perplexity" in done.stdout
-    assert recipe_command("gate", SEVEN_B, "sft", "--run", out).returncode == 1
-    assert recipe_command("evaluate", SEVEN_B, "sft", "--run", out).returncode == 0
-    assert recipe_command("gate", SEVEN_B, "sft", "--run", out).returncode == 0
+    assert recipe_command("gate", *SEVEN_B, "sft", "--run", out).returncode == 1
+    assert recipe_command("evaluate", *SEVEN_B, "sft", "--run", out).returncode == 0
+    assert recipe_command("gate", *SEVEN_B, "sft", "--run", out).returncode == 0
 
 
 # The whole way on a claim: what the manifests' own commands do, with config maps of the rehearsal in the place of theirs
@@ -203,7 +205,7 @@ def test_another_checkpoint_is_measured_and_opens_no_gate(rehearsed, recipe_comm
 
 def config_map(folder: Path, models: Path, stage: str, *options: str) -> dict[str, Path]:
     """The mounts of a stage's pods: the claim, and the files that a rehearsal's stage has in its config map."""
-    recipe, _, _ = load(SEVEN_B, from_options(options))
+    recipe, _, _ = load(SEVEN_B[0], from_options([*SHORTER, *options]))
     home = folder / f"config-{len(list(folder.iterdir()))}"
     place = Place(str(home), str(models / "seven-b" / "data"), str(models / "seven-b"), str(folder / "s"), False)
     changed, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
@@ -214,7 +216,7 @@ def config_map(folder: Path, models: Path, stage: str, *options: str) -> dict[st
 
 
 def rendered(path: str) -> dict[str, Any]:
-    recipe, _, _ = load(SEVEN_B)
+    recipe, _, _ = load(SEVEN_B[0], from_options(SHORTER))
     files = {file.path: file.text for file in render(translate(recipe, kubernetes.place(recipe)))}
     return yaml.safe_load(files[path])
 
@@ -273,7 +275,7 @@ def test_stages_trained_by_their_jobs_own_commands_pass_their_gates(short_path):
         if stage == TRAINED[2]:
             done = once(rendered(f"{stage}/gate.yaml"), mounts, tmp_path / "gate")
             assert done.returncode == 0, done.stdout + done.stderr
-    checkpoints = list((models / "seven-b" / "pretrain-512" / "checkpoints").iterdir())
-    key = json.loads((models / "seven-b" / "pretrain-512" / "stage.json").read_text("utf-8"))["keys"][""]
+    checkpoints = list((models / "seven-b" / "pretrain-128" / "checkpoints").iterdir())
+    key = json.loads((models / "seven-b" / "pretrain-128" / "stage.json").read_text("utf-8"))["keys"][""]
     assert [folder.name for folder in checkpoints] == [key]
     assert "sft: starting" in said["sft"]
