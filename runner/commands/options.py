@@ -177,10 +177,23 @@ def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
             say(textwrap.fill(rest, columns, initial_indent="    ", subsequent_indent="    "))
 
 
-def end(said: str, *then: object) -> None:
+# The commands about a recipe that have no `--set`, and those that have `--run`.
+_WITHOUT_SET = {"edit", "export", "push", "register", "report"}
+_WITH_RUN = {"ask", "chat", "compare", "evaluate", "gate", "merge", "promote", "serve"}
+
+
+def end(said: str, verb: str, *then: object, same: bool = True) -> None:
     """The last two lines of a command, for people: the result, and the next command to type. They go to standard error,
-    because programs read the output."""
-    command = " ".join(word if word.isupper() else shlex.quote(word) for word in map(str, then))
+    because programs read the output. same: with this command's `--set` and `--run`, if it is about the same recipe."""
+    context, words = click.get_current_context(silent=True), [verb, *map(str, then)]
+    given = context.params if context else {}
+    for path in (given.get("path"), *given.get("paths", ())):
+        if same and path in words[1:] and verb not in _WITHOUT_SET:
+            run = ("--run", given["run_dir"]) if given.get("run_dir") and verb in _WITH_RUN else ()
+            at = words.index(path, 1) + 1
+            words[at:at] = [*set_words(given.get("sets", ())), *run]
+            break
+    command = " ".join(word if word.isupper() else shlex.quote(word) for word in words)
     click.echo(f"\n{said}\nNext: recipe {command}", err=True)
 
 

@@ -31,6 +31,23 @@ def test_every_command_says_what_to_type_next(name):
     assert OTHERWISE[name] in text if name in OTHERWISE else re.search(r"\bend\(", text)
 
 
+def test_the_next_command_is_about_the_same_settings_and_run(capsys):
+    """As the commands themselves have these options; `new` and `import` write them into the recipe instead."""
+    found = {name: {option.name for option in cli.get_command(click.Context(cli), name).params} for name in COMMANDS}
+    given = {"path": "a.yaml", "sets": ("train.epochs=1",), "run_dir": "here"}
+    kept = {}
+    for name in COMMANDS:
+        context = click.Context(cli)
+        context.params = given
+        with context:
+            end("Done.", name, "a.yaml", "--stage", "sft")
+        kept[name] = shlex.split(capsys.readouterr().err.splitlines()[-1])[3:-2]
+    about = {name: ["a.yaml", *(["--set", "train.epochs=1"] if "sets" in has else [])] for name, has in found.items()}
+    wanted = {name: [*about[name], *(["--run", "here"] if "run_dir" in has else [])] for name, has in found.items()}
+    takes = {name for name, has in found.items() if has & {"path", "paths"} or name in ("report", "export", "register")}
+    assert {name: kept[name] for name in takes} == {name: wanted[name] for name in takes} and len(takes) > 30
+
+
 def parsed(line: str) -> None:
     """Raises where click would refuse the command: a name, option or count of arguments that it has not."""
     name, *rest = shlex.split(line.removeprefix("Next: recipe "))
@@ -45,6 +62,11 @@ def parsed(line: str) -> None:
             ["check", SURVIVAL, "--set", "train.epochs=-1"],
             "1 error found. Fix it, then check again.",
             ["check", SURVIVAL],
+        ),
+        (
+            ["check", SURVIVAL, "--set", "train.epochs=1"],
+            "The recipe is valid, as far as it can be checked before it runs.",
+            ["plan", SURVIVAL, "--set", "train.epochs=1"],
         ),
         (["plan", SURVIVAL], "The recipe fits, as far as this machine can tell.", ["rehearse", SURVIVAL]),
         (["list"], "starter recipes are available.", ["new", "my-demo", "--from", "survival"]),
@@ -81,7 +103,7 @@ def test_every_next_command_that_is_written_can_be_parsed():
     found = []
     files = [file for pattern in ("commands/*.py", "commands.py") for file in (ROOT / "runner").rglob(pattern)]
     for file in sorted(files):
-        for call in re.findall(r"\bend\((.*?)\)\n", file.read_text("utf-8"), re.DOTALL):
+        for call in re.findall(r"(?<!def )\bend\((.*?)\)\n", file.read_text("utf-8"), re.DOTALL):
             words = re.findall(r'"([a-z][a-z-]+|--[a-z-]+)"', call)
             found += [(file.stem, word) for word in words if word in COMMANDS or word.startswith("--")]
             for word in (word for word in words if word.startswith("--")):

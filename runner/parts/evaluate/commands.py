@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from runner import parts
-from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, set_words, url_option
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.parts.evaluate import evaluation_report, gates
 from runner.parts.evaluate.evaluation_report import ComparedLine
 from runner.recipe.recipe import Recipe
@@ -122,7 +122,7 @@ def promote(
     done = f"The gate after `{stage}` is overruled, and this is recorded."
     if on_cluster:
         parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
-        end(done, "status", path, *set_words(sets))
+        end(done, "status", path)
         return
     recipe, _ = open_recipe(path, sets, look=False)
     run = find(recipe.name, run_dir)
@@ -131,7 +131,7 @@ def promote(
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
     for line in override.lines:
         say(line)
-    end(done, "run" if run.kind == "run" else "rehearse", path, *set_words(sets))
+    end(done, "run" if run.kind == "run" else "rehearse", path)
 
 
 @click.command()

@@ -91,11 +91,6 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     return find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
 
 
-def again(path: str, sets: tuple[str, ...]) -> list[str]:
-    """The words for the same recipe in another command."""
-    return [path, *set_words(sets)]
-
-
 def elsewhere(job: Manifest | None, path: str) -> list[str]:
     """Who sent a job, if it came from another recipe file or machine."""
     owner = Owner.of(job) if job else Owner()
@@ -121,7 +116,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     for step in sites.steps(plans, str(folder)):
         say(step)
     done = f"What the namespace needs is in {folder}. Apply it with the commands above, or send the folder to an admin."
-    end(done, "submit", *again(paths[0], sets))
+    end(done, "submit", paths[0])
 
 
 @click.command()
@@ -187,19 +182,19 @@ def submit(
     how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
-        end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", *again(path, sets))
+        end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", path)
     elif what is None:
-        end(f"All stages of `{plan.name}` are done. There is nothing to send.", "fetch", *again(path, sets))
+        end(f"All stages of `{plan.name}` are done. There is nothing to send.", "fetch", path)
     else:
         if follow:
             with screen() as show:
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
-            say(f"Watch it: recipe logs {shlex.join(again(path, sets))} -f")
+            say(f"Watch it: recipe logs {shlex.join([path, *set_words(sets)])} -f")
         end(
             f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.",
             "status",
-            *again(path, sets),
+            path,
         )
 
 
@@ -280,7 +275,7 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     failed = "is closed" if looked_at and looked_at.of_gate else "has failed"
     at = {"logs": "has not finished yet", "why": failed, "submit": "is next", "status": "is next, and starts by itself"}
     said = f"{looked_at.title} of `{plan.name}` {at[verb]}." if looked_at else f"All stages of `{plan.name}` are done."
-    end(said, verb, *again(path, sets), *follows)
+    end(said, verb, path, *follows)
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
@@ -375,12 +370,12 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     if follow:
         cluster, meta = cluster.once(), job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
-        return end(f"The job of `{plan.name}` and the log of machine {node} have ended.", "status", *again(path, sets))
+        return end(f"The job of `{plan.name}` and the log of machine {node} have ended.", "status", path)
     for line in watch.whole_log(cluster, job, node):
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end(f"This is the log of `{plan.name}` on machine {node}.", "status", *again(path, sets))
+    end(f"This is the log of `{plan.name}` on machine {node}.", "status", path)
 
 
 @click.command()
@@ -416,7 +411,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     here = ("--run", to) if to and current else ()
     finished = bool(folder.state and folder.state.status == FINISHED)
     what = "results of an older version" if not current else "results" if finished else "results so far"
-    end(f"The {what} of `{plan.name}` are in {where}.", "compare" if current else "status", *again(path, sets), *here)
+    end(f"The {what} of `{plan.name}` are in {where}.", "compare" if current else "status", path, *here)
 
 
 @click.command()
@@ -440,10 +435,10 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), stopped)
     if not stopped:
-        end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status", *again(path, sets))
+        end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status", path)
         return
     say(worded("openshift.stopped", stopped=", ".join(stopped), plan=plan.only(chosen))[0])
-    end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", *again(path, sets))
+    end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", path)
 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:

@@ -193,7 +193,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
         say(f"/{number}  {question}")
     say(f"Type {sides.asked_with}. {HELP}")
     _talk(sides, questions)
-    end("The conversation is over. It was not saved.", "compare", path, *(("--run", run_dir) if run_dir else ()))
+    end("The conversation is over. It was not saved.", "compare", path)
 
 
 def _talk(sides: Sides, questions: list[str]) -> None:
