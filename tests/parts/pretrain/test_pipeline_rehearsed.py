@@ -159,7 +159,8 @@ def test_weights_that_somebody_exchanged_close_the_gate(rehearsed, recipe_comman
 def test_ask_says_which_stage_answers(rehearsed, recipe_command):
     done = recipe_command("ask", *SEVEN_B, "How do I tie a bowline?", "--run", rehearsed[0])
     assert done.returncode == 0, done.stdout + done.stderr
-    first, empty, said = done.stdout.split("\n", 2)
+    *changes, first, empty, said = done.stdout.split("\n", len(SHORTER) + 2)
+    assert [line.partition(":")[0] for line in changes] == [option.partition("=")[0] for option in SHORTER]
     assert first.startswith("The model that `lora` trained in this rehearsal: ") and not empty and said.strip()
 
 
