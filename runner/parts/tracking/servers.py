@@ -33,12 +33,13 @@ MOST = 100  # parameters in a request to MLflow
 
 @dataclass(frozen=True)
 class Tracked(Record):
-    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; server: MLflow's address; run: its id there; empty
-    if it is not there. fault: why something is missing there, in words."""
+    """A stage's run at a tracking server. tool: `mlflow` or `wandb`; server, workspace: MLflow's; run: its id there;
+    empty if it is not there. fault: why something is missing there, in words."""
 
     FILE = TRACKED
     tool: str = ""
     server: str = ""
+    workspace: str = ""
     project: str = ""
     run: str = ""
     fault: str = ""
@@ -51,9 +52,9 @@ class MLflow:
 
     def open(self, known: Tracked, name: str, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Tracked:
         """Creates a run, or continues the known one."""
-        # A model may be exported where the address is not set.
-        address = {"MLFLOW_TRACKING_URI": known.server} if known.server else {}
-        os.environ.update(MLFLOW | address | os.environ)
+        # A model may be exported where these are not set.
+        there = {"MLFLOW_TRACKING_URI": known.server, "MLFLOW_WORKSPACE": known.workspace}
+        os.environ.update(MLFLOW | {name: value for name, value in there.items() if value} | os.environ)
         import mlflow
         from mlflow.entities import Metric, Param
 
@@ -67,7 +68,8 @@ class MLflow:
         for start in range(0, len(every), MOST):
             sent = [Param(allowed(setting), parameters[setting]) for setting in every[start : start + MOST]]
             self.client.log_batch(self.run, params=sent)
-        return replace(known, server=mlflow.get_tracking_uri(), project=project, run=self.run)
+        where = {"server": mlflow.get_tracking_uri(), "workspace": os.environ.get("MLFLOW_WORKSPACE", "")}
+        return replace(known, **where, project=project, run=self.run)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)

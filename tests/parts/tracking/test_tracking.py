@@ -258,14 +258,17 @@ def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(reci
         (found,) = client.search_runs([experiment.experiment_id])
         history = client.get_metric_history(found.info.run_id, "loss")
         files = {file.path for file in client.list_artifacts(found.info.run_id)}
-        monkeypatch.delenv("MLFLOW_TRACKING_URI")  # the run remembers the address
-        exported = recipe_command("export", "small.yaml", cwd=tmp_path)
-        assert exported.returncode == 0, exported.stdout + exported.stderr
-        assert "MLflow has this export too, as `export/safetensors`." in exported.stdout
-        kept = {file.path.rpartition("/")[2] for file in client.list_artifacts(found.info.run_id, "export/safetensors")}
+        folder = StageFolder(plan := plan_of(run), plan.stages[-1])
+        (tmp_path / "made").mkdir()
+        for name in ("README.md", "model.safetensors"):
+            (tmp_path / "made" / name).write_text(name)
+        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_WORKSPACE"):  # the record of the run has both
+            monkeypatch.delenv(name)
+        send_export(folder, tmp_path / "made", "adapter", (said := []).append)
+        kept = {file.path for file in client.list_artifacts(found.info.run_id, "export/adapter")}
         assert client.get_run(found.info.run_id).info.status == "FINISHED"
-    assert kept == {file.name for file in (run.path / "export/safetensors").iterdir()} and len(kept) > 1
-    folder = StageFolder(plan := plan_of(run), plan.stages[-1])
+    assert said == ["MLflow has this export too, as `export/adapter`."]
+    assert kept == {"export/adapter/README.md", "export/adapter/model.safetensors"}
     assert (found.info.run_name, found.info.status) == ("small", "FINISHED") and not Tracked.read(run.path).fault
     asked = flat(read_record(run.path / "config/recipe.json"))
     assert found.data.params == asked and asked["train.epochs"] == "1"
