@@ -94,12 +94,13 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     kernel = "FlexAttention" if recipe.model.attention == "flex_attention" else "FlashAttention"
     mask = "; a mask separates joined rows instead" if joined else ""
+    attention = "eager" if recipe.model.attention == "eager" else recipe.facts.family.get("attention", "sdpa")
     model = (
         ("resume_from", None, "a rehearsal starts from the beginning"),
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any CPU"),
-        ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"{kernel} needs a GPU{mask}"),
+        ("model.attention", attention, f"{kernel} needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
         *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
         ("speed.data_workers", 0, "few rows"),
@@ -249,6 +250,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("model.precision", (), "fp32", "CPUs compute in it"),
     ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
     ("model.attention", ("flex_attention",), "sdpa", "FlexAttention needs a GPU"),
+    ("model.attention", ("kernels-community/vllm-flash-attn3",), "eager", "FlashAttention 3 needs a GPU"),
     ("speed.compile", (), "off", "compiled for a GPU"),
     ("speed.fused_kernels", (), False, "compiled for a GPU"),
     ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
