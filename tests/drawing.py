@@ -59,6 +59,7 @@ POOLS: dict[str, list[Any]] = {
     "interface": ["eth0", "=eth0,eth1", "eth 0", "ib0"],
     "devices": ["mlx5", "mlx5_0,mlx5_1"],
     "storage_class": ["ocs-storagecluster-cephfs", "nfs", "A"],
+    "topology": ["topology.kubernetes.io/zone", "rack", "a b", "/x"],
     "queue": ["default", "a.b", "x" * 64, "x" * 253, "Q"],
     "python": ["python3", "/opt/venv/bin/python", "./venv/bin/python"],
 }  # fmt: skip

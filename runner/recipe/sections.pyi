@@ -324,6 +324,7 @@ class Openshift(Settings):
     requests: OpenshiftRequests
     limits: OpenshiftLimits
     queue: str | None
+    topology: str | None
     kueue: str | None
     hardware_profile: OpenshiftHardwareProfile | None
     connections: tuple[str, ...] | None

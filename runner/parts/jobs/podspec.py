@@ -56,7 +56,7 @@ POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "Runt
 
 
 def metadata(plan: Plan, stage: Stage) -> Manifest:
-    """Labels of a stage's pod, and annotations for Prometheus and for a secondary network."""
+    """Labels of a stage's pod, and annotations for Prometheus, for a secondary network and for Kueue's topology."""
     annotations = {
         "prometheus.io/scrape": "true",
         "prometheus.io/path": "/metrics",
@@ -66,6 +66,8 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
     if attachment and stage.machines.nodes > 1:
         # Kubernetes Network Custom Resource Definition De-facto Standard v1.3, section 4.1.1 (Multus).
         annotations["k8s.v1.cni.cncf.io/networks"] = attachment
+    if plan.site.get("topology") and stage.machines.nodes > 1:
+        annotations["kueue.x-k8s.io/podset-preferred-topology"] = plan.site["topology"]
     return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
 
 
@@ -73,8 +75,14 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
     """The pod of every machine of a stage, master or worker."""
     env, needs, inside = variables(plan, environment(plan, stage)), resources(plan, stage), folders(plan, stage)
     ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
-    box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
-    return pod(plan, metadata(plan, stage), box, inside, stage.machines, grace=grace(stage))
+    box, meta = (
+        kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports),
+        metadata(plan, stage),
+    )
+    if "kueue.x-k8s.io/podset-preferred-topology" in meta["annotations"]:
+        # Master and workers are two sets of pods for Kueue, which may place them apart.
+        meta["annotations"]["kueue.x-k8s.io/podset-group-name"] = "machines"
+    return pod(plan, meta, box, inside, stage.machines, grace=grace(stage))
 
 
 def pod(

@@ -123,6 +123,11 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         )
 
 
+def topology_is_kueues(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    if site.get("topology") and not site.get("queue"):
+        yield recipe.problem("openshift.topology", *worded("openshift.topology-without-queue"))
+
+
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Which version of the files beside a recipe pods read. Not among RULES, because a recipe may run only here."""
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
@@ -254,7 +259,7 @@ def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 RULES = (
     *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
-    *of_section("openshift", stated_twice, secrets_beside_code, gated),
+    *of_section("openshift", topology_is_kueues, stated_twice, secrets_beside_code, gated),
     *(trackers, placeholder_commit),
 )
 # Notes about a recipe's files for rendering and sending it, which `check` does not print.

@@ -290,6 +290,24 @@ def test_a_secondary_network_is_joined_by_pods_of_several_machines_alone():
             assert ("k8s.v1.cni.cncf.io/networks: fast/net" in text) is joined
 
 
+def test_machines_are_placed_together_where_a_topology_is_named():
+    chosen = ("openshift.queue=mine", "openshift.topology=cloud.provider.com/topology-rack")
+    for target, group in (("pytorchjob", 2), ("trainjob", 0)):
+        assert [refusals(job, "3.5") for job in jobs(target, "openshift.version=3.5", *chosen)] == [[]]
+        for more, several in (((), True), (("machines.nodes=1", "train.effective_batch_size="), False)):
+            text = "".join(file.text for file in render(plan_of(SURVIVAL, *chosen, *more), (target,)))
+            pods = (2 if group else 1) if several else 0
+            assert text.count("kueue.x-k8s.io/podset-preferred-topology: cloud.provider.com/topology-rack") == pods
+            # Kueue refuses a group of one set of pods.
+            assert text.count("kueue.x-k8s.io/podset-group-name: machines") == (group if several else 0)
+
+
+def test_a_topology_without_a_queue_is_refused(golden_message):
+    with pytest.raises(Stop) as found:
+        load(SURVIVAL, from_options(["openshift.queue=", "openshift.topology=rack"]))
+    golden_message(found.value)
+
+
 def test_one_machine_needs_no_network():
     env = environment(pod("machines.nodes=1", "train.effective_batch_size=")["containers"][0])
     assert not [name for name in env if name.startswith("NCCL_") and name != "NCCL_DEBUG"]
