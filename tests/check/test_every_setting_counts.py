@@ -114,6 +114,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "model.trust_remote_code": {"model.revision": "0" * 40},
     "openshift.hardware_profile": {"openshift.hardware_profile": {"name": "gpu"}},
     "openshift.network": {"machines.nodes": 2},
+    "openshift.topology": {"machines.nodes": 2, "openshift.queue": "default"},
     "openshift.network.rdma": RDMA,
     "openshift.network.links": RDMA,
     "distribution": {"machines.gpus_per_node": 2},
