@@ -73,7 +73,8 @@ def test_list_shows_the_recipes_and_runs_of_this_folder(tmp_path, monkeypatch, c
 
 def test_scripts_of_plain_machines_are_started_there_and_not_here(recipe_command, tmp_path):
     said = recipe_command("render", ROOT / "recipes/gemma.yaml", "--out", tmp_path / "out").stderr
-    assert "Copy them to every machine" in said and f"Next: recipe doctor {ROOT / 'recipes/gemma.yaml'}" in said
+    gemma = shlex.quote(str(ROOT / "recipes/gemma.yaml"))
+    assert "Copy them to every machine" in said and f"Next: recipe doctor {gemma}" in said
 
 
 def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):
