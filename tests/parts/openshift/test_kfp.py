@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -123,7 +124,7 @@ def test_the_command_that_sends_the_plan_records_who_sent_it(tmp_path):
     (command,) = [line.strip("# ") for line in files["kfp/pipeline.yaml"].splitlines() if "oc annotate" in line]
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["sh", "-c", command.replace("RECIPE", str(SURVIVAL))],
+        ["sh", "-c", command.replace("RECIPE", shlex.quote(str(SURVIVAL)))],
         cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     sent = yaml.safe_load(done.stdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -1192,7 +1193,7 @@ def test_status_names_the_command_that_comes_next(site, capsys):
     def following() -> str:
         assert site.recipe("status") == 0
         line = capsys.readouterr().err.splitlines()[-1].removeprefix("Next: recipe ")
-        return line.replace(f" {SURVIVAL} --set openshift.namespace={site.namespace}", "")
+        return line.replace(f" {shlex.quote(str(SURVIVAL))} --set openshift.namespace={site.namespace}", "")
 
     assert following() == "submit"
     assert site.recipe("submit") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -280,7 +281,8 @@ def test_the_command_says_where_the_page_is_and_what_is_no_run(tmp_path, recipe_
     assert (done.returncode, done.stdout) == (0, "report.html\n"), done.stderr
     assert "2 runs side by side" in read(tmp_path / "report.html").said
     done = recipe_command("report", ROOT / "recipes" / "survival.yaml", cwd=tmp_path)
-    assert f"Next: recipe chat {ROOT}/recipes/survival.yaml --page" in done.stderr
+    survival = shlex.quote(str(ROOT / "recipes/survival.yaml"))
+    assert f"Next: recipe chat {survival} --page" in done.stderr
     (run.path / "config" / "plan.json").write_text("{")
     for case, folder in (("no plan", "runs/survival"), ("no run", tmp_path)):
         done = recipe_command("report", folder, cwd=tmp_path)
