@@ -71,8 +71,8 @@ def check(
             say(f"Skipped {left}, which {do} not look like a recipe. `--strict` checks all files.")
         if errors:
             fix = "it" if errors == 1 else "the first one first"
-            fine = not any(problem.file.startswith("--set") for problem in verdict.errors)
-            end(f"{_counted(errors, 'error')} found. Fix {fix}, then check again.", "check", *paths, same=fine)
+            same = not any(problem.file.startswith("--set") for problem in verdict.errors)
+            end(f"{_counted(errors, 'error')} found. Fix {fix}, then check again.", "check", *paths, same=same)
         elif verdict.checked == 1:
             named = ["RECIPE" if name == "-" else name for name in paths]
             end("The recipe is valid, as far as it can be checked before it runs.", "plan", *named)

@@ -187,12 +187,11 @@ def end(said: str, verb: str, *then: object, same: bool = True) -> None:
     because programs read the output. same: with this command's `--set` and `--run`, if it is about the same recipe."""
     context, words = click.get_current_context(silent=True), [verb, *map(str, then)]
     given = context.params if context else {}
-    for path in (given.get("path"), *given.get("paths", ())):
-        if same and path in words[1:] and verb not in _WITHOUT_SET:
-            run = ("--run", given["run_dir"]) if given.get("run_dir") and verb in _WITH_RUN else ()
-            at = words.index(path, 1) + 1
-            words[at:at] = [*set_words(given.get("sets", ())), *run]
-            break
+    shared = [path for path in (given.get("path"), *given.get("paths", ())) if path in words[1:]]
+    if same and shared and verb not in _WITHOUT_SET:
+        run = ("--run", given["run_dir"]) if given.get("run_dir") and verb in _WITH_RUN else ()
+        at = words.index(shared[0], 1) + 1
+        words[at:at] = [*set_words(given.get("sets", ())), *run]
     command = " ".join(word if word.isupper() else shlex.quote(word) for word in words)
     click.echo(f"\n{said}\nNext: recipe {command}", err=True)
 

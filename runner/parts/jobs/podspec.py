@@ -55,6 +55,9 @@ KEY_SECRET, KEY = "recipe-runner", "seal-key"
 POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
+TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
+
+
 def metadata(plan: Plan, stage: Stage) -> Manifest:
     """Labels of a stage's pod, and annotations for Prometheus, for a secondary network and for Kueue's topology."""
     annotations = {
@@ -67,7 +70,7 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
         # Kubernetes Network Custom Resource Definition De-facto Standard v1.3, section 4.1.1 (Multus).
         annotations["k8s.v1.cni.cncf.io/networks"] = attachment
     if plan.site.get("topology") and stage.machines.nodes > 1:
-        annotations["kueue.x-k8s.io/podset-preferred-topology"] = plan.site["topology"]
+        annotations[TOPOLOGY] = plan.site["topology"]
     return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
 
 
@@ -75,11 +78,9 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
     """The pod of every machine of a stage, master or worker."""
     env, needs, inside = variables(plan, environment(plan, stage)), resources(plan, stage), folders(plan, stage)
     ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
-    box, meta = (
-        kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports),
-        metadata(plan, stage),
-    )
-    if "kueue.x-k8s.io/podset-preferred-topology" in meta["annotations"]:
+    box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
+    meta = metadata(plan, stage)
+    if TOPOLOGY in meta["annotations"]:
         # Master and workers are two sets of pods for Kueue, which may place them apart.
         meta["annotations"]["kueue.x-k8s.io/podset-group-name"] = "machines"
     return pod(plan, meta, box, inside, stage.machines, grace=grace(stage))

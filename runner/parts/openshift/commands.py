@@ -191,11 +191,7 @@ def submit(
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe logs {shlex.join([path, *set_words(sets)])} -f")
-        end(
-            f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.",
-            "status",
-            path,
-        )
+        end(f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.", "status", path)
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
