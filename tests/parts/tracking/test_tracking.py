@@ -267,7 +267,7 @@ def test_a_real_server_has_the_run_with_its_settings_curves_gates_and_files(reci
         send_export(folder, tmp_path / "made", "adapter", (said := []).append)
         kept = {file.path for file in client.list_artifacts(found.info.run_id, "export/adapter")}
         assert client.get_run(found.info.run_id).info.status == "FINISHED"
-    assert said == ["MLflow has this export too, as `export/adapter`."]
+    assert said == ["The export was also uploaded to MLflow, as `export/adapter`."]
     assert kept == {"export/adapter/README.md", "export/adapter/model.safetensors"}
     assert (found.info.run_name, found.info.status) == ("small", "FINISHED") and not Tracked.read(run.path).fault
     asked = flat(read_record(run.path / "config/recipe.json"))
