@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import pickle
 import re
 import shlex
 import signal
@@ -12,7 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from contextlib import AbstractContextManager
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -20,6 +22,7 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from runner.tools import text
 from runner.tools.problem import Problem
 from runner.tools.process import ensure_home
 
@@ -39,6 +42,9 @@ os.environ["RECIPE_RUNNER_KEY"] = "5ea1" * 16
 for name in ("safe_load", "safe_load_all"):
     reads = getattr(yaml, name.removeprefix("safe_"))
     setattr(yaml, name, partial(reads, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+# Tests render the same recipes again and again, and PyYAML writes slowly: what it has written is remembered.
+written = lru_cache(2_000)(lambda pickled, options: yaml.dump(pickle.loads(pickled), **dict(options)))
+text.yaml = SimpleNamespace(dump=lambda value, **options: written(pickle.dumps(value), tuple(options.items())))
 # What somebody has learned from own runs is no part of a test.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 # What the command line does first: many tests call what is below it.
@@ -135,19 +141,28 @@ def computes(file: Path) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One fork server for all processes of the tests, because importing the engine takes a processor half a minute."""
-    if FORKS in os.environ or config.option.collectonly:
+    """Two fork servers for all processes of the tests: importing the engine takes a processor half a minute, and importing
+    what `check` needs half a second, which hundreds of commands would each take again."""
+    if ENGINES in os.environ or config.option.collectonly:
         return
     from runner.run import launch
     from runner.trainer import fork_server
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")  # as tests that train set it; it is read by imports
-        server = launch.forking()
-        config.add_cleanup(partial(server.__exit__, None, None, None))
-        server.__enter__()
+        start_server(config, launch.forking(), ENGINES)
+    start_server(config, fork_server.forking(os.environ), COMMANDS)
+
+
+def start_server(config: pytest.Config, server: AbstractContextManager[None], variable: str) -> None:
+    """Starts a fork server that ends with the tests; its address is then in `variable` and not in the product's own, so that
+    nothing is forked by chance."""
+    from runner.trainer import fork_server
+
+    server.__enter__()
+    config.add_cleanup(partial(server.__exit__, None, None, None))
     if address := os.environ.pop(fork_server.ADDRESS, ""):
-        os.environ[FORKS] = address
+        os.environ[variable] = address
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -195,34 +210,36 @@ def golden_message(request, tmp_path):
             )
 
 
-# Commands that load a model.
-LOADING = {"ask", "compare", "evaluate", "export", "merge", "prepare", "rehearse", "report", "run"}
-FORKS = "RECIPE_TEST_FORKS"  # the environment variable with the server's address
+# Commands and options that load a model.
+LOADING = {"--exact", "ask", "compare", "evaluate", "export", "merge", "prepare", "rehearse", "report", "run"}
+# The environment variables with the servers' addresses: one has imported what loads models, the other all commands.
+ENGINES, COMMANDS = "RECIPE_TEST_ENGINES", "RECIPE_TEST_COMMANDS"
 IN_A_FORK = "tests.command_in_a_fork"
 
 
 @pytest.fixture(scope="session")
 def forks() -> dict[str, str]:
-    """The address of the fork server, in the variable of the product; empty where nothing is forked. Not for tests that
-    kill what they start: a fork would outlive it."""
+    """The address of the server with the engines, in the variable of the product; empty where nothing is forked. Not for
+    tests that kill what they start: a fork would outlive it."""
+    from runner.commands import cli
     from runner.trainer import fork_server
 
-    fork_server.PROGRAMS[IN_A_FORK] = ()
-    address = os.environ.get(FORKS)
+    fork_server.PROGRAMS[IN_A_FORK] = tuple({module for _, module in cli.commands().values()})
+    address = os.environ.get(ENGINES)
     return {fork_server.ADDRESS: address} if address else {}
 
 
 @pytest.fixture(scope="session")
 def forked(forks):
     """Runs `python -m MODULE ARGS…` to its end, in a fork where there are forks; returns the finished process, with its
-    errors among its output. Raises TimeoutExpired."""
+    errors among its output. server: the variable with the address of the server. Raises TimeoutExpired."""
     from runner.trainer import fork_server
 
-    def run(command: list[str], cwd: Path, env: dict[str, str], timeout: float = 600):
-        env = env | forks | {"CUDA_VISIBLE_DEVICES": ""}
+    def run(command: list[str], cwd: Path, env: dict[str, str], timeout: float = 600, server: str = ENGINES):
+        env = env | (forks if server == ENGINES else {}) | {"CUDA_VISIBLE_DEVICES": ""}
         with pytest.MonkeyPatch.context() as patch:
-            for name, address in forks.items():
-                patch.setenv(name, address)
+            if forks:
+                patch.setenv(fork_server.ADDRESS, os.environ[server])
             patch.chdir(cwd)
             process = fork_server.fork(command, env)
         if process is None:
@@ -243,18 +260,19 @@ def forked(forks):
 
 @pytest.fixture(scope="session")
 def recipe_command(forked, tmp_path_factory):
-    """Runs `recipe ARGS…` as a process of its own, or as a fork of one that has imported what loads models; returns the
-    finished process, output as text."""
+    """Runs `recipe ARGS…` as a fork of a process that has imported what it needs, or as a process of its own where a test
+    gives it other modules; returns the finished process, output as text."""
 
     def run(*arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 600):
         words, own = [*map(str, arguments)], env or {}
         whole = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | own
-        if not LOADING & {*words[:1]} or "PYTHONPATH" in own:
+        if "PYTHONPATH" in own:
             command = [sys.executable, "-m", "runner", *words]
             return subprocess.run(command, cwd=cwd, env=whole, capture_output=True, text=True, timeout=timeout)
         folder = tmp_path_factory.mktemp("fork")
         files = [folder / "stdout", folder / "stderr"]
-        done = forked([sys.executable, "-m", IN_A_FORK, *map(str, files), *words], cwd, whole, timeout)
+        command = [sys.executable, "-m", IN_A_FORK, *map(str, files), *words]
+        done = forked(command, cwd, whole, timeout, ENGINES if LOADING & {*words} else COMMANDS)
         printed = (file.read_text("utf-8") if file.exists() else done.stdout for file in files)
         return subprocess.CompletedProcess(words, done.returncode, *printed)
 

@@ -23,9 +23,9 @@ def wheel(tmp_path_factory) -> Path:
     subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True)
     (built,) = folder.glob("recipe_runner-*.whl")
     inside = zipfile.ZipFile(built).namelist()
-    for room, least in (("parts/report", 4), ("parts/editor", 2)):
-        pieces = [file for file in (ROOT / "runner" / room).iterdir() if file.suffix in (".jinja", ".css", ".js")]
-        assert len(pieces) >= least and {f"runner/{room}/{file.name}" for file in pieces} <= set(inside)
+    here = (file for file in (ROOT / "runner").rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    files = {file.relative_to(ROOT).as_posix() for file in here}
+    assert files <= set(inside) and {Path(file).suffix for file in files} >= {".jinja", ".css", ".js", ".toml", ".yaml"}
     return built
 
 
@@ -56,7 +56,7 @@ def test_list_new_check_and_render_work_in_an_empty_folder(installed):
     names = [line.split()[0] for line in listed.stdout.splitlines() if line]
     assert names[1 : 1 + len(RECIPES)] == [path.stem for path in RECIPES]
     assert names[2 + len(RECIPES) :] == [f"minimal/{path.stem}" for path in MINIMAL]
-    for path in RECIPES:
+    for path in (path for path in RECIPES if path.stem in ("survival", "gemma", "seven-b")):
         name = f"my-{path.stem}"
         for command in (["new", name, "--from", path.stem], ["check", f"{name}.yaml"], ["render", f"{name}.yaml"]):
             done = installed(*command)

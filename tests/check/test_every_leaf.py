@@ -127,7 +127,7 @@ def together(recipe, changes: list[Override]) -> Iterator[tuple[Any, list[Overri
 
 # The pipeline has as many settings as all others together.
 # Their settings are those of `lora` and `stages`, for the most part.
-LONG = dict.fromkeys(("pipeline", "last-layers", "full", "causal-lm"), pytest.mark.long)
+LONG = dict.fromkeys(("pipeline", "stages", "last-layers", "full", "causal-lm"), pytest.mark.long)
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(name, marks=LONG.get(name, ())) for name in scenarios.names()])

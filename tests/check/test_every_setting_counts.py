@@ -506,13 +506,6 @@ def test_what_counts_elsewhere_alone_still_does(among):
     assert not left, f"no schema has {left}"
 
 
-def test_any_two_choices_of_a_setting_are_told_apart(among):
-    found = [one for one in distinct() if choices(one[2]) and not elsewhere(*one[:2])]
-    wrong = [muddled(among[scenario], scenario, path, part) for scenario, path, part in found]
-    assert len(found) >= 30
-    assert not any(wrong), list(filter(None, wrong))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", names())
 def test_every_setting_of_every_scenario_changes_a_file_or_the_plan(among, scenario):

@@ -195,25 +195,22 @@ def survival(folder: Path, file: str = "survival-sample.jsonl", *options: str) -
     return job(folder, SURVIVAL, file, *options, model_dir=str(folder / "claim/models/twin"))
 
 
-def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, **env: str):
-    return subprocess.run(
-        command,
-        env={
-            **os.environ,
-            # What an image has around the process.
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "HF_HOME": str(folder / "hf"),
-            "CUDA_VISIBLE_DEVICES": "",
-            "AXOLOTL_DO_NOT_TRACK": "1",
-            **({"HF_ENDPOINT": hub.url} if hub else {"HF_HUB_OFFLINE": "1"}),
-            **env,
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, forked=None, **env: str):
+    """The finished process; in a fork, whose libraries know no other hub, its errors are among its output."""
+    whole = {
+        **os.environ,
+        # What an image has around the process.
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HF_HOME": str(folder / "hf"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "AXOLOTL_DO_NOT_TRACK": "1",
+        **({"HF_ENDPOINT": hub.url} if hub else {"HF_HUB_OFFLINE": "1"}),
+        **env,
+    }
+    if forked and not hub:
+        return forked([sys.executable, *command[1:]], folder, whole)
+    return subprocess.run(command, env=whole, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def prepared_by_a_job(folder: Path, model) -> tuple[Path, Hub, Path]:
@@ -287,20 +284,22 @@ def test_a_model_that_needs_consent_names_the_secret(tmp_path, model):
     assert not (tmp_path / "claim" / "models").exists() and not (tmp_path / "claim" / "data").exists()
 
 
-def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
+def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path, forked):
     command = survival(tmp_path)
     (tmp_path / "files" / "survival-sample.jsonl").unlink()
     (tmp_path / "claim/models/twin").mkdir(parents=True)
     fetched = {"base": "HuggingFaceTB/SmolLM3-3B", "revision": "main", "commit": COMMIT}
     (tmp_path / "claim/models/twin" / FETCHED).write_text(json.dumps(fetched), encoding="utf-8")
-    done = carried_out(tmp_path, command, None)
+    done = carried_out(tmp_path, command, None, forked)
     assert done.returncode == 1
-    assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stderr
-    assert "In a pod: with `openshift.data_from: claim`" in done.stderr and "Traceback" not in done.stderr
+    assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stdout
+    assert "In a pod: with `openshift.data_from: claim`" in done.stdout and "Traceback" not in done.stdout
 
 
 @pytest.mark.parametrize("room", [64, pytest.param(1024, marks=pytest.mark.long)])
-def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(room, tmp_path, model, golden_message):
+def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(
+    room, tmp_path, model, forked, golden_message
+):
     """By what `render` writes into the Job of that batch; the rows are counted with the model's own tokenizer."""
     command = survival(tmp_path)
     batch = (
@@ -318,11 +317,11 @@ def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(r
     (tmp_path / "claim/models/twin" / FETCHED).write_text(json.dumps(fetched), encoding="utf-8")
     file = tmp_path / "config/data/work.json"
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"proofs": None}), "utf-8")
-    done = carried_out(tmp_path, command, None, **{ROOM: json.dumps([[folders, room, *words]])})
-    assert "tokens a row         min" in done.stdout and "Traceback" not in done.stderr
-    assert done.returncode == int(room == 64), done.stdout + done.stderr
+    done = carried_out(tmp_path, command, None, forked, **{ROOM: json.dumps([[folders, room, *words]])})
+    assert "tokens a row         min" in done.stdout and "Traceback" not in done.stdout
+    assert done.returncode == int(room == 64), done.stdout
     if room == 64:
-        golden_message(done.stderr[done.stderr.index("The longest row") :])
+        golden_message(done.stdout[done.stdout.index("The longest row") :])
 
 
 def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
@@ -341,18 +340,18 @@ def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("trusted", [pytest.param(True, marks=pytest.mark.long), False])
-def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(trusted, tmp_path, model):
+def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(trusted, tmp_path, model, forked):
     options = (f"model.revision={COMMIT}", f"model.trust_remote_code={str(trusted).lower()}")
     command = survival(tmp_path, "survival-sample.jsonl", *options)
     with_code_of_its_own(tmp_path / "claim/models/twin", model)
     # The proof's tokenizer is Axolotl's, which has the setting in its config.
     file = tmp_path / "config/data/work.json"
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"proofs": None}), "utf-8")
-    done = carried_out(tmp_path, command, None)
-    assert done.returncode == (0 if trusted else 1), done.stdout + done.stderr
+    done = carried_out(tmp_path, command, None, forked)
+    assert done.returncode == (0 if trusted else 1), done.stdout
     assert ("tokens a row         min" in done.stdout) == trusted, done.stdout
-    assert "Traceback" not in done.stderr
-    assert trusted or "`trust_remote_code: true`" in done.stderr
+    assert "Traceback" not in done.stdout
+    assert trusted or "`trust_remote_code: true`" in done.stdout
 
 
 # What the image of `recipe-runner` has, and a stock image has not.

@@ -19,6 +19,7 @@ from runner.run.launch import environment, follow, launch
 from runner.scenarios.shared import rehearsal
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
+from runner.trainer import fork_server
 from runner.trainer.records import Summary
 from tests.conftest import ROOT
 
@@ -116,8 +117,14 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
         f"launch.ENGINES['images'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
         f"cli.main(['rehearse', {str(ROOT / 'recipes' / 'resnet.yaml')!r}, '--out', {str(tmp_path / 'run')!r}])"
     )
+    nothing_ahead = os.environ | {fork_server.ADDRESS: "none"}  # the engine of Axolotl is not needed here
     with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=nothing_ahead,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         deadline = time.monotonic() + 180
         while not running(marker) and process.poll() is None and time.monotonic() < deadline:

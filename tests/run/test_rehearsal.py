@@ -341,6 +341,7 @@ def server(rehearsed):
         yield url
 
 
+@pytest.mark.long
 def test_one_server_has_both_models_and_each_answers_as_it_did_for_the_run(rehearsed, server):
     import openai
 
@@ -383,6 +384,7 @@ def test_what_a_server_reads_of_a_request_is_token_for_token_what_training_saw(r
     shutil.rmtree(home)
 
 
+@pytest.mark.long
 def test_a_server_is_asked_compared_and_measured_by_its_address(rehearsed, server, capsys):
     run, _, _ = rehearsed
     row = load(run, "demo_outputs/answers.json")[0]

@@ -38,6 +38,7 @@ def reads(recipe_command, folder: Path, *commands: tuple[str, ...]) -> list[str]
     return said
 
 
+@pytest.mark.long
 def test_an_adapter_whose_recipe_asks_for_a_gpu_trains_on_the_processor(recipe_command, tmp_path):
     base_of("survival", tmp_path / "base")
     shutil.copy(ROOT / "recipes/data/survival-sample.jsonl", tmp_path / "rows.jsonl")

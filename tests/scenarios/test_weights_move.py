@@ -22,7 +22,7 @@ from runner.scenarios.shared import twin
 from tests import moving
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 DATA = ROOT / "recipes" / "data"
 # One process, short rows, and no code that is compiled for a GPU.
@@ -84,7 +84,7 @@ def first_step(forked, name: str, folder: Path, *options: str) -> dict[str, obje
     return step
 
 
-@pytest.mark.parametrize(("name", "rate"), [pytest.param("gemma", 2e-5, marks=pytest.mark.long), ("survival", 5e-5)])
+@pytest.mark.parametrize(("name", "rate"), [("gemma", 2e-5), ("survival", 5e-5)])
 def test_a_step_at_the_starters_own_rate_moves_its_weights(name, rate, tmp_path, forked):
     step = first_step(forked, name, tmp_path)
     assert step["rate"] == pytest.approx(rate) and step["with_gradient"] > 100_000
@@ -93,7 +93,6 @@ def test_a_step_at_the_starters_own_rate_moves_its_weights(name, rate, tmp_path,
     assert step["trained"] == ["torch.float32"] and ("torch.bfloat16" in step["frozen"]) == (name == "survival")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["gemma", "survival"])
 def test_weights_in_bf16_do_not_move(name, tmp_path, forked):
     """What the setting is for, and what `recipe explain` says of it."""

@@ -86,10 +86,10 @@ def figures(folder: Path) -> tuple[list, list]:
     ("strategy", "asks"),
     [
         (EPOCHS, Asks(3)),
-        (EPOCHS, Asks(EPOCH)),
+        pytest.param(EPOCHS, Asks(EPOCH), marks=pytest.mark.long),
         (EPOCHS, Asks(2 * EPOCH)),
-        (EPOCHS, Asks(EPOCH, evaluating=True)),
-        (STEPS, Asks(4)),
+        pytest.param(EPOCHS, Asks(EPOCH, evaluating=True), marks=pytest.mark.long),
+        pytest.param(STEPS, Asks(4), marks=pytest.mark.long),
         (STEPS, Asks(4, evaluating=True)),
         (EPOCHS | {"dataloader_num_workers": 1}, Asks(3)),
     ],

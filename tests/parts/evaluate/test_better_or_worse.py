@@ -20,7 +20,7 @@ from runner.trainer.generation import messages, written
 from tests.conftest import ROOT
 from tests.stages import finish, plan_in
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 LYRICS = ROOT / "recipes" / "lyrics.yaml"
 GENRES = {"moon": "jazz", "engine": "rock", "prairie": "country", "neon": "disco"}
@@ -151,7 +151,6 @@ def test_a_number_that_is_missing_or_edited_is_refused(ruled):
     assert gates.opened(folder, look=True)[0]
 
 
-@pytest.mark.long
 def test_what_was_trained_on_noise_is_refused(tmp_path, recipe_command):
     folder = trained(tmp_path, rule=False)
     same = ("--set", f"gates={json.dumps(ASKED)}", "--set", f"model.base={tmp_path / 'twin'}")

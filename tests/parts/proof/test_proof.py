@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,11 +23,13 @@ from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.axolotl import datasets
 from runner.scenarios.shared.common import with_config
 from runner.tools.files import write_text
+from runner.trainer import fork_server
 from runner.trainer.records import Proof
 from tests.conftest import ROOT
 from tests.parts.proof.planting import FAULTS
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
+PLANTING = "tests.parts.proof.planting"
 # What a person must be told of; the words that name it.
 NAMED = {
     "end_untrained": "end of an answer is not trained",
@@ -65,13 +66,11 @@ def config(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def said(config):
+def said(config, forked):
     """What the proof says of each planted fault, by its name; under "" of none."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.parts.proof.planting", "each", str(config[0])],
-        cwd=ROOT, env=os.environ | WITHOUT_GPU, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    fork_server.PROGRAMS[PLANTING] = fork_server.PROGRAMS["axolotl.cli.main"]
+    done = forked([sys.executable, "-m", PLANTING, "each", str(config[0])], ROOT, os.environ | WITHOUT_GPU)
+    assert done.returncode == 0, done.stdout[-3000:]
     lines = [line.removeprefix("PROOF ") for line in done.stdout.splitlines() if line.startswith("PROOF ")]
     return {name: Proof.of(facts) for name, facts in map(json.loads, lines)}
 

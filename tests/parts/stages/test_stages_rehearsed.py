@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 
 RECIPE = ROOT / "recipes/sft-dpo.yaml"
 
@@ -85,7 +85,6 @@ def test_what_reads_a_run_knows_its_stages(rehearsed, recipe_command, words):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.long
 def test_a_run_killed_in_each_stage_ends_bit_for_bit_as_the_undisturbed_one(rehearsed, tmp_path):
     undisturbed, _ = rehearsed
     out = tmp_path / "run"
