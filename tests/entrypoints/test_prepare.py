@@ -196,7 +196,8 @@ def survival(folder: Path, file: str = "survival-sample.jsonl", *options: str) -
 
 
 def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, forked=None, **env: str):
-    """The finished process; in a fork, whose libraries know no other hub, its errors are among its output."""
+    """The finished process. In a fork, whose libraries know no other hub, it is without the guard of its pod, and its errors
+    are among its output."""
     whole = {
         **os.environ,
         # What an image has around the process.
@@ -209,7 +210,7 @@ def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, forked=
         **env,
     }
     if forked and not hub:
-        return forked([sys.executable, *command[1:]], folder, whole)
+        return forked([sys.executable, *command[command.index("--") + 2 :]], folder, whole)
     return subprocess.run(command, env=whole, cwd=folder, capture_output=True, text=True, timeout=300)
 
 

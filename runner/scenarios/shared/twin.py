@@ -155,6 +155,8 @@ SHORTEST = 8  # words of a paragraph
 # Larger than usual initial weights: a hundred steps would not reach such values.
 EMBEDDING_SIZE, MATRIX_SIZE = 0.1, 0.6
 MATRIX_RATE, OTHER_RATE, LAST_RATE = 2e-2, 1e-2, 0.05
+MOMENTUM = 0.95
+NEWTON = (3.4445, -4.7750, 2.0315)  # of the polynomial that brings singular values to 1
 RISING = 10  # steps
 NOT_LEARNED = -100
 
@@ -188,23 +190,35 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
             (matrices if own else others).append(weights)
             if weights.dim() == 2:
                 weights.normal_(0.0, MATRIX_SIZE / weights.shape[1] ** 0.5 if own else EMBEDDING_SIZE)
-    # Muon changes a matrix equally in every direction, which helps with so few steps.
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.0, ns_steps=3),
-        torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-
-    def rate(step: int) -> float:
-        return min(1.0, (step + 1) / RISING) * max(LAST_RATE, 1 - step / STEPS)
-
-    schedules = [torch.optim.lr_scheduler.LambdaLR(one, rate) for one in optimizers]
+    adamw = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
+    momenta = [torch.zeros_like(matrix) for matrix in matrices]
     model.train()
-    for read, learned in blocks:
+    for step, (read, learned) in enumerate(blocks):
         model(input_ids=torch.tensor(read), labels=torch.tensor(learned)).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for one in (*optimizers, *schedules):
-            one.step()
+        share = min(1.0, (step + 1) / RISING) * max(LAST_RATE, 1 - step / STEPS)
+        adamw.param_groups[0]["lr"] = OTHER_RATE * share
+        adamw.step()
+        for matrix, momentum in zip(matrices, momenta, strict=True):
+            _muon(matrix, momentum, MATRIX_RATE * share)
         model.zero_grad()
+
+
+def _muon(matrix: Any, momentum: Any, rate: float) -> None:
+    """A step of Muon (Jordan et al., 2024) in place: it changes a matrix equally in every direction, which helps with so few
+    steps. In fp32, because torch's own computes in bf16, which takes a processor ten times as long."""
+    import torch
+
+    with torch.no_grad():
+        momentum.lerp_(matrix.grad, 1 - MOMENTUM)
+        found = matrix.grad.lerp(momentum, MOMENTUM)
+        tall = found.shape[0] > found.shape[1]
+        found = found.T if tall else found
+        found = found / found.norm().clamp(min=1e-7)
+        for _ in range(3):
+            square = found @ found.T
+            found = NEWTON[0] * found + (NEWTON[1] * square + NEWTON[2] * square @ square) @ found
+        matrix.sub_(found.T if tall else found, alpha=rate * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5)
 
 
 def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterator[str]:

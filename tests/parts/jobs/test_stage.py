@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ PASSING = {"perplexity": 3.0, "generated_tokens": 16, "loss_rise.3": 0.0, "lm_ev
 PASSING |= {"regression.lm_eval.hellaswag.acc_norm": 0.0, "preference_accuracy": 0.9}
 
 
+@lru_cache(8)
 def whole(*options: str) -> Plan:
     recipe, _, _ = load(SEVEN_B, from_options(options))
     return translate(recipe, kubernetes.place(recipe))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 import yaml
 
@@ -26,6 +28,7 @@ EVERYTHING = (
 )
 
 
+@lru_cache(50)
 def plan_of(path, *options):
     if "openshift" not in load(path)[0].settings:
         return None

@@ -297,8 +297,8 @@ def turns(faults: list[Fault]) -> list:
     return [pytest.param(faults, id="in turn"), *every]
 
 
-# All stages at once ask more often than all others together.
-NAMES = [pytest.param(name, marks=pytest.mark.long if "--all" in name else ()) for name in SEQUENCES]
+# What sends and what stops stand for the others, which take long together.
+NAMES = [pytest.param(name, marks=() if name in ("submit --yes", "stop") else pytest.mark.long) for name in SEQUENCES]
 
 
 @pytest.mark.parametrize("faults", turns(FAULTS))

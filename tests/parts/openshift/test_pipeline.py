@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,12 @@ def recipe(site, verb: str, *arguments: str) -> int:
 
 
 def plan_of(site, *options: str) -> Plan:
-    found, _, _ = load(ROOT / SEVEN_B, from_options((*site.changes, *options)))
+    return plan_with((*site.changes, *options))
+
+
+@lru_cache(8)
+def plan_with(options: tuple[str, ...]) -> Plan:
+    found, _, _ = load(ROOT / SEVEN_B, from_options(options))
     return planned(found, "pytorchjob")
 
 

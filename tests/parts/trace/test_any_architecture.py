@@ -64,6 +64,7 @@ def test_a_model_is_traced_by_its_own_config(kind, attention, tmp_path):
     assert traced.weights < traced.peak and traced.flops > 6 * 64 * 512 * benchmark.ROWS * benchmark.TOKENS
 
 
+@pytest.mark.long
 def test_operations_of_experts_are_those_that_a_token_meets(tmp_path):
     folder, tokens = folder_of("mixtral", tmp_path), benchmark.ROWS * benchmark.TOKENS
     kept, again = (any_architecture(job("mixtral", checkpointing=on), folder) for on in (False, True))

@@ -129,6 +129,7 @@ def test_dora_is_reckoned_as_it_is_traced(checkpointing, rows, dropout, four_bit
     assert (duration.flops(dora, rows) > 1.5 * duration.flops(plain, rows)) == bool(dropout)
 
 
+@pytest.mark.long
 def test_checkpointing_is_seen_by_the_trace():
     model = shrunk(MODELS[1])
     kept, again = (trace(work(model, checkpointing=on)) for on in (False, True))
