@@ -127,6 +127,7 @@ def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str 
         )
         met = "needs" in known and all(_there(config, name) for name in known["needs"])
         free = "without" in known and not any(config.get(name) for name in known["without"])
+        free |= not all(_there(config, name) for name in known.get("beside", ()))
         if setting in known["settings"] and not (off or fine or met or free):
             return str(known["why"])
     return None

@@ -162,6 +162,19 @@ def test_a_second_warmup_is_answered_with_a_line_that_can_be_written(golden_mess
     assert not [one for one in examine(ROOT / "recipes" / "gemma.yaml", instead) if one.severity == "error"]
 
 
+def test_an_epsilon_of_muon_is_refused_where_gpus_share_the_model(golden_message):
+    survival = ROOT / "recipes" / "survival.yaml"
+    shared, *own = [
+        *from_options(["distribution=fsdp", "train.optimizer=muon"]),
+        with_setting("survival", "adam_epsilon", 1e-7),
+    ]
+    (found,) = (one for one in examine(survival, [shared, *own]) if one.severity == "error")
+    assert setting_of(found) == "advanced.axolotl.adam_epsilon"
+    golden_message(found)
+    for changes in (own, [shared, own[1]]):
+        assert not [one for one in examine(survival, changes) if one.severity == "error"]
+
+
 def test_a_dora_adapter_is_let_through():
     lyrics = ROOT / "recipes" / "lyrics.yaml"
     for changes in ([with_setting("lyrics", "peft_use_dora", True)], from_options(["train.use_dora=true"])):
