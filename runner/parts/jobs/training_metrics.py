@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback
+from transformers.integrations.integration_utils import KubeflowCallback, is_kubeflow_available
 
 from runner.tools.files import write_json
 from runner.tools.run_files import PROGRESS
@@ -198,7 +199,8 @@ class TrainingProgress(TrainerCallback):
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
-    """Metrics for a machine's first process, TrainingProgress for the first of all; each only if it has a port."""
+    """Metrics for a machine's first process, TrainingProgress for the first of all; each only if it has a port. And
+    transformers' own callback for the first of all, if the Trainer has told the pod where to send progress."""
     heard: list[TrainerCallback] = []
     if os.environ.get("LOCAL_RANK", "0") == "0":
         metrics = Metrics(history)
@@ -208,4 +210,6 @@ def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
         progress = TrainingProgress(settings)
         if answer(PROGRESS_PORT, "Progress is", "application/json", progress.text):
             heard.append(progress)
+        if is_kubeflow_available():
+            heard.append(KubeflowCallback())
     return heard

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,6 +147,41 @@ def test_speed_is_the_histories_and_what_is_no_number_is_shown_as_such(tmp_path,
     assert (said["recipe_samples_per_second"], said["recipe_tokens_per_second"]) == (12.5, 123456.7)
     assert (said["recipe_step"], said["recipe_steps"]) == (1234567, 7654321)
     assert math.isnan(said["recipe_loss"]) and said["recipe_gradient_norm"] == math.inf
+
+
+def test_progress_is_sent_where_the_trainer_asks_for_it(tmp_path, monkeypatch):
+    """By transformers' own callback: on a cluster that sets these variables, and by the first process alone."""
+    received = []
+
+    class Trainer(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(
+                (self.headers["Authorization"], json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            )
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    (tmp_path / "token").write_text("of-the-pod")
+    assert served(tmp_path) == []
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", str(tmp_path / "token"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Trainer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", f"http://127.0.0.1:{server.server_port}")
+        (callback,) = served(tmp_path)
+        callback.on_train_begin(None, state(0), None)
+        callback.on_log(None, state(20), None, {"loss": 2.5})
+        callback._last_update_time = 0.0  # it sends at most every five seconds
+        callback.on_step_end(None, state(20), None)
+        server.shutdown()
+    assert [token for token, _ in received] == ["Bearer of-the-pod"] * 2
+    begun, later = (said["trainerStatus"] for _, said in received)
+    assert (begun["progressPercentage"], later["progressPercentage"]) == (0, 50)
+    assert {"name": "loss", "value": "2.5"} in later["metrics"]
+    monkeypatch.setenv("RANK", "1")
+    assert served(tmp_path) == []
 
 
 def test_other_paths_are_not_there(tmp_path, monkeypatch):
