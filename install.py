@@ -104,8 +104,17 @@ def install():
         if code:
             return failed(log.read_text("utf-8", "replace"))
         print(f"      done in {time.monotonic() - start:.0f} s", flush=True)
+    spell_in_ascii()
     print(f"Installed in {time.monotonic() - began:.0f} s. Next: .venv/bin/recipe list", flush=True)
     return 0
+
+
+def spell_in_ascii():
+    """Writes this folder's path so that Python finds it under LC_ALL=C too, where it reads the file as ASCII."""
+    for file in VENV.glob("lib/python*/site-packages/*recipe_runner*.pth"):
+        path = file.read_text("utf-8").strip()
+        if not path.isascii():
+            file.write_text(f"import sys; sys.path.append({path!a})\n", "utf-8")
 
 
 def failed(text):

@@ -43,6 +43,20 @@ def install(tmp_path, monkeypatch):
     return module, asked, run
 
 
+def test_a_folder_with_an_umlaut_is_found_under_a_c_locale(install, monkeypatch):
+    module, _, _ = install
+    monkeypatch.setattr(module, "usable", lambda: True)
+    code, site = module.HERE / "L\u00e4ufer", module.VENV / "lib" / "python3.11" / "site-packages"
+    code.mkdir()
+    (code / "found_here.py").write_text("")
+    site.mkdir(parents=True)
+    (site / "_editable_impl_recipe_runner.pth").write_text(f"{code}\n", "utf-8")
+    assert module.install() == 0
+    ask = f"import site; site.addsitedir({str(site)!r}); import found_here"
+    with subprocess.Popen([sys.executable, "-c", ask], env={"LC_ALL": "C"}) as found:
+        assert found.wait() == 0
+
+
 def test_another_python_is_refused_in_one_sentence_before_anything_is_downloaded(install, monkeypatch, capsys):
     module, asked, _ = install
     monkeypatch.setattr(module.sys, "version_info", (3, 13, 0))

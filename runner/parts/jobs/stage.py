@@ -38,9 +38,14 @@ Tell = Callable[[str], None]
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     """Runs a stage after the gates before it; returns the exit code of its command. Every machine checks before it
     starts; only the first one hashes other stages' results, and keeps the stage's record. Raises Stop if an earlier
-    stage is not as this one needs it, a gate is closed, or the results are incomplete."""
+    stage is not as this one needs it, a gate is closed, the job has another number of machines than the plan, or the
+    results are incomplete."""
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     require(folder, hashes=first)
+    # Set by the operator; OpenShift AI's console offers to change the number of a job's machines.
+    nodes = os.environ.get("PET_NNODES", "")
+    if folder.stage.trains and nodes.isdigit() and int(nodes) != folder.stage.machines.nodes:
+        raise Stop(*worded("jobs.other-machines", nodes=int(nodes), folder=folder))
     pipeline.guard(folder, tell, ON_CLUSTER)
     decision = pipeline.decision_on(folder)
     if decision.action == "keep":

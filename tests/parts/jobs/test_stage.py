@@ -125,6 +125,19 @@ def test_a_stage_starts_behind_a_verdict_that_holds(claim):
     assert started and any("sft: starting" in line for line in said)
 
 
+def test_a_job_with_another_number_of_machines_does_not_train_with_another_batch(claim, monkeypatch, golden_message):
+    """As somebody leaves it who scales its nodes in the console."""
+    claim.measure("pretrain-2048")
+    monkeypatch.setenv("PET_NNODES", "2")
+    assert claim.stage("sft").stage.machines.nodes == 1
+    with pytest.raises(Stop) as stop:
+        claim.start("sft")
+    golden_message(stop.value)
+    for as_planned in ("1", "1:2"):  # an elastic job names its bounds
+        monkeypatch.setenv("PET_NNODES", as_planned)
+        assert claim.start("sft")[0]
+
+
 @pytest.mark.parametrize(
     ("record", "words"),
     [
