@@ -56,6 +56,7 @@ returns a function from a file to the share of each answer; of `targets` is a Ta
     promote_on_cluster(path, sets, stage, by, reason, tell)
                                            overrules a gate of a run on the cluster
     after_fetch(run, tell)                 after the results of a run were downloaded from the cluster
+    page_in_pod(folder, tell)              writes the page of a run on the claim
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            two subcommands of `runner.entrypoints.stage`
     seal_key(make, namespace)              the key that a namespace's pods seal with; make: create the user's own if it is missing

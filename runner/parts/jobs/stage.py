@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from runner import parts
 from runner.data.report import require_room
-from runner.plan import read_keys, read_plan
+from runner.plan import read_keys, read_plan, tracker
 from runner.run import pipeline
 from runner.run.run_folder import require_of
 from runner.run.stage_folder import StageFolder
@@ -66,11 +67,11 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
     if code := _child(command):
-        pipeline.send(folder, tell)
+        _send(folder, tell)
         return code
     for line in pipeline.finish(folder):
         tell(line)
-    pipeline.send(folder, tell)
+    _send(folder, tell)
     leave_progress(folder)
     return 0
 
@@ -96,7 +97,7 @@ def gate(folder: StageFolder, tell: Tell) -> int:
     """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result to measure."""
     _require_finished(folder)
     is_open, said = parts.hook("gate_in_pod")(folder, tell)
-    pipeline.send(folder, tell)
+    _send(folder, tell)
     leave("\n".join(said))
     return 0 if is_open else 1
 
@@ -106,6 +107,15 @@ def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
     _require_finished(folder)
     parts.hook("promote_in_pod")(folder, by, reason, tell)
     return 0
+
+
+def _send(folder: StageFolder, tell: Tell) -> None:
+    """Sends the stage's results with the run's page, if the recipe reports to a server."""
+    if tracker(folder.stage.config):
+        with suppress(ImportError):  # a stock image lacks what pages are made of
+            for write_page in parts.hooks("page_in_pod"):
+                write_page(folder, tell)
+    pipeline.send(folder, tell)
 
 
 def _require_finished(folder: StageFolder) -> None:

@@ -210,9 +210,9 @@ def _text(value: Any) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def of(run: RunFolder) -> RunFacts:
-    """The facts of a run folder. Raises Stop if it has no plan on record."""
-    plan, planned = plan_of(run), RunManifest.read(run.path)
+def of(run: RunFolder, plan: Plan | None = None) -> RunFacts:
+    """The facts of a run folder. plan: by default that on record. Raises Stop if there is none."""
+    plan, planned = plan or plan_of(run), RunManifest.read(run.path)
     foreseen = {one.stage: one for one in planned.foreseen}
     folders = [StageFolder(plan, stage) for stage in plan.stages]
     if run.state.origin == "cluster":

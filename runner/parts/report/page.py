@@ -15,11 +15,13 @@ from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
 from runner.parts.report.facts import Curve, RunFacts, Series, StageFacts, of
+from runner.plan import Plan
 from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import Differs
+from runner.run.stage_folder import StageFolder
 from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
@@ -110,13 +112,14 @@ def missing() -> str:
     return packaged.install("report") if lacking else ""
 
 
-def leave(run: RunFolder, tell: Tell) -> None:
-    """Writes the page of a run into its folder, and reports its path or why there is none. It never makes a run fail."""
+def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:
+    """Writes the page of a run into its folder, and reports its path or why there is none. It never makes a run fail.
+    plan: as in `facts.of`."""
     if install := missing():
         tell(f"The run has no result page: {install}")
         return
     try:
-        facts = of(run)
+        facts = of(run, plan)
         if not any(stage.state for stage in facts.stages):
             return
         write_text(run.path / PAGE, render([facts]))
@@ -124,6 +127,13 @@ def leave(run: RunFolder, tell: Tell) -> None:
         tell(f"The result page failed ({type(error).__name__}: {error}). `recipe report {run.shown}` tries again.")
         return
     tell(f"The result page is {run.shown / PAGE}")
+
+
+def in_pod(folder: StageFolder, tell: Tell) -> None:
+    """The same on the claim, where no plan is on record. What a recipe's file says besides is not there either; `fetch`
+    makes the page again."""
+    if not missing():
+        leave(folder.run, tell, folder.plan)
 
 
 @contextmanager

@@ -250,7 +250,9 @@ class Api:
         name = manifest["metadata"]["name"]
         if manifest["kind"] == "ConfigMap" and known.get("immutable") and known["data"] != manifest["data"]:
             raise No(422, f'ConfigMap "{name}" is invalid: data: Forbidden: field is immutable when `immutable` is set')
-        if manifest["kind"] in ("Job", "PersistentVolumeClaim") and known["spec"] != manifest["spec"]:
+        # A TrainJob is, too, by a webhook of OpenShift AI since August 2026, except for pausing it.
+        before, after = ({**one.get("spec", {}), "suspend": None} for one in (known, manifest))
+        if manifest["kind"] in ("Job", "PersistentVolumeClaim", "TrainJob") and before != after:
             raise No(422, f'{manifest["kind"]} "{name}" is invalid: spec: Forbidden: field is immutable')
 
     def made(self, plural: str, space: str, manifest: dict[str, Any]) -> None:

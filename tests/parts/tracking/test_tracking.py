@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from runner.parts.jobs import stage
 from runner.parts.tracking import servers
 from runner.parts.tracking import training as sends
 from runner.parts.tracking.sending import send_export
@@ -31,7 +32,7 @@ from runner.tools.files import read_json, read_record
 from runner.trainer.settings import RunSettings
 from tests.conftest import ROOT, own_time
 from tests.parts.export.runs import base_of
-from tests.stages import finish, plan_in
+from tests.stages import finish, leave, plan_in
 
 FACTS = {"name": "small", "fingerprint": "f0", "backend": "gloo", "world_size": 1, "effective_batch_size": 8}
 RATES = {"base_learning_rate": 0.1, "learning_rate": 0.1}
@@ -157,6 +158,27 @@ def test_what_a_stage_leaves_is_sent_under_the_names_of_an_exported_model(traini
     elsewhere = plan_in(tmp_path / "run", "survival", "train.report_to=none")
     pipeline.send(StageFolder(elsewhere, elsewhere.stages[-1]), print)
     assert len(server.left) == 1, "the recipe asks for it no more"
+
+
+def test_a_pod_makes_the_page_for_the_server(training, tmp_path, monkeypatch):
+    """As a stage ends in a pod, where neither the recipe's file is nor a record of the plan."""
+    server, *_ = training
+    server.there = True
+    plan = plan_in(tmp_path / "run", "survival", "train.report_to=mlflow")
+    finish(plan, "data")
+    folder, said = StageFolder(plan, plan.stages[-1]), []
+
+    def trained(command):
+        leave(plan, folder.stage)
+        Tracked(tool="mlflow", project="survival", run="r1").write(folder.path)
+        return 0
+
+    monkeypatch.setattr(stage, "_child", trained)
+    assert stage.run(folder, ["train"], said.append) == 0
+    ((_, files, _),) = server.left
+    assert "report.html" in {file.name for file in files} and any("result page" in line for line in said)
+    page = (tmp_path / "run/report.html").read_text("utf-8")
+    assert "survival" in page and 'id="training"' in page and 'id="recipe"' not in page
 
 
 def test_an_exported_model_is_sent_to_the_run_that_it_comes_from(training, tmp_path, golden_message):
