@@ -132,7 +132,7 @@ def image():
     try:
         subprocess.run([SYSTEM_PYTHON, "-m", "venv", root / "venv"], check=True, timeout=120)
         (site,) = (root / "venv" / "lib").glob("python*/site-packages")
-        (site / "linked.pth").write_text(packages + "\n")
+        (site / "linked.pth").write_text(f"import sys; sys.path.append({packages!a})\n")
         # Linked packages leave their commands behind; the launcher needs this one.
         torchrun = root / "venv" / "bin" / "torchrun"
         torchrun.write_text(f"#!{root}/venv/bin/python\nfrom torch.distributed.run import main\nmain()\n")

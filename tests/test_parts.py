@@ -113,7 +113,7 @@ def elsewhere(tmp_path_factory):
     python = home / "venv" / "bin" / "python"
     (site,) = (home / "venv").glob("lib/python3*/site-packages")
     own = [folder for folder in sys.path if folder.endswith("site-packages")]
-    (site / "beside.pth").write_text("\n".join([*own, str(ROOT)]) + "\n")
+    (site / "beside.pth").write_text(f"import sys; sys.path += {[*own, str(ROOT)]!a}\n")
     install = [
         sys.executable,
         "-m",

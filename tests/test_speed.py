@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import cProfile
+import subprocess
+import sys
 
 import pytest
 
-from benchmarks.check_speed import BARE, SURVIVAL, beside_the_import, check, many, recipes, taken
+from benchmarks.check_speed import BARE, ENVIRONMENT, SURVIVAL, beside_the_import, check, many, recipes, taken
 from runner.check import by_schema
 from runner.check.validate import examine
 
 
+COUNTED = f"""
+import cProfile, contextlib
+profile = cProfile.Profile()
+with profile, contextlib.suppress(SystemExit):
+    from runner.commands.cli import main
+    main(["check", {str(SURVIVAL)!r}])
+print(sum(entry.callcount for entry in profile.getstats()))
+"""
+
+
+def test_checking_one_recipe_takes_few_calls():
+    """Of functions, those of imports included."""
+    done = subprocess.run([sys.executable, "-c", COUNTED], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    calls = int(done.stdout.split()[-1])
+    assert calls <= 400_000, f"`recipe check` takes {calls:,} calls"
+
+
+@pytest.mark.long
 def test_checking_takes_little_more_than_the_import_of_its_libraries():
     """In processor time the aim is 2.2; a noisy machine gets 2.5, and three more tries."""
     ratios = []
