@@ -12,7 +12,6 @@ from benchmarks.check_speed import BARE, ENVIRONMENT, SURVIVAL, beside_the_impor
 from runner.check import by_schema
 from runner.check.validate import examine
 
-
 COUNTED = f"""
 import cProfile, contextlib
 profile = cProfile.Profile()
