@@ -231,6 +231,10 @@ class OnClaim:
     def below(self, name: str) -> OnClaim:
         return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
 
+    def from_(self, above: OnClaim) -> str:
+        """The way to it from a folder that contains it, on the same claim; empty for the folder itself."""
+        return self.path.removeprefix(above.path).strip("/")
+
 
 def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
     """The claim, of a recipe's `openshift.claims`, that a folder is on; None for the pod's own disk or the image."""

@@ -61,6 +61,7 @@ POOLS: dict[str, list[Any]] = {
     "storage_class": ["ocs-storagecluster-cephfs", "nfs", "A"],
     "topology": ["topology.kubernetes.io/zone", "rack", "a b", "/x"],
     "queue": ["default", "a.b", "x" * 64, "x" * 253, "Q"],
+    "recipes": [["lyrics.yaml"], ["../seven-b.yaml", "gone.yaml"]],
     "python": ["python3", "/opt/venv/bin/python", "./venv/bin/python"],
 }  # fmt: skip
 POOLS |= dict.fromkeys(("pretrain", "sft", "dpo"), POOLS["axolotl"])

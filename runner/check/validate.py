@@ -140,9 +140,11 @@ def examine(
             if (found := of_another(document)) is not None and (not changes or errors_of(found)):
                 return list(found)
         document, _ = override(opened(document)[0], changes)
+        return examined(document, online, allowed)[1]
     except Stop as stop:
         return _problems_of(file, stop)
-    return examined(document, online, allowed)[1]
+    except OSError as error:  # no permission for a folder on the way, or a name that is too long
+        return [Problem(str(file), 0, 0, f"`{error.filename}`: {error.strerror}.", "Check the paths in the recipe.")]
 
 
 def examined(

@@ -5,6 +5,7 @@ It reads PyYAML's events (libyaml) without the composer and constructor, for thr
 """
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 def text(file: Path | str, kind: str = "recipe") -> str:
     """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or not text."""
     name, path = str(file), Path(file)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike pathlib's, it is false for a name that is too long
         raise Stop(Problem(name, 0, 0, "This is a folder. Name one recipe file."))
     try:
         size = path.stat().st_size

@@ -374,6 +374,7 @@ class Serve(Settings):
     concurrency: int
     gpus: int | None
     model: str | None
+    recipes: tuple[str, ...] | None
     runtime: str
     image: str | None
     route: bool

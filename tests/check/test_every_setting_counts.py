@@ -49,6 +49,7 @@ ONLY_REHEARSALS = "only rehearsals read it"
 # What neither files nor a plan follow, in each scenario or in the one that is named, and who reads it then.
 ELSEWHERE = {
     "description": "`recipe list` shows it",
+    "serve.recipes": "it names other recipes, and tests/parts/serve/test_kserve.py has some",
     "train.effective_batch_size": "it is computed, and another one is refused",
     # Of other samples a plan reads the longest row; images and blocks of text are of one length.
     "image-classification data.sample": ONLY_REHEARSALS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.check.validate import examine
-from runner.recipe.overrides import from_options
+from runner.recipe.overrides import Override, from_options
 from runner.tools.problem import Problem, Stop
 from tests.conftest import RECIPES, ROOT
 
@@ -97,3 +98,19 @@ def test_a_set_option_without_a_setting_is_wrong_use(option):
         return
     problems = examine(Path(ROOT / "recipes" / "survival.yaml"), changes)
     assert problems
+
+
+@pytest.mark.parametrize("place", ["file", "data.path", "model.base", "serve.recipes"])
+def test_a_name_that_is_too_long_for_a_file_is_said_so(place, tmp_path):
+    long, file = "x" * 300, tmp_path / "demo.yaml"
+    shutil.copy(ROOT / "recipes" / "minimal" / "lyrics-demo.yaml", file)
+    values = {
+        "data.path": {"path": long, "songs": {"lyrics": "text"}},
+        "model.base": f"./{long}",
+        "serve.recipes": [long],
+    }
+    name = place if place != "data.path" else "data"
+    changes = [] if place == "file" else [Override(name, None, values[place], "")]
+    found = examine(tmp_path / long if place == "file" else file, changes)
+    problem = next(one for one in found if long in f"{one.file} {one.message}")
+    assert "File name too long" in problem.message or (place == "model.base" and "no folder" in problem.message)

@@ -365,7 +365,7 @@ def test_what_a_server_reads_of_a_request_is_token_for_token_what_training_saw(r
     recipe = check(SURVIVAL)[0]
     before, after = inference.models(recipe, inference.folder_of(recipe, str(run)))
     home = run / "tokens"
-    openai_api.lay_out(home, recipe.name, before, after)
+    openai_api.lay_out(home, {recipe.name: (before, after)})
     rows = [row["messages"] for row in parquet.read_table(run / "data" / "validation.parquet").to_pylist()]
     # Some are longer than the engine takes.
     held = records.read_held_out(run / "held_out.parquet").rows

@@ -422,7 +422,7 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     run, _ = rehearsed
     recipe = load(LYRICS)[0]
     _, after = inference.models(recipe, inference.folder_of(recipe, str(run)))
-    module, *arguments = openai_api._vllm(tmp_path, "lyrics", after)
+    module, *arguments = openai_api._vllm(tmp_path, {"lyrics": (after, after)})
     told = dict(itertools.pairwise(arguments))
     assert module == "vllm.entrypoints.openai.api_server"
     assert told["--model"] == f"{tmp_path}/models--lyrics-base/snapshots/0"
@@ -434,7 +434,7 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     for facts in ({"r": 1024}, {"r": 8, "modules_to_save": ["lm_head"]}):
         (tmp_path / "adapter_config.json").write_text(json.dumps(facts))
         assert openai_api.refusal(tmp_path)
-    _, *whole = openai_api._vllm(tmp_path, "lyrics", replace(after, adapter=None))
+    _, *whole = openai_api._vllm(tmp_path, {"lyrics": (after, replace(after, adapter=None))})
     assert "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
 
 

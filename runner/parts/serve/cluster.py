@@ -6,7 +6,7 @@ distinguish them from pods of an earlier server of the same name, which may stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from runner.catalog import troubles
@@ -22,6 +22,7 @@ from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
 from runner.plan import Plan
+from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port
 
@@ -34,13 +35,21 @@ DEPLOYED = ("Deployment", "ReplicaSet")  # the kinds of objects between an Infer
 
 
 def start(
-    cluster: Cluster, plan: Plan, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
+    cluster: Cluster,
+    plan: Plan,
+    server: Serving,
+    others: Iterable[Plan],
+    tell: Tell,
+    mine: Owner,
+    confirm: Confirm,
+    port: int,
+    dry_run: bool,
 ) -> None:
-    """Sends the server of a plan, waits until it answers, and forwards `port` of this machine to it until ^C; the
-    server continues. An identical server is not sent again. `confirm` is asked before another person's server is
+    """Sends the server of a plan, with the adapters of others, waits until it answers, and forwards `port` of this
+    machine to it until ^C; the server continues. An identical server is not sent again. `confirm` is asked before another person's server is
     replaced. port: 0 for any; mine: the owner of what is sent. Raises Stop if the model is not trained yet, the cluster
     refuses anything, or the server cannot start."""
-    manifests = objects(cluster, plan, server, tell)
+    manifests = objects(cluster, plan, server, tell, others)
     if dry_run:
         for manifest in manifests:
             cluster.apply(manifest, dry_run=True)
@@ -49,7 +58,7 @@ def start(
     free_port(port)
     send(cluster, manifests, tell, mine, confirm)
     pod = wait(cluster, manifests[-1], tell)
-    known = f"`{server.name}`" + (f" and `{server.base_name}`" if server.base_name else "")
+    known = listed(server.models, "or")
 
     def connected(local: int) -> None:
         tell(worded("serve.answers-at", host=HOST, local=local, known=known)[0])
@@ -75,10 +84,11 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
         tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
 
 
-def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
-    """The objects of `recipe render`, the InferenceService last, annotated with the training job of its model. Raises
-    Stop if the model is not trained yet, or its gate is closed."""
-    trained_by = "" if server.source.results is None else _trained_by(cluster, plan, tell)
+def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, others: Iterable[Plan] = ()) -> list[Manifest]:
+    """The objects of `recipe render`, the InferenceService last, annotated with the training jobs of its models. Raises
+    Stop if a model is not trained yet, or its gate is closed."""
+    trained = (plan, *others) if server.source.results else ()
+    trained_by = ",".join(filter(None, (_trained_by(cluster, each, tell) for each in trained)))
     service = kserve.service(plan, server)
     if trained_by:
         for notes in (service["metadata"]["annotations"], service["spec"]["predictor"]["annotations"]):

@@ -17,6 +17,7 @@ from runner.commands.options import end, print_notes, say, table
 from runner.parts.openshift.commands import confirm, take_over_option
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, worded
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def serve(
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     before, after = inference.models(recipe, folder)
+    others = openai_api.others(recipe)
     chosen = engine or openai_api.engine_for(after)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …")
     began = time.monotonic()
-    with openai_api.serving(chosen, recipe.name, before, after, folder.path, port) as server:
+    with openai_api.serving(chosen, {recipe.name: (before, after), **others}, folder.path, port) as server:
         say(f"Ready after {time.monotonic() - began:.0f} s: {server.url}/v1  (^C ends it)")
         say(f"models: {', '.join(server.models)}")
         if len(server.models) == 1:
@@ -104,7 +106,8 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
     mine = Owner.here(path, cluster.person())
     if stops:
         return on_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
-    return on_cluster.start(cluster, plan, server, say, mine, allowed, port, dry_run)
+    others = kserve.others(recipe, plan)
+    return on_cluster.start(cluster, plan, server, others, say, mine, allowed, port, dry_run)
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
@@ -134,10 +137,15 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     if needs.requests is not None:
         say(worded("serve.room", needs=needs)[0])
     split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
+    several = f"{needs.adapters} × " if needs.adapters > 1 else ""
     each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
     rows = (
         ("weights", needs.weights, f"{needs.precision}{split}"),
-        ("adapter", needs.adapter, f"room for rank {needs.rank} beside every linear layer"),
+        (
+            "adapters" if several else "adapter",
+            needs.adapter,
+            f"{several}room for rank {needs.rank} beside every linear layer",
+        ),
         ("cache of keys and values", needs.cache, each),
         ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
         ("graphs and CUDA context", needs.overhead, "assumed"),
@@ -148,7 +156,11 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
     say(f"Model: {server.source.uri}")
     if server.base_name:
-        say(f"The adapter is served beside it, as `{server.name}`; the original model answers as `{server.base_name}`.")
+        beside, names = (
+            "adapters are" if several else "adapter is",
+            listed([one.name for one in server.source.adapters]),
+        )
+        say(f"The {beside} served beside it, as {names}; the original model answers as `{server.base_name}`.")
     say("Computed from the model's sizes and vLLM's own rules; not measured on a GPU.")
 
 
@@ -157,7 +169,7 @@ def _as_json(server: Serving, needs: ServingForecast) -> str:
     figures = {
         name: getattr(needs, name)
         for name in (
-            *("gpus", "precision", "context", "concurrency", "rank", "weights", "adapter", "cache_a_token"),
+            *("gpus", "precision", "context", "concurrency", "rank", "adapters", "weights", "adapter", "cache_a_token"),
             *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
         )
     }

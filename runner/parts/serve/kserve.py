@@ -5,16 +5,17 @@ of a name counts."""
 from pathlib import Path
 from typing import Any
 
+from runner.check.validate import load
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.parts.serve import serving
-from runner.parts.serve.serving import Serving, ServingForecast
-from runner.plan import Machines, Plan
+from runner.parts.serve.serving import ServedModel, Serving, ServingForecast
+from runner.plan import Machines, OnClaim, Plan
 from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.tools.files import Artifact
-from runner.tools.names import content_hash
-from runner.tools.problem import Stop, worded
+from runner.tools.names import content_hash, listed
+from runner.tools.problem import Problem, Stop, first_line, worded
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
 from runner.tools.text import from_template, yaml_text
 from runner.tools.vllm import SERVER
@@ -23,7 +24,7 @@ NAME = "kserve"
 FOLDER = "serve"
 # As in the templates beside this file: KServe's container that serves, its port, and its mount of the model.
 CONTAINER, PORT, MODELS = "kserve-container", 8080, "/mnt/models"
-# The mount of training's results if they are on another claim than the base model.
+# The mount of training's results if they are on another claim than the base model; more claims get a number.
 TRAINED = "/mnt/trained"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SHM_GIB = 2
@@ -49,7 +50,24 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
             raise Stop(*worded("serve.no-section", recipe=recipe))
         raise Stop(*worded("serve.cannot-have-section", recipe=recipe))
     plan = planned(recipe, NAME)
-    return plan, *serving.server_of(recipe, plan)
+    return plan, *serving.server_of(recipe, plan, others(recipe, plan))
+
+
+def others(recipe: Recipe, plan: Plan) -> list[Plan]:
+    """The plans of the other recipes whose adapters the server has. Raises Stop with what keeps it from having them."""
+    found, wrong = [plan], list[Problem]()
+    for index, file in enumerate(recipe.settings["serve"].get("recipes") or ()):
+        try:
+            other = planned(load(recipe.folder / file, look=False)[0], NAME)
+            said = next(filter(None, (serving.cannot_share(each, other) for each in found)), "")
+            found.append(other)
+        except Stop as stop:
+            said = f"`{file}` cannot be served: {first_line(stop.problems[0].message if stop.problems else stop)}"
+        if said:
+            wrong.append(recipe.problem(("serve", "recipes", index), said, worded("serve.alone")[0]))
+    if wrong:
+        raise Stop(wrong)
+    return found[1:]
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
@@ -84,7 +102,8 @@ def service(plan: Plan, server: Serving) -> Manifest:
         volumes=kubernetes.volumes(folders) or None,
         **{"nodeSelector": None, "tolerations": None, **podspec.where(plan, machines)},
     )
-    content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint])
+    beside = [one.content for one in server.source.adapters[1:]]
+    content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside])
     made["metadata"]["annotations"][CONTENT] = content
     # Also on its pods, so that other weights get new pods.
     made["spec"]["predictor"]["annotations"] = {CONTENT: content}
@@ -101,35 +120,51 @@ def _labels(plan: Plan) -> dict[str, str]:
 
 
 def arguments(server: Serving) -> list[str]:
-    """vLLM's arguments, the same for 0.21 and 0.32. With an adapter, vLLM loads the base model, and both models get
+    """vLLM's arguments, the same for 0.21 and 0.32. With adapters, vLLM loads the base model, and all models get
     training's template, end token and tokenizer."""
-    base = server.base_name or server.name
+    source = server.source
+    adapters = source.adapters
+    called = [one.base_name for one in adapters] or [server.name]
     said = [
-        *([f"--model={MODELS}/{server.source.model}"] if server.source.model else []),
-        f"--served-model-name={base}",
+        *([f"--model={MODELS}/{source.model}"] if source.model else []),
+        *(["--served-model-name", *called] if len(called) > 1 else [f"--served-model-name={called[0]}"]),
         f"--dtype={DTYPES[server.precision]}",
         f"--max-model-len={server.context}",
         f"--max-num-seqs={server.concurrency}",
         f"--gpu-memory-utilization={serving.GPU_SHARE:g}",
         f"--tensor-parallel-size={server.gpus}",
     ]
-    # The pod's path of the result of the stage with the adapter.
-    below = server.source.results_below
-    results = TRAINED if below is None else f"{MODELS}/{below}".rstrip("/")
-    whole = f"{results}/{BEST_MODEL}" if server.source.rank else MODELS
-    if server.source.template:
+    results = [pod_path(source, one.results) for one in adapters]
+    whole = f"{results[0]}/{BEST_MODEL}" if results else MODELS
+    if source.template:
         said.append(f"--chat-template={whole}/{SERVED_TEMPLATE}")
     if server.trust_remote_code:
         said.append("--trust-remote-code")
-    if server.source.rank:
-        said += [
-            f"--tokenizer={whole}",
-            f"--generation-config={whole}",
-            "--enable-lora",
-            f"--max-lora-rank={server.source.room_for_rank}",
-            f"--lora-modules={server.name}={results}/{ADAPTER}",
-        ]
-    return said
+    if not adapters:
+        return said
+    modules = [f"{one.name}={folder}/{ADAPTER}" for one, folder in zip(adapters, results, strict=True)]
+    return [
+        *said,
+        f"--tokenizer={whole}",
+        f"--generation-config={whole}",
+        "--enable-lora",
+        f"--max-lora-rank={source.room_for_rank}",
+        *(
+            [f"--max-loras={len(modules)}", "--lora-modules", *modules]
+            if len(modules) > 1
+            else [f"--lora-modules={modules[0]}"]
+        ),
+    ]
+
+
+def mount_of(index: int) -> str:
+    """The pod's path of the folder of that number in `ServedModel.mounted`."""
+    return MODELS if index == 0 else TRAINED if index == 1 else f"{TRAINED}-{index}"
+
+
+def pod_path(source: ServedModel, folder: OnClaim) -> str:
+    index, above = next((at, each) for at, each in enumerate(source.mounted) if each.claim == folder.claim)
+    return f"{mount_of(index)}/{folder.from_(above)}".rstrip("/")
 
 
 def own_runtime(plan: Plan) -> str:
@@ -156,11 +191,11 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
 
 def _folders(server: Serving) -> list[Folder]:
     """The folders that KServe does not mount: results beside a base model, and shared memory of GPUs."""
-    found, source = [], server.source
-    if source.rank and source.results and source.results_below is None:
-        path = {"subPath": source.results.path} if source.results.path else {}
-        claim = {"persistentVolumeClaim": {"claimName": source.results.claim, "readOnly": True}}
-        found.append(kubernetes.folder("trained", TRAINED, claim, **path, readOnly=True))
+    found = []
+    for index, each in enumerate(server.source.mounted[1:], 1):
+        mount, path = mount_of(index), {"subPath": each.path} if each.path else {}
+        claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
+        found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
     if server.gpus > 1:
         found.append(kubernetes.memory(SHM_GIB))
     return found
@@ -171,6 +206,7 @@ def header(plan: Plan, server: Serving) -> str:
     words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "gpus": server.gpus, "gpu": server.gpu}
     words |= {"name": kubernetes.job_name(plan), "namespace": plan.site["namespace"], "folder": FOLDER}
     words |= {"concurrency": server.concurrency, "context": f"{server.context:,}", "runtime": server.runtime}
-    models = f"`{server.name}`" + (f", and `{server.base_name}` as it was before" if server.base_name else "")
+    trained = listed([one.name for one in server.source.adapters] or [server.name], "or")
+    models = trained + (f", and `{server.base_name}` as it was before" if server.base_name else "")
     head, for_platform = from_template(Path(__file__).with_name("header.txt"), models=models, **words).split("\n\n")
     return f"{head}\n" if server.image else f"{head}\n{for_platform}"

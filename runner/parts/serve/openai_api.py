@@ -24,12 +24,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from runner.check.validate import load
 from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.language import Cannot
 from runner.parts.evaluate.metrics import ACCURACY
 from runner.recipe.recipe import Recipe
+from runner.run import inference
 from runner.run.launch import end, end_of, engine_environment, fault
 from runner.run.run_folder import folder as run_folder
 from runner.run.stage_folder import StageFolder
@@ -43,6 +45,7 @@ from runner.tools.vllm import SERVER, room_for, saved
 from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, tokenizer_in, with_system
 
+Pair = tuple[Chat, Chat]  # a recipe's original and its trained model
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 LOOK_SECONDS = 0.3
@@ -73,28 +76,32 @@ class LocalServer:
 
 
 @contextmanager
-def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[LocalServer]:
-    """A running server, until the block ends. name: of the recipe; folder: of the stage; port: 0 for any. Raises Stop
-    with the reason if it does not start."""
+def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> Iterator[LocalServer]:
+    """A running server, until the block ends. asked: by recipe, its original and its trained model, the first recipe's
+    in `folder`, that of its stage; port: 0 for any. Raises Stop with the reason if it does not start."""
     if engine == "vllm" and find_spec("vllm") is None:
         raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
-    if engine == "vllm" and after.adapter and (why := refusal(Path(after.adapter))):
-        raise Stop(f"vLLM does not serve this adapter: {why}.", "Leave out `--engine vllm`.")
+    if engine == "vllm" and (why := _vllm_refusal(asked)):
+        raise Stop(why, "Leave out `--engine vllm`.")
     if engine == "transformers" and find_spec("openai") is None:
         raise ModuleNotFoundError("No module named 'openai'", name="openai")
     import torch
 
     gpu = torch.cuda.is_available()
     home, port = folder / SERVING, free_port(port)
-    lay_out(home, name, before, after)
-    models = names.served(name) if engine == "transformers" or after.adapter else names.served(name)[1:]
+    lay_out(home, asked, engine == "vllm")
+    models = tuple(
+        called
+        for name, (_, after) in asked.items()
+        for called in names.served(name)[0 if engine == "transformers" or after.adapter else 1 :]
+    )
     if engine == "vllm":
-        command = _vllm(home, name, after)
+        command = _vllm(home, asked)
     else:
         command = ["transformers.cli.transformers", "serve", "--device", "auto" if gpu else "cpu"]
         command += ["--model-timeout", "-1"]  # models stay loaded
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
-    command += ["--trust-remote-code"] if after.trust_remote_code else []
+    command += ["--trust-remote-code"] if any(after.trust_remote_code for _, after in asked.values()) else []
     env = engine_environment() | _OFFLINE | {"HF_HUB_CACHE": str(home)}
     empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
     empty.mkdir()
@@ -141,23 +148,26 @@ def _fault(code: int, log: Path) -> Stop:
     return Stop(f"{fault(end_of(log, 0), code, 'Serving')}\nThe whole log: {log}")
 
 
-def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
-    """Writes both models in the form of the hub's cache, where a server finds them by name: links to the weights, and
-    the tokenizer, template, end tokens and generation settings of training."""
+def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -> None:
+    """Writes both models of each recipe in the form of the hub's cache, where a server finds them by name: links to the
+    weights, and the tokenizer, template, end tokens and generation settings of training. one_template: whether the
+    server has one for all, which has no system prompt if the recipes have different ones."""
     shutil.rmtree(home, ignore_errors=True)
-    tokenizer = tokenizer_in(after.tokenizer, after.trust_remote_code)
-    _exactly(tokenizer)
-    if tokenizer.chat_template and after.system_prompt:
-        tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
-    for called, chat in zip(names.served(name), (before, after), strict=True):
-        folder = _snapshot(home, called)
-        folder.mkdir(parents=True)
-        write_text(folder.parents[1] / "refs" / "main", folder.name)
-        for file in _weights(chat):
-            (folder / file.name).symlink_to(file.resolve())
-        tokenizer.save_pretrained(str(folder))
-        penalty = {"repetition_penalty": repetition_penalty(chat)}
-        write_json(folder / "generation_config.json", generation(tokenizer, after) | penalty)
+    prompts = {after.system_prompt for _, after in asked.values()}
+    for name, (before, after) in asked.items():
+        tokenizer = tokenizer_in(after.tokenizer, after.trust_remote_code)
+        _exactly(tokenizer)
+        if tokenizer.chat_template and after.system_prompt and not (one_template and len(prompts) > 1):
+            tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
+        for called, chat in zip(names.served(name), (before, after), strict=True):
+            folder = _snapshot(home, called)
+            folder.mkdir(parents=True)
+            write_text(folder.parents[1] / "refs" / "main", folder.name)
+            for file in _weights(chat):
+                (folder / file.name).symlink_to(file.resolve())
+            tokenizer.save_pretrained(str(folder))
+            penalty = {"repetition_penalty": repetition_penalty(chat)}
+            write_json(folder / "generation_config.json", generation(tokenizer, after) | penalty)
 
 
 def _snapshot(home: Path, called: str) -> Path:
@@ -199,19 +209,52 @@ def _weights(chat: Chat) -> list[Path]:
     return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
 
 
-def _vllm(home: Path, name: str, after: Chat) -> list[str]:
-    """vLLM's module and arguments: both models with an adapter, else only the trained one."""
-    base, trained = names.served(name)
-    whole = base if after.adapter else trained
-    served = str(_snapshot(home, whole))
+def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
+    """vLLM's module and arguments: the models of all recipes with adapters, else only the trained one."""
+    adapters = {names.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter}
+    wholes = [names.served(name)[0 if adapters else 1] for name in asked]
+    served = str(_snapshot(home, wholes[0]))
     # vLLM ignores `do_sample`, and samples unless the temperature is 0.
-    greedy = json.dumps({"temperature": 0.0, "max_new_tokens": after.max_new_tokens})
-    command = [SERVER, "--model", served, "--served-model-name", whole]
+    greedy = json.dumps(
+        {"temperature": 0.0, "max_new_tokens": max(after.max_new_tokens for _, after in asked.values())}
+    )
+    command = [SERVER, "--model", served, "--served-model-name", *wholes]
     command += ["--generation-config", served, "--override-generation-config", greedy]
-    if after.adapter:
-        rank = room_for(saved(Path(after.adapter)).rank)
-        command += ["--enable-lora", "--lora-modules", f"{trained}={after.adapter}", "--max-lora-rank", str(rank)]
+    if adapters:
+        rank = max(room_for(saved(Path(folder)).rank) or 0 for folder in adapters.values())
+        command += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(rank)]
+        command += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
     return command
+
+
+def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
+    """Why vLLM cannot serve these models, a sentence; empty if it can."""
+    (first, (before, trained)), *others = asked.items()
+    if trained.adapter and (why := refusal(Path(trained.adapter))):
+        return f"vLLM does not serve this adapter: {why}."
+    template = tokenizer_in(trained.tokenizer, trained.trust_remote_code).chat_template if others else None
+    for name, (original, after) in others:
+        why = refusal(Path(after.adapter)) if after.adapter else "it has no adapter"
+        if (original.model, original.revision) != (before.model, before.revision):
+            why = f"its base model is not that of `{first}`"
+        elif tokenizer_in(after.tokenizer, after.trust_remote_code).chat_template != template:
+            why = f"its chat template is not that of `{first}`"
+        if why or not trained.adapter:
+            return f"vLLM does not serve `{name}` beside `{first}`: {why or f'`{first}` has no adapter'}."
+    return ""
+
+
+def others(recipe: Recipe) -> dict[str, Pair]:
+    """The models of the recipes under `serve.recipes`, each of its newest run. Raises Stop if one has none."""
+    section, found = recipe.settings.get("serve"), dict[str, Pair]()
+    taken = {*names.served(recipe.name)}
+    for file in (section.recipes if section else None) or ():
+        other = load(recipe.folder / file, look=False)[0]
+        if taken.intersection(called := names.served(other.name)):
+            raise Stop(worded("serve.same-name", name=called[1])[0], f"Rename `{file}`, or leave it out.")
+        taken |= {*called}
+        found[other.name] = inference.models(other, inference.folder_of(other, None))
+    return found
 
 
 KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set

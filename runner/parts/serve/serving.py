@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.names import listed, served
+from runner.tools.names import content_hash, listed, served
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import BEST_MODEL
 from runner.tools.vllm import LAYERS, planned, room_for
@@ -31,6 +31,12 @@ from runner.tools.vllm import LAYERS, planned, room_for
 if TYPE_CHECKING:
     from runner.recipe.sections import Serve
 
+# What adapters of one server must have in common, beside the base model: by its name, the settings of Axolotl.
+SHARED = {
+    "precision": ("bf16", "fp16"),
+    "chat template": ("chat_template", "chat_template_jinja", "eot_tokens"),
+    "vocabulary": ("special_tokens", "tokens"),
+}
 # The share of a GPU's memory for the server, vLLM's default.
 GPU_SHARE = 0.9
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -49,26 +55,44 @@ COUNTS = (1, 2, 4, 8)  # the numbers of GPUs to try if the recipe names none
 
 
 @dataclass(frozen=True)
+class ServedAdapter:
+    """An adapter beside a base model. name: of the trained model. results: of the stage that trained it. base_name: of
+    the original model for its recipe. content: a hash of what its weights depend on."""
+
+    name: str
+    base_name: str
+    rank: int
+    results: OnClaim
+    content: str
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """Where a server finds its model.
 
     uri: the mounted folder, as KServe names it. model: the folder of the model, or of an adapter's base model, below
-    it; empty for `uri` itself. results: of the stage that trained it; None if the recipe names another model.
-    results_below: their folder below `uri`, empty for `uri` itself, None if they are on another claim. rank: of the
-    adapter, None for a whole model. whole_because: why an adapter is served merged. template: whether training leaves a
-    template with its system prompt."""
+    it; empty for `uri` itself. results: of the stage that trained it; None if the recipe names another model. adapters:
+    beside the base model, the recipe's own first; empty for a whole model. mounted: one folder for each claim, which
+    holds all that the server needs of it; the first is `uri`. whole_because: why an adapter is served merged. template:
+    whether training leaves a template with its system prompt, which all adapters share. prompts_differ: they do not."""
 
     uri: str
     model: str = ""
     results: OnClaim | None = None
-    results_below: str | None = None
-    rank: int | None = None
+    adapters: tuple[ServedAdapter, ...] = ()
+    mounted: tuple[OnClaim, ...] = ()
     whole_because: str = ""
     template: bool = False
+    prompts_differ: bool = False
+
+    @property
+    def rank(self) -> int | None:
+        """The largest of its adapters, None for a whole model."""
+        return max((adapter.rank for adapter in self.adapters), default=None)
 
     @property
     def room_for_rank(self) -> int | None:
-        """The smallest rank of vLLM that is large enough for the adapter."""
+        """The smallest rank of vLLM that is large enough for its adapters."""
         return room_for(self.rank) if self.rank is not None else None
 
 
@@ -97,30 +121,77 @@ class Serving:
     trust_remote_code: bool = False
     needs: int | None = None
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of its models, the recipe's own first."""
+        adapters = self.source.adapters
+        trained, original = [one.name for one in adapters], [one.base_name for one in adapters]
+        return (*trained, *original) if adapters else (self.name,)
 
-def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
-    """Where a stage's model is on the cluster. named: the recipe's own address. Raises Stop if it is on no claim."""
+
+def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[Plan] = ()) -> ServedModel:
+    """Where a stage's model is on the cluster. named: the recipe's own address; others: plans whose adapters are served
+    too. Raises Stop if it is on no claim."""
     if named:
         return ServedModel(named)
     results = plan.on_claim(plan.place_of(stage).run_dir)
     if results is None:
         raise Stop(*worded("serve.on-no-claim", stage=stage))
-    whole = results.below(BEST_MODEL).uri
-    demo = stage.config["recipe_runner"]["demo"]
-    template = bool(demo["chat"] and demo["system_prompt"])
+    whole, asked = results.below(BEST_MODEL).uri, {system_prompt(one) for one in (plan, *others)}
+    template = len(asked) == 1 and asked != {None}
     if not stage.config.get("adapter"):
         return ServedModel(whole, results=results, template=template)
     base = plan.on_claim(str(stage.config["base_model"]))
     why = _not_beside(stage.config) or ("" if base else "its base model is on no claim")
     if why or base is None:
         return ServedModel(whole, results=results, whole_because=why, template=template)
-    rank = int(stage.config["lora_r"])
-    if base.claim != results.claim:
-        return ServedModel(base.uri, results=results, rank=rank, template=template)
-    # One mount for both: a pod with one claim in two volumes waits forever (kubernetes, issue 127004).
-    above = os.path.commonpath([base.path, results.path])
-    below = [path.removeprefix(above).strip("/") for path in (base.path, results.path)]
-    return ServedModel(OnClaim(base.claim, above).uri, below[0], results, below[1], rank, template=template)
+    adapters = tuple(map(_adapter, (plan, *others)))
+    # One mount for each claim: a pod with one claim in two volumes waits forever (kubernetes, issue 127004).
+    paths: dict[str, list[str]] = {base.claim: [base.path]}
+    for one in adapters:
+        paths.setdefault(one.results.claim, []).append(one.results.path)
+    mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
+    below, differ = base.from_(mounted[0]), len(asked) > 1
+    return ServedModel(mounted[0].uri, below, results, adapters, mounted, template=template, prompts_differ=differ)
+
+
+def _adapter(plan: Plan) -> ServedAdapter:
+    stage = plan.stages[-1]
+    base_name, name = served(plan.name)
+    results = plan.on_claim(plan.place_of(stage).run_dir)
+    if results is None:
+        raise Stop(*worded("serve.on-no-claim", stage=stage))
+    content = content_hash([stage.keys.get("", ""), plan.fingerprint])
+    return ServedAdapter(name, base_name, int(stage.config["lora_r"]), results, content)
+
+
+def system_prompt(plan: Plan) -> str | None:
+    """The system prompt in the template that training leaves; None for none."""
+    demo = plan.stages[-1].config["recipe_runner"]["demo"]
+    return demo["system_prompt"] or None if demo["chat"] else None
+
+
+def cannot_share(plan: Plan, other: Plan) -> str:
+    """Why the adapter of another plan cannot be beside a plan's base model, a sentence; empty if it can."""
+    mine, own = plan.stages[-1], other.stages[-1]
+    for one, stage in ((plan, mine), (other, own)):
+        why = _not_beside(stage.config) if stage.config.get("adapter") else "it has no adapter"
+        if not why and not one.on_claim(str(stage.config["base_model"])):
+            why = "its base model is on no claim"
+        if why:
+            return f"`{one.name}` cannot share a base model: {why}."
+    if other.site["namespace"] != plan.site["namespace"]:
+        return f"`{other.name}` is in another namespace: `{other.site['namespace']}`."
+    if not mine.model or mine.model != own.model:
+        return f"`{other.name}` has another base model than `{plan.name}`."
+    for what, keys in SHARED.items():
+        if [mine.config.get(key) for key in keys] != [own.config.get(key) for key in keys]:
+            return f"`{other.name}` was trained with another {what} than `{plan.name}`."
+    if {*served(plan.name)}.intersection(served(other.name)):
+        return worded("serve.same-name", name=served(other.name)[1])[0]
+    if plan.on_claim(plan.place_of(mine).run_dir) == other.on_claim(other.place_of(own).run_dir):
+        return f"`{other.name}` and `{plan.name}` leave their results in the same folder."
+    return ""
 
 
 def _not_beside(config: Any) -> str:
@@ -135,7 +206,8 @@ def _not_beside(config: Any) -> str:
 
 @dataclass(frozen=True)
 class ServingForecast:
-    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown."""
+    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; adapters: their number; gpu:
+    None if unknown."""
 
     model: Model
     precision: str
@@ -144,6 +216,7 @@ class ServingForecast:
     gpus: int
     rank: int
     gpu: Gpu | None
+    adapters: int = 1
 
     @cached_property
     def weights(self) -> int:
@@ -161,12 +234,12 @@ class ServingForecast:
 
     @cached_property
     def adapter(self) -> int:
-        """Room for one adapter of that rank beside every linear layer, even one that it does not change
+        """Room for adapters of that rank beside every linear layer, even one that they do not change
         (vllm/lora/layers). It counts completely on each GPU, because one of the two matrices is not split."""
         if not self.rank:
             return 0
         layer = sum(fan_in + fan_out for fan_in, fan_out in parameters.linear(self.model).values())
-        return self.rank * layer * self.model.num_hidden_layers * NUMBER_BYTES[self.precision]
+        return self.adapters * self.rank * layer * self.model.num_hidden_layers * NUMBER_BYTES[self.precision]
 
     @property
     def cache_a_token(self) -> int:
@@ -228,17 +301,21 @@ class ServingForecast:
         return replace(self, gpus=gpus)
 
 
-def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | None]:
-    """The server of a recipe's trained model, and its needs; None if the model is unknown. Pure: it reads only recipe
-    and catalog. The recipe must have the section `serve`. Raises Stop if its model is on no claim."""
+def server_of(recipe: Recipe, plan: Plan, others: Sequence[Plan] = ()) -> tuple[Serving, ServingForecast | None]:
+    """The server of a recipe's trained model, and its needs; None if the model is unknown. others: plans whose adapters
+    it has too. The recipe must have the section `serve`. Raises Stop if its model is on no claim."""
     stage, section = plan.stages[-1], recipe.settings["serve"]
-    found = source(plan, stage, section.model)
-    context = section.context or int(stage.config["sequence_len"])
+    found = source(plan, stage, section.model, others)
+    trained = [one.stages[-1].config for one in (plan, *others)]
+    context = section.context or max(int(config["sequence_len"]) for config in trained)
     precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
     needs = None
     if model := recipe.model_facts:
         card, rank = catalog.gpu(stage.machines.gpu), found.room_for_rank or 0
-        needs = _placed(ServingForecast(model, precision, context, section.concurrency, 1, rank, card), section.gpus)
+        count = len(found.adapters)
+        needs = _placed(
+            ServingForecast(model, precision, context, section.concurrency, 1, rank, card, count), section.gpus
+        )
     gpus = needs.gpus if needs else section.gpus or 1
     machines, memory = stage.machines, (needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE)
     base_name, name = served(recipe.name)
@@ -256,7 +333,7 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
         runtime=section.runtime,
         image=section.image,
         route=section.route,
-        trust_remote_code=bool(stage.config.get("trust_remote_code")),
+        trust_remote_code=any(config.get("trust_remote_code") for config in trained),
         needs=needs.total if needs else None,
     )
     return server, needs
@@ -292,7 +369,13 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
         found.append(recipe.problem("serve.concurrency", message, remedy))
     if needs and server.gpus > (most := max(recipe.gpu_counts)):
         found.append(recipe.note("serve.gpus", *worded("serve.too-few-gpus", server=server, most=most)))
-    if why := server.source.whole_because:
+    source = server.source
+    if len(ranks := {one.rank: None for one in source.adapters}) > 1:
+        said = worded("serve.ranks-differ", ranks=listed(map(str, ranks)), room=source.room_for_rank)
+        found.append(recipe.note("serve.recipes", *said, key=True))
+    if source.prompts_differ:
+        found.append(recipe.note("serve.recipes", *worded("serve.prompts-differ"), key=True))
+    if why := source.whole_because:
         found.append(recipe.note("serve", *worded("serve.merged-adapter", why=why), key=True))
     return found
 
@@ -325,4 +408,19 @@ def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
         yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
 
 
+def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
+    from runner.parts.serve import kserve
+
+    if not section.recipes or "openshift" not in recipe.settings:
+        return
+    if section.model:
+        yield recipe.problem("serve.recipes", *worded("serve.recipes-and-model"))
+        return
+    try:
+        kserve.served(recipe)
+    except Stop as stop:
+        yield from stop.problems
+
+
 RULES = of_section("serve", on_a_cluster, context_is_read, heads_can_be_split, one_server)
+FILE_RULES = of_section("serve", recipes_share)

@@ -20,15 +20,18 @@ from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
 from runner.parts.serve.cluster import POD_LABEL, SERVICE, ServerState, reasons
 from runner.parts.serve.kserve import served
+from runner.plan import Plan
 from runner.recipe.overrides import from_options
 from runner.tools.process import bound_port
 from tests.conftest import ROOT
 from tests.parts.openshift import kserve
 from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.judging import core_refusals
+from tests.parts.serve.test_kserve import sharing
 
 pytestmark = in_process
 LYRICS = "recipes/lyrics.yaml"
+TOLD: list[str] = []
 
 
 @pytest.fixture
@@ -47,16 +50,17 @@ def plan_and_server(path: str = "recipes/survival.yaml"):
     return plan, server
 
 
-def trained(site, end: str = "Succeeded") -> None:
+def trained(site, end: str | None = "Succeeded", plan: Plan | None = None) -> None:
     """The claims and the job that `recipe submit` sends, at its end."""
-    plan, _ = plan_and_server()
+    plan = plan or plan_and_server()[0]
     for claim in plan.site["claims"]:
         if site.job("PersistentVolumeClaim", claim["name"]) is None:
             site.claim(claim["name"])
     job = copy.deepcopy(sent(plan, plan.stages[-1]).job)
     job["metadata"]["namespace"] = site.namespace
     site.api.put("pytorchjobs", site.namespace, job, dry=False)
-    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": end, "status": "True"}]})
+    if end:
+        site.set_status("PyTorchJob", job["metadata"]["name"], {"conditions": [{"type": end, "status": "True"}]})
 
 
 def pods(site, name: str = "survival") -> list[dict]:
@@ -606,6 +610,24 @@ def test_an_adapter_is_mounted_beside_its_base_model(platform):
         "/mnt/models": "base-models/microsoft-Phi-4-mini-instruct-8047205c",
         "/mnt/trained": "lyrics",
     }
+
+
+def test_a_server_of_several_recipes_waits_for_each_of_them(platform, tmp_path, capsys):
+    file = sharing(tmp_path)
+    other = tmp_path / "songs.yaml"
+    other.write_text(other.read_text("utf-8").replace("lyrical-professor", platform.namespace), "utf-8")
+    songs, _, _ = served(load(other, look=False)[0])
+    trained(platform, None, songs)
+    here = ("--set", f"openshift.namespace={platform.namespace}")
+    assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 1
+    assert "still running, so there is no finished model" in capsys.readouterr().err
+    platform.set_status("PyTorchJob", "songs", {"conditions": [{"type": "Succeeded", "status": "True"}]})
+    assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 0, capsys.readouterr().err
+    recipe, _, _ = load(file, from_options(here[1:]), look=False)
+    plan, server, _ = served(recipe)
+    manifests = cluster.objects(platform.cluster, plan, server, TOLD.append, target.others(recipe, plan))
+    uid = platform.job("PyTorchJob", "songs")["metadata"]["uid"]
+    assert manifests[-1]["metadata"]["annotations"]["recipe-runner/trained-by"].split(",")[-1] == uid
 
 
 def test_a_recipe_that_trains_no_language_model_is_told_so(platform, capsys):

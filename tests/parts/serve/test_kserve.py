@@ -7,6 +7,7 @@ import os
 import subprocess
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import yaml
@@ -227,12 +228,144 @@ def test_what_cannot_be_served_is_refused_at_its_line(sets, setting):
     assert setting in {setting_of(problem) for problem in stop.value.problems}
 
 
+# Adapters of several recipes on one server.
+
+
+def sharing(folder: Path, **other: str) -> Path:
+    """A copy of lyrics whose server also has the adapter of `songs.yaml` beside it. other: lines of songs by their first
+    words, with `__` for two blanks."""
+    text = (ROOT / "recipes" / "lyrics.yaml").read_text("utf-8")
+    lines = {
+        "name:": "name: songs",
+        "  job_name:": "  job_name: songs",
+        "  output_dir:": "  output_dir: /shared/models/songs",
+    }
+    lines |= {f"{key.replace('__', '  ')}:": f"{key.replace('__', '  ')}: {value}" for key, value in other.items()}
+    written = [next((new for key, new in lines.items() if line.startswith(key)), line) for line in text.splitlines()]
+    (folder / "songs.yaml").write_text("\n".join(written) + "\n", "utf-8")
+    assert "\nserve:" in text
+    (folder / "lyrics.yaml").write_text(text.replace("\nserve:", "\nserve:\n  recipes: [songs.yaml]"), "utf-8")
+    return folder / "lyrics.yaml"
+
+
+def shared_server(file: Path, *sets: str):
+    recipe, _, _ = load(file, from_options(sets), look=False)
+    plan, server, needs = served(recipe)
+    return recipe, plan, server, needs
+
+
+def test_one_server_has_the_adapters_of_several_recipes(tmp_path):
+    recipe, plan, server, needs = shared_server(sharing(tmp_path, __lora_rank="24"))
+    service = kserve.service(plan, server)
+    assert refusals(service) == []
+    said = options(service["spec"]["predictor"]["model"]["args"])
+    assert said["served-model-name"] == "lyrics-base songs-base"
+    assert said["lora-modules"] == "lyrics=/mnt/trained/lyrics/lora_adapter songs=/mnt/trained/songs/lora_adapter"
+    assert (said["max-loras"], said["max-lora-rank"]) == ("2", "128")
+    assert said["chat-template"].startswith("/mnt/trained/lyrics/best_model/"), "both have the same system prompt"
+    # Both adapters are on one claim, which is mounted once, with both folders below it.
+    (volume,) = service["spec"]["predictor"]["volumes"]
+    (mount,) = service["spec"]["predictor"]["model"]["volumeMounts"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "trained-models-pvc" and "subPath" not in mount
+    _, _, alone, needs_alone = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={}")
+    assert needs.adapter == 2 * needs_alone.adapter and needs.weights == needs_alone.weights
+    assert server.models == ("lyrics", "songs", "lyrics-base", "songs-base")
+    assert alone.models == ("lyrics", "lyrics-base")
+    (note,) = serving.problems(recipe, server, needs)
+    assert note.message == "The adapters have different ranks, `128` and `24`. vLLM keeps room for rank 128 for each."
+
+
+def test_results_on_another_claim_get_a_mount_of_their_own(tmp_path):
+    _, plan, server, _ = shared_server(sharing(tmp_path, __output_dir="/shared/workspace/songs"))
+    predictor = kserve.service(plan, server)["spec"]["predictor"]
+    said = options(predictor["model"]["args"])
+    assert said["lora-modules"] == "lyrics=/mnt/trained/lora_adapter songs=/mnt/trained-2/lora_adapter"
+    mounts = {one["name"]: (one["mountPath"], one["subPath"]) for one in predictor["model"]["volumeMounts"]}
+    assert mounts == {"trained": ("/mnt/trained", "lyrics"), "trained-2": ("/mnt/trained-2", "songs")}
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in predictor["volumes"]]
+    assert claims == ["trained-models-pvc", "workspace-pvc"]
+
+
+def test_recipes_with_other_system_prompts_share_a_template_without_one(tmp_path):
+    file = sharing(tmp_path)
+    other = tmp_path / "songs.yaml"
+    other.write_text(other.read_text("utf-8").replace("You are a songwriter", "You are a critic"), "utf-8")
+    recipe, _, server, needs = shared_server(file)
+    assert not any(argument.startswith("--chat-template") for argument in arguments(server))
+    (note,) = serving.problems(recipe, server, needs)
+    assert note.message.startswith("The recipes have different system prompts") and "ask --url" in note.message
+
+
+def test_another_training_of_one_recipe_is_another_server(tmp_path):
+    def content(**other: str) -> str:
+        _, plan, server, _ = shared_server(sharing(tmp_path, **other))
+        return kserve.service(plan, server)["metadata"]["annotations"][kserve.CONTENT]
+
+    assert content() == content() != content(__learning_rate="0.0003")
+
+
+@pytest.mark.parametrize(
+    ("sets", "other", "said"),
+    [
+        ((), {"__base": "microsoft/Phi-3-mini-4k-instruct"}, "`songs` has another base model than `lyrics`."),
+        ((), {"__namespace": "elsewhere"}, "`songs` is in another namespace: `elsewhere`."),
+        ((), {"__precision": "bf16"}, "`songs` was trained with another precision than `lyrics`."),
+        ((), {"name": "lyrics"}, "Two models of the server would be called `lyrics`."),
+        (
+            (),
+            {"__output_dir": "/shared/models/lyrics"},
+            "`songs` and `lyrics` leave their results in the same folder.",
+        ),
+        (
+            ("serve.recipes=[gone.yaml]",),
+            {},
+            "`gone.yaml` cannot be served: This file does not exist.",
+        ),
+        (
+            ("serve.model=oci://quay.io/us/model:1",),
+            {},
+            "`recipes` adds adapters to the base model of this recipe, but `model` names another model.",
+        ),
+        (
+            ("train.use_dora=true",),
+            {},
+            "`lyrics` cannot share a base model: it is a DoRA adapter, which vLLM does not support.",
+        ),
+    ],
+)
+def test_a_recipe_that_cannot_share_the_server_is_refused_at_its_line(sets, other, said, tmp_path):
+    file = sharing(tmp_path, **other)
+    (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
+    with pytest.raises(Stop) as stop:
+        load(file, from_options(sets))
+    (problem,) = stop.value.problems
+    assert problem.message == said and problem.hint
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"), [({"chat_template": "chatml"}, "chat template"), ({"tokens": ["<song>"]}, "vocabulary")]
+)
+def test_adapters_of_one_server_need_one_template_and_one_vocabulary(changed, what):
+    plan, _, _ = made("lyrics")
+    (*before, last) = plan.stages
+    other = replace(plan, name="songs", stages=(*before, replace(last, config=dict(last.config) | changed)))
+    assert serving.cannot_share(plan, other) == f"`songs` was trained with another {what} than `lyrics`."
+
+
 # What vLLM says itself.
 
 
 def options(args: list[str]) -> dict[str, str]:
-    """Arguments by name; of one that is given twice the last one counts."""
-    return {name.removeprefix("--"): value for name, _, value in (arg.partition("=") for arg in args)}
+    """Arguments by name; of one that is given twice the last one counts. Several values are joined by blanks."""
+    found: dict[str, str] = {}
+    for arg in args:
+        name, _, value = arg.partition("=")
+        if arg.startswith("--"):
+            last = name.removeprefix("--")
+            found[last] = value
+        else:
+            found[last] = f"{found[last]} {arg}".strip()
+    return found
 
 
 @pytest.mark.parametrize("way", WAYS)
