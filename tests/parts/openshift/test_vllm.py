@@ -14,6 +14,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from runner.trainer.settings import Demo
 from tests.conftest import PROCESSOR, ROOT
 from tests.parts.openshift import kserve
 from tests.parts.openshift.api import free_port
+from tests.parts.serve.test_kserve import sharing
 
 PYTHON = os.environ.get("RECIPE_TEST_VLLM")
 pytestmark = [
@@ -97,7 +100,18 @@ def models(tmp_path_factory) -> dict[str, Path]:
     tokenizer.save_pretrained(results / BEST_MODEL)
     tuned.merge_and_unload().save_pretrained(results / BEST_MODEL)
     keep_template(Demo(base_model="", system_prompt=system_prompt()), results / BEST_MODEL)
-    return {MODELS: base, TRAINED: results}
+    # What another recipe trained from the same base model, with another rank, and both in one folder.
+    both = home / "both"
+    both.mkdir()
+    (both / "lyrics").symlink_to(results)
+    other = get_peft_model(
+        Phi3ForCausalLM.from_pretrained(base),
+        LoraConfig(r=24, target_modules=list(stage.config["lora_target_modules"]), init_lora_weights=False),
+    )
+    other.save_pretrained(both / "songs" / ADAPTER)
+    tokenizer.save_pretrained(both / "songs" / BEST_MODEL)
+    other.merge_and_unload().save_pretrained(both / "songs" / BEST_MODEL)
+    return {MODELS: base, TRAINED: results, "both": both}
 
 
 def system_prompt() -> str:
@@ -115,9 +129,15 @@ def here(argument: str, models: dict[str, Path], port: int) -> str:
 @pytest.fixture(scope="module")
 def server(models, tmp_path_factory):
     """The address of the server, once it says by the manifest's own probe that it is ready, and its log."""
-    plan, serving, _ = served(load(ROOT / "recipes" / "lyrics.yaml")[0])
+    with at_work(ROOT / "recipes" / "lyrics.yaml", models, tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
+@contextmanager
+def at_work(file: Path, models: dict[str, Path], home: Path) -> Iterator[tuple[str, Path]]:
+    plan, serving, _ = served(load(file, look=False)[0])
     pod = kserve.container(kserve.PLATFORM, target.service(plan, serving))
-    port, home = free_port(), tmp_path_factory.mktemp("server")
+    port = free_port()
     own = [here(argument, models, port) for argument in pod["args"]]
     assert f"--port={port}" in own and "--dtype=float32" in own
     env = {entry["name"]: entry["value"] for entry in pod["env"]}
@@ -189,6 +209,20 @@ def test_base_and_adapter_answer_from_one_server_as_transformers_has_them(server
         said[name] = answer["choices"][0]["token_ids"]
         assert said[name] == greedy(folder, prompt), name
     assert said["lyrics"] != said["lyrics-base"]
+
+
+def test_adapters_of_two_recipes_answer_from_one_server_as_transformers_has_them(models, tmp_path):
+    folders = {MODELS: models[MODELS], TRAINED: models["both"]}
+    with at_work(sharing(tmp_path, __lora_rank="24"), folders, tmp_path) as (address, _):
+        with urllib.request.urlopen(f"{address}/models", timeout=60) as found:
+            known = {entry["id"]: entry.get("parent") for entry in json.load(found)["data"]}
+        assert known == {"lyrics-base": None, "songs-base": None, "lyrics": "lyrics-base", "songs": "lyrics-base"}
+        said = {name: ask(address, name) for name in known}
+    for name, answer in said.items():
+        folder = models[MODELS] if name.endswith("-base") else models["both"] / name / BEST_MODEL
+        assert answer["choices"][0]["token_ids"] == greedy(folder, answer["prompt_token_ids"]), name
+    assert said["songs"]["prompt_token_ids"] == said["lyrics"]["prompt_token_ids"], "one template, one system prompt"
+    assert len({tuple(said[name]["choices"][0]["token_ids"]) for name in ("lyrics", "songs", "songs-base")}) == 3
 
 
 def test_its_cache_holds_as_many_tokens_as_the_plan_reckons(server):

@@ -6,7 +6,9 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from runner.parts.evaluate.evaluate import Measures
 from runner.parts.serve import openai_api
 from runner.run.run_folder import RunFolder
 from runner.tools import names, packaged, process
+from runner.tools.files import write_json
 from runner.tools.problem import Stop
 from runner.tools.process import bound_port, free_port
 from runner.trainer.generation import Chat, messages, with_system, written
@@ -106,6 +109,64 @@ def test_a_server_that_is_not_installed_is_said_with_its_extra(monkeypatch, tmp_
     assert "served by transformers" in said.out and packaged.install("serve") in said.err
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path), "--engine", "vllm"]) == 1
     assert "vLLM is not installed here" in capsys.readouterr().err
+
+
+def asked(folder: Path, name: str, rank: int = 8, **own: Any) -> tuple[Chat, Chat]:
+    """A recipe's models after training an adapter. own: fields of both."""
+    home = folder / name
+    if not home.exists():
+        made = byte_level()
+        made.chat_template = own.pop("template", "{{ messages }}")
+        made.save_pretrained(str(home / "best_model"))
+        write_json(home / "lora_adapter" / "adapter_config.json", {"r": rank})
+    before = Chat(**{"model": "base", "revision": "main", "tokenizer": str(home / "best_model"), "system_prompt": None, "max_new_tokens": 9} | own)  # fmt: skip
+    return before, replace(before, model=str(home / "best_model"), adapter=str(home / "lora_adapter"))
+
+
+def test_vllm_gets_the_adapters_of_all_recipes(tmp_path):
+    pairs = {"lyrics": asked(tmp_path, "lyrics"), "songs": asked(tmp_path, "songs", 24)}
+    assert openai_api._vllm_refusal(pairs) == ""
+    said = openai_api._vllm(tmp_path, pairs)
+    assert said[said.index("--served-model-name") + 1 :][:2] == ["lyrics-base", "songs-base"]
+    assert said[said.index("--lora-modules") + 1 :] == [f"{name}={pairs[name][1].adapter}" for name in pairs]
+    assert (said[said.index("--max-loras") + 1], said[said.index("--max-lora-rank") + 1]) == ("2", "32")
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"model": "another"}, "its base model is not that of `lyrics`"),
+        ({"template": "{{ other }}"}, "its chat template is not that of `lyrics`"),
+        ({"rank": 1024}, "its rank is 1024, and vLLM serves ranks up to 512"),
+    ],
+)
+def test_vllm_is_not_begun_for_recipes_that_cannot_share_it(other, why, tmp_path):
+    pairs = {"lyrics": asked(tmp_path, "lyrics"), "songs": asked(tmp_path, "songs", **other)}
+    assert openai_api._vllm_refusal(pairs) == f"vLLM does not serve `songs` beside `lyrics`: {why}."
+
+
+def test_a_template_for_several_recipes_has_a_system_prompt_only_if_all_have_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(openai_api, "_weights", lambda chat: [])
+    monkeypatch.setattr(openai_api, "repetition_penalty", lambda chat: 1.0)
+    for number, (other, alone) in enumerate((("Be brief.", True), ("Be long.", False))):
+        pairs = {
+            "lyrics": asked(tmp_path, "lyrics", system_prompt="Be brief."),
+            "songs": asked(tmp_path, "songs", system_prompt=other),
+        }
+        home = tmp_path / f"home-{number}"
+        for one_template in (True, False):
+            openai_api.lay_out(home, pairs, one_template)
+            template = AutoTokenizer.from_pretrained(str(openai_api._snapshot(home, "lyrics"))).chat_template
+            assert ("Be brief." in template) == (alone or not one_template)
+
+
+def test_two_recipes_of_one_name_cannot_share_a_server(tmp_path):
+    text = (ROOT / "recipes" / "minimal" / "lora.yaml").read_text("utf-8")
+    (tmp_path / "other.yaml").write_text(text, "utf-8")
+    (tmp_path / "demo.yaml").write_text(f"{text}\nserve: {{recipes: [other.yaml]}}\n", "utf-8")
+    recipe, _, _ = load(tmp_path / "demo.yaml", look=False)
+    with pytest.raises(Stop, match="Two models of the server would be called `minimal-lora`"):
+        openai_api.others(recipe)
 
 
 class Speaks(BaseHTTPRequestHandler):
