@@ -6,7 +6,7 @@ distinguish them from pods of an earlier server of the same name, which may stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from runner.catalog import troubles
@@ -27,6 +27,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port
 
 Tell = Callable[[str], None]
+Plans = Sequence[Plan]
 SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
 # The training job that wrote the weights. After another training, the server starts again.
@@ -35,21 +36,13 @@ DEPLOYED = ("Deployment", "ReplicaSet")  # the kinds of objects between an Infer
 
 
 def start(
-    cluster: Cluster,
-    plan: Plan,
-    server: Serving,
-    others: Iterable[Plan],
-    tell: Tell,
-    mine: Owner,
-    confirm: Confirm,
-    port: int,
-    dry_run: bool,
+    cluster: Cluster, plans: Plans, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
 ) -> None:
-    """Sends the server of a plan, with the adapters of others, waits until it answers, and forwards `port` of this
-    machine to it until ^C; the server continues. An identical server is not sent again. `confirm` is asked before another person's server is
+    """Sends the server of the first plan, which has the adapters of the others too, waits until it answers, and forwards
+    `port` of this machine to it until ^C; the server continues. An identical server is not sent again. `confirm` is asked before another person's server is
     replaced. port: 0 for any; mine: the owner of what is sent. Raises Stop if the model is not trained yet, the cluster
     refuses anything, or the server cannot start."""
-    manifests = objects(cluster, plan, server, tell, others)
+    manifests = objects(cluster, plans, server, tell)
     if dry_run:
         for manifest in manifests:
             cluster.apply(manifest, dry_run=True)
@@ -68,7 +61,7 @@ def start(
         # Another pod may have replaced it.
         return _ready(_pods(cluster, manifests[-1])) or pod
 
-    client.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
+    client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
@@ -84,10 +77,10 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
         tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
 
 
-def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, others: Iterable[Plan] = ()) -> list[Manifest]:
+def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list[Manifest]:
     """The objects of `recipe render`, the InferenceService last, annotated with the training jobs of its models. Raises
     Stop if a model is not trained yet, or its gate is closed."""
-    trained = (plan, *others) if server.source.results else ()
+    plan, trained = plans[0], plans if server.source.results else ()
     trained_by = ",".join(filter(None, (_trained_by(cluster, each, tell) for each in trained)))
     service = kserve.service(plan, server)
     if trained_by:

@@ -106,8 +106,7 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
     mine = Owner.here(path, cluster.person())
     if stops:
         return on_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
-    others = kserve.others(recipe, plan)
-    return on_cluster.start(cluster, plan, server, others, say, mine, allowed, port, dry_run)
+    return on_cluster.start(cluster, kserve.sharing(recipe, plan), server, say, mine, allowed, port, dry_run)
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:

@@ -50,11 +50,12 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
             raise Stop(*worded("serve.no-section", recipe=recipe))
         raise Stop(*worded("serve.cannot-have-section", recipe=recipe))
     plan = planned(recipe, NAME)
-    return plan, *serving.server_of(recipe, plan, others(recipe, plan))
+    return plan, *serving.server_of(recipe, sharing(recipe, plan))
 
 
-def others(recipe: Recipe, plan: Plan) -> list[Plan]:
-    """The plans of the other recipes whose adapters the server has. Raises Stop with what keeps it from having them."""
+def sharing(recipe: Recipe, plan: Plan) -> list[Plan]:
+    """A recipe's plan, and those of the other recipes whose adapters its server has. Raises Stop with what keeps it from
+    having them."""
     found, wrong = [plan], list[Problem]()
     for index, file in enumerate(recipe.settings["serve"].get("recipes") or ()):
         try:
@@ -62,12 +63,12 @@ def others(recipe: Recipe, plan: Plan) -> list[Plan]:
             said = next(filter(None, (serving.cannot_share(each, other) for each in found)), "")
             found.append(other)
         except Stop as stop:
-            said = f"`{file}` cannot be served: {first_line(stop.problems[0].message if stop.problems else stop)}"
+            said = f"`{file}` cannot be served: {stop.problems[0].message if stop.problems else first_line(stop)}"
         if said:
             wrong.append(recipe.problem(("serve", "recipes", index), said, worded("serve.alone")[0]))
     if wrong:
         raise Stop(wrong)
-    return found[1:]
+    return found
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:

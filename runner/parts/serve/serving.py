@@ -301,12 +301,13 @@ class ServingForecast:
         return replace(self, gpus=gpus)
 
 
-def server_of(recipe: Recipe, plan: Plan, others: Sequence[Plan] = ()) -> tuple[Serving, ServingForecast | None]:
-    """The server of a recipe's trained model, and its needs; None if the model is unknown. others: plans whose adapters
-    it has too. The recipe must have the section `serve`. Raises Stop if its model is on no claim."""
-    stage, section = plan.stages[-1], recipe.settings["serve"]
-    found = source(plan, stage, section.model, others)
-    trained = [one.stages[-1].config for one in (plan, *others)]
+def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingForecast | None]:
+    """The server of a recipe's trained model, and its needs; None if the model is unknown. plans: the recipe's, and
+    those whose adapters it has too. The recipe must have the section `serve`. Raises Stop if its model is on no
+    claim."""
+    stage, section = plans[0].stages[-1], recipe.settings["serve"]
+    found = source(plans[0], stage, section.model, plans[1:])
+    trained = [one.stages[-1].config for one in plans]
     context = section.context or max(int(config["sequence_len"]) for config in trained)
     precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
     needs = None

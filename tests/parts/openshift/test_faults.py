@@ -163,12 +163,15 @@ def unasked(*question: str) -> bool:
 
 def serve(site: Site, cluster: Cluster, *sets: str) -> None:
     plan, server, _ = served(opened(site, "survival", *(sets or ("serve.concurrency=2",)))[0])
-    serving.send(cluster, serving.objects(cluster, plan, server, TOLD.append), TOLD.append, ANN, unasked)
+    serving.send(cluster, serving.objects(cluster, [plan], server, TOLD.append), TOLD.append, ANN, unasked)
 
 
 def serves(site: Site, *sets: str) -> bool:
     plan, server, _ = served(opened(site, "survival", *sets)[0])
-    wanted, there = serving.objects(site.cluster, plan, server, TOLD.append)[-1], site.job(serving.SERVICE, "survival")
+    wanted, there = (
+        serving.objects(site.cluster, [plan], server, TOLD.append)[-1],
+        site.job(serving.SERVICE, "survival"),
+    )
     return there is not None and jobs.annotation(there, serving.CONTENT) == jobs.annotation(wanted, serving.CONTENT)
 
 

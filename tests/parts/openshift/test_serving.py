@@ -625,7 +625,7 @@ def test_a_server_of_several_recipes_waits_for_each_of_them(platform, tmp_path, 
     assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 0, capsys.readouterr().err
     recipe, _, _ = load(file, from_options(here[1:]), look=False)
     plan, server, _ = served(recipe)
-    manifests = cluster.objects(platform.cluster, plan, server, TOLD.append, target.others(recipe, plan))
+    manifests = cluster.objects(platform.cluster, target.sharing(recipe, plan), server, TOLD.append)
     uid = platform.job("PyTorchJob", "songs")["metadata"]["uid"]
     assert manifests[-1]["metadata"]["annotations"]["recipe-runner/trained-by"].split(",")[-1] == uid
 
