@@ -193,6 +193,7 @@ BELOW_ZERO = {
     *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
     *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
 }
+BELOW_ONE = {"adam_beta1", "adam_beta2"}  # as torch's AdamW requires, which Axolotl's schema does not know
 # Axolotl accepts only one of the two.
 WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
 
@@ -216,6 +217,8 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield recipe.problem(path, message, hint)
             elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
                 yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
+            elif key in BELOW_ONE and isinstance(value, int | float) and value >= 1:
+                yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write a number below 1.")
             elif key in known:
                 part = {**known[key], "$defs": schema["$defs"]}
                 yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
@@ -389,9 +392,10 @@ _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 def answers(recipe: Recipe) -> Iterator[Problem]:
     """The answer must differ from the question, and the preferred answer from the rejected one."""
     for home, section in recipe.data_sets():
-        asked, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in ("question", "answer"))
-        if taught and taught <= asked:
-            yield recipe.note((*home, "answer"), *worded("check.answer-is-question"))
+        asked = "prompt" if section.get("prompt") else "question"
+        columns, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in (asked, "answer"))
+        if taught and taught <= columns:
+            yield recipe.note((*home, "answer"), *worded("check.answer-is-question", asked=asked))
         if section.get("chosen") and section["chosen"] == section.get("rejected"):
             yield recipe.problem((*home, "rejected"), *worded("check.chosen-is-rejected"))
 

@@ -168,7 +168,7 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
         return f"{name} must be {bound}, but it is {value:,}.", f"Write {bound}. {means}"
     if rule in ("minLength", "minItems"):
         said = f"has {len(value)} entries, but needs {allowed}" if value else "is empty"
-        return f"{name} {said}.", f"{f'Write {allowed}' if value else 'Fill it in'}. {means}"
+        return f"{name} {said}.", f"{f'Write {allowed}' if value else 'Fill it in'}. {means}".rstrip()
     if rule in ("maxLength", "maxItems"):
         unit = "characters" if rule == "maxLength" else "entries"
         return f"{name} has {len(value):,} {unit}. At most {allowed:,} are allowed.", "Shorten it."
@@ -241,6 +241,8 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
 
 def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
     words = ", ".join(map(str, value))
+    if allowed == "object":
+        return "Write its settings below it, each on a line of its own."
     if allowed == "string" and value and all(isinstance(item, str) for item in value):
         if setting in templates.SETTINGS:  # `answer: [column]` is what people write first
             text = words if "[" in words else f"[{words}]"

@@ -192,9 +192,8 @@ class TextFolder(RowFile):
         self.column = column
 
     def columns(self, folder: Path) -> list[str]:
-        raise Unreadable(
-            "it is a folder that `datasets` did not save.", hint="Name a file, or save it with `save_to_disk`."
-        )
+        hint = f"Name a file, save it with `save_to_disk`, or, for plain text, put files ending in {listed(TEXTS, 'or')} in it."
+        raise Unreadable("it is a folder that `datasets` did not save.", hint=hint)
 
     def sample(self, folder: Path, columns: Iterable[str]) -> SampledRows:
         count, kept = evenly(text.stat().st_size for text in text_files(folder))

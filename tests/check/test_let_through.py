@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 
 RECIPES = ROOT / "recipes"
 SURVIVAL, LYRICS, SEVEN_B, GEMMA, RESNET = "survival", "lyrics", "seven-b", "gemma", "resnet"
+ARITHMETIC = "arithmetic"
 
 ATTENTION, LLAMA = "model.attention=sdpa", "model.base=meta-llama/Llama-3.2-1B"
 SECRET = "openshift.hub_token_secret=hub-token"
@@ -123,6 +124,25 @@ SET = [
     (SURVIVAL, ("data.path=data/survival-sample.jsonl", "data.hub="), "note", "revision"),
     (SEVEN_B, ("pretrain.gates.3=lm_eval.hellaswag.acc_nrm >= 0.35",), "note", "pretrain.gates.3"),
     (SEVEN_B, ("pretrain.gates.1=generated_tokens <= 1",), "note", "pretrain.gates.1"),
+    # Gates that every model passes or none.
+    (ARITHMETIC, ("gates.0=reward >= 5",), "error", "gates.0"),
+    (ARITHMETIC, ("gates.0=reward.number >= 2",), "error", "gates.0"),
+    (ARITHMETIC, ("gates.0=reward >= 1", "rewards={number: {weight: 0.5}}"), "error", "gates.0"),
+    # TRL's generation with vLLM raises an error, as torch's AdamW does.
+    (ARITHMETIC, ("train.generator=vllm", "train.eight_bit_base=true"), "error", "train.eight_bit_base"),
+    (SURVIVAL, ("advanced.axolotl.adam_beta2=1",), "error", "advanced.axolotl.adam_beta2"),
+    # Another model, or other rows, than those that are planned and proven.
+    (SURVIVAL, ("advanced.axolotl.base_model_config=me/other",), "error", "advanced.axolotl.base_model_config"),
+    (SURVIVAL, ("advanced.axolotl.device_map=auto",), "error", "advanced.axolotl.device_map"),
+    (SURVIVAL, ("advanced.axolotl.dataset_shard_num=4",), "error", "advanced.axolotl.dataset_shard_num"),
+    (ARITHMETIC, ("data.prompt=[answer]",), "note", "answer"),
+    (LYRICS, ("serve.image=bad image",), "error", "serve.image"),
+    (LYRICS, ("serve.model=pvc://models/../other",), "error", "serve.model"),
+    (SURVIVAL, ("openshift.kueue=0.13", "openshift.queue=q", "openshift.topology=rack"), "error", "openshift.topology"),
+    (GEMMA, ("nodes.machines.0.address=localhost",), "error", "nodes.machines.0.address"),
+    (SURVIVAL, ("search={over: {data.seed: [1, 2]}}",), "note", "search"),
+    (SURVIVAL, ("search={over: {demo.max_new_tokens: [1, 2]}}",), "error", "search"),
+    (SURVIVAL, ("search={over: {data.question: ['[nope]', '[question]']}}",), "error", "search"),
 ]
 
 

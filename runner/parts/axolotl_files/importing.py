@@ -39,7 +39,12 @@ TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversation
 # The columns of rows that people judged, in the order of mapping.toml.
 PARTS = {"preferences": ("prompt", "chosen", "rejected"), "labels": ("prompt", "completion", "label")}
 # Settings of a data set that are Axolotl's default, or that the runner reads by itself.
-IDLE: Mapping[str, tuple[Any, ...]] = {"ds_type": (), "trust_remote_code": (False,), "train_on_eos": ("turn",)}
+IDLE: Mapping[str, tuple[Any, ...]] = {
+    "ds_type": ("json", "csv", "parquet", "arrow", "text"),
+    "trust_remote_code": (False,),
+    "train_on_eos": ("turn",),
+}
+NO_GPU = f"A file of Axolotl names no GPU, so the recipe has {GPU}."
 
 
 @cache
@@ -204,9 +209,10 @@ def _training(made: Import, scenario: str) -> None:
             else:
                 made.say(path, value, key)
     try:
-        made.say("train.learning_rate", float(made.get("learning_rate") or 5e-5), "learning_rate")
+        made.say("train.learning_rate", float(made.get("learning_rate", "")), "learning_rate")
     except ValueError:
-        made.refuse(("learning_rate",), "This is not a number.")
+        missing = "Axolotl needs a line `learning_rate`."
+        made.refuse(("learning_rate",), "This is not a number." if "learning_rate" in made.file.data else missing)
     made.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
     optimizer = made.get("optimizer", "adamw_torch_fused")
     made.choose("train.optimizer", OPTIMIZERS.get(optimizer, optimizer), "optimizer")
@@ -398,16 +404,24 @@ def _tokens(made: Import) -> None:
 def _machines(made: Import) -> None:
     deepspeed = str(made.file.data.get("deepspeed") or "")
     way = re.search("zero([123])", deepspeed)
-    if made.file.data.get("fsdp_config") or made.file.data.get("fsdp"):
-        made.say("distribution", "fsdp", "fsdp_config" if "fsdp_config" in made.file.data else "fsdp")
+    fsdp, offloaded = made.file.data.get("fsdp_config"), ""
+    if fsdp or made.file.data.get("fsdp"):
+        made.say("distribution", "fsdp", key := "fsdp_config" if "fsdp_config" in made.file.data else "fsdp")
+        offloaded = "all" if isinstance(fsdp, dict) and fsdp.get("offload_params") else ""
     elif deepspeed and way:
-        made.say("distribution", f"zero{way[1]}", "deepspeed")
+        made.say("distribution", f"zero{way[1]}", key := "deepspeed")
+        # Axolotl's own files have names such as zero3_bf16_cpuoffload_all.json.
+        offloaded = deepspeed.partition("cpuoffload_")[2].partition(".")[0]
+        if not deepspeed.startswith("deepspeed_configs/"):
+            made.note(("deepspeed",), *worded("axolotl_files.own-deepspeed", way=way[1]))
     elif deepspeed:
         made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
+    for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
+        made.say(f"sharding.offload_{part}", "cpu", key)
     made.say("machines.gpu", GPU)
     if ("distribution",) in made.values:
         made.say("machines.gpus_per_node", 2)
-    made.note((), f"A file of Axolotl names no GPU, so the recipe has {GPU}.", "Change `machines` to what you have.")
+    made.note((), NO_GPU, "Change `machines` to what you have.")
 
 
 def _rest(made: Import) -> None:
@@ -495,6 +509,8 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tup
     scenario = recipe.data["scenario"]
     target.write_text(edited(made.text, changes, partial(by_schema.sentence, scenario)), encoding="utf-8")
     target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    own_gpu = any(change.path[0] == "machines" for change in changes)
+    made.notes = [note for note in made.notes if not (own_gpu and note.message == NO_GPU)]
     for note in sorted(made.notes, key=lambda note: note.line):
         say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
     said = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."

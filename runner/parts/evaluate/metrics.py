@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from runner import catalog, scenarios
@@ -42,6 +43,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     r"(?:validation|text|general)_loss": (0.0, math.inf),
     r"improvement\.perplexity": (-math.inf, 1.0),
     r"accuracy(?:\..+)?|preference_accuracy": (0.0, 1.0),
+    r"reward\.(?!python$).+": (0.0, 1.0),
     r"generated_tokens": (0.0, NEW_TOKENS),
     r"lm_eval\..+\.(?:acc|acc_norm|exact_match)(?:,.+)?": (0.0, 1.0),
     r"lm_eval\..+\.(?:\w+_)?perplexity(?:,.+)?": (1.0, math.inf),
@@ -66,22 +68,25 @@ def parse(text: str) -> Gate:
     return Gate(match[1], match[2], threshold)
 
 
-def bounds(metric: str) -> tuple[float, float]:
-    """The lowest and the highest value of a metric, infinite without a bound."""
+def bounds(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> tuple[float, float]:
+    """The lowest and the highest value of a metric, infinite without a bound. rewards: of the recipe."""
+    if metric == REWARD and rewards and "python" not in rewards:
+        weights = [rule["weight"] for rule in rewards.values()]
+        return sum(min(0.0, weight) for weight in weights), sum(max(0.0, weight) for weight in weights)
     return next((ends for name, ends in _BOUNDS.items() if re.fullmatch(name, metric)), (-math.inf, math.inf))
 
 
-def in_words(metric: str) -> str:
+def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> str:
     """The possible values of a metric with bounds, for a sentence."""
-    lowest, highest = bounds(metric)
+    lowest, highest = bounds(metric, rewards)
     if math.isinf(highest):
         return f"at least {lowest:g}"
     return f"at most {highest:g}" if math.isinf(lowest) else f"from {lowest:g} to {highest:g}"
 
 
-def is_senseless(gate: Gate) -> bool:
+def is_senseless(gate: Gate, rewards: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether the threshold is an impossible value of its metric, or no value can pass."""
-    lowest, highest = bounds(gate.metric)
+    lowest, highest = bounds(gate.metric, rewards)
     if not lowest <= gate.threshold <= highest:
         return True
     return not any(HOLDS[gate.comparison](end, gate.threshold) for end in (lowest, highest))
@@ -146,6 +151,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             before = producible(what, tasks)
     for section, what in scenarios.measurable(recipe).items():
         before = known[section] = producible(what, tasks, before)
+    rewards = recipe.settings.get("rewards") or {}
     for place, text in written_gates(recipe):
         section = str(place[0]) if len(place) > 2 else ""
         if not isinstance(text, str) or section not in known:
@@ -164,10 +170,10 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(
                 place, *worded("evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made)
             )
-        elif is_senseless(gate):
-            yield recipe.document.problem(
-                place, *worded("evaluate.gate-without-effect", metric=metric, meaning=in_words(metric), text=text)
-            )
+        elif is_senseless(gate, rewards):
+            meaning = in_words(metric, rewards)
+            said = worded("evaluate.gate-without-effect", metric=metric, meaning=meaning, text=text)
+            yield recipe.document.problem(place, *said)
 
 
 _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")

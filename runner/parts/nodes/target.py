@@ -143,12 +143,13 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
 
 
 def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
-    """Each plain machine has a valid address of its own."""
-    seen: set[str] = set()
+    """Each plain machine has a valid address of its own, and the main one has one for the others."""
+    seen, local = set[str](), list[bool]()
     for index, machine in enumerate(plain.machines):
         place, address = ("nodes", "machines", index, "address"), machine.address
         try:
-            this_machine = address == "localhost" or ipaddress.ip_address(address).is_loopback
+            found = None if address == "localhost" else ipaddress.ip_address(address)
+            this_machine = found is None or found.is_loopback or found.is_unspecified
         except ValueError:
             this_machine = False
             if re.fullmatch(r"[\d.]+", address):
@@ -157,6 +158,10 @@ def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
         if address.lower() in seen and not this_machine:
             yield recipe.problem(place, *worded("nodes.same-address", address=address))
         seen.add(address.lower())  # Names of machines ignore case.
+        local.append(this_machine)
+    if local and local[0] and not all(local):
+        place, address = ("nodes", "machines", 0, "address"), plain.machines[0].address
+        yield recipe.problem(place, *worded("nodes.main-is-local", address=address))
 
 
 def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:

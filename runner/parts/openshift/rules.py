@@ -126,6 +126,8 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def topology_is_kueues(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if site.get("topology") and not site.get("queue"):
         yield recipe.problem("openshift.topology", *worded("openshift.topology-without-queue"))
+    elif site.get("topology") and kubernetes.numbers(site.kueue or "0.14") < (0, 14):
+        yield recipe.problem("openshift.topology", *worded("openshift.topology-of-newer-kueue", site=site))
 
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:

@@ -12,12 +12,21 @@ from runner.check.validate import changed
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # No search has more trials.
 MOST = 32
 # Sections and settings that do not change the training.
-NEVER = ("search", "name", "description", "scenario")
+NEVER = ("search", "name", "description", "scenario", "demo", "gates", "openshift", "nodes", "serve", "image")
+# Settings with which trials are measured on different rows.
+MEASURED_ON = (
+    "data.seed",
+    "data.path",
+    "data.hub",
+    "data.validation_share",
+    "data.validation_split",
+    "data.validation_path",
+)
 # Attempts to draw a trial that differs from the earlier ones.
 ATTEMPTS = 100
 
@@ -112,11 +121,16 @@ def _settings_exist(recipe: Recipe, section: Settings) -> Iterator[Problem]:
             yield recipe.problem(("search", "between", name), *said)
         if name in section["over"]:
             yield recipe.problem(("search", "between", name), *worded("search.twice", name=name), key=True)
+    for kind in ("over", "between"):
+        for name in MEASURED_ON:
+            if name in section[kind]:
+                yield recipe.note(("search", kind, name), *worded("search.other-rows", name=name), key=True)
 
 
 def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
-    """Each trial is a valid recipe. Problems that the recipe has without any trial are reported at their own lines."""
-    if not (section := recipe.settings.get("search")) or list(can_be_tried(recipe)):
+    """Each trial is a valid recipe, with its files. Problems that the recipe has without any trial are reported at
+    their own lines."""
+    if not (section := recipe.settings.get("search")) or errors_of(can_be_tried(recipe)):
         return
     try:
         changed(recipe, Trial(0, {}).changes, look=False)
@@ -124,7 +138,7 @@ def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
         return
     for trial in of(section):
         try:
-            changed(recipe, trial.changes, look=False)
+            changed(recipe, trial.changes, look=any(name.startswith("data.") for name in trial.settings))
         except Stop as stop:
             first = stop.problems[0]
             blamed = [name for name in trial.settings if f"`{name.rpartition('.')[2]}`" in first.message]
@@ -134,4 +148,5 @@ def each_is_valid(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(at, *said, key=True)
 
 
-RULES = (can_be_tried, each_is_valid)
+RULES = (can_be_tried,)
+FILE_RULES = (each_is_valid,)

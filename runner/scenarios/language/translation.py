@@ -256,6 +256,9 @@ def eight_bits(recipe: Recipe) -> Iterator[Problem]:
     message, hint = "", "Delete the line, or write `distribution: zero2` or `ddp`."
     if recipe.train.adapter == "qlora":
         message, hint = "The base model of `adapter: qlora` is in 4 bits already.", "Delete one of the two lines."
+    elif recipe.train.get("generator") == "vllm":
+        # TRL 1.9, generation/vllm_generation.py
+        message, hint = "vLLM generates with no weights in 8 bits.", "Delete one of the two lines."
     elif sharding.by_fsdp(recipe) or recipe.distribution == "zero3":
         message = "Weights in 8 bits cannot be split between GPUs (bitsandbytes 0.50.2)."
     if message:

@@ -143,6 +143,38 @@ def test_what_no_recipe_can_say_is_refused_by_name(golden_message):
     golden_message("\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in made.refused))
 
 
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\n", {"optimizer": "cpu", "weights": "cpu"}),
+        ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_params.json\n", {"weights": "cpu"}),
+        ("fsdp_version: 2\nfsdp_config: {offload_params: true}\n", {"optimizer": "cpu", "weights": "cpu"}),
+        ("deepspeed: deepspeed_configs/zero3_bf16.json\n", {}),
+    ],
+)
+def test_offloading_is_imported(lines, parts):
+    made = made_of(FILE.replace("adamw_bnb_8bit", "adamw_torch_fused") + lines)
+    found = {path[1].removeprefix("offload_"): value for path, value in made.values.items() if path[0] == "sharding"}
+    assert found == parts
+    assert not any("ZeRO-3" in note.message for note in made.notes)
+
+
+def test_a_deepspeed_file_of_ones_own_is_named():
+    (note,) = [note for note in made_of(FILE + "deepspeed: mine/zero3.json\n").notes if "ZeRO-3" in note.message]
+    assert "leaves out" in note.message and note.source == "deepspeed: mine/zero3.json"
+
+
+def test_a_files_own_kind_is_read_by_itself():
+    assert not made_of(FILE.replace("    split:", "    ds_type: json\n    split:")).refused
+
+
+def test_a_learning_rate_is_never_made_up():
+    (problem,) = made_of(FILE.replace("learning_rate: 2e-4", "# none")).refused
+    assert problem.message == "Axolotl needs a line `learning_rate`."
+    (problem,) = importing.judged(made_of(FILE.replace("learning_rate: 2e-4", "learning_rate: 0")))
+    assert problem.source.startswith("learning_rate: 0")
+
+
 def test_a_problem_of_the_recipe_is_at_the_line_of_the_file():
     text = FILE + "load_in_8bit: true\n"
     with pytest.raises(Stop):  # Axolotl itself
@@ -159,6 +191,8 @@ def test_the_command_writes_the_recipe_or_nothing(tmp_path, recipe_command, gold
     done = recipe_command("import", "mine.yml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout + done.stderr, "written")
+    done = recipe_command("import", "mine.yml", "-o", "own.yaml", "--set", "machines.gpu=NVIDIA-L40S", cwd=tmp_path)
+    assert done.returncode == 0 and "names no GPU" not in done.stdout
     assert (tmp_path / "lora.schema.json").is_file()
     recipe, _, _ = load(tmp_path / "mine.yaml")
     assert recipe.train.lora_rank == 32

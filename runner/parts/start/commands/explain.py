@@ -246,7 +246,9 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     elif told[0].within:
         end(f"These are the settings of `{name}`. Each can be explained in the same way.", "explain", "SETTING")
     else:
-        end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", "--set", f"{name}=VALUE")
+        # `--set` makes no list where the recipe has none.
+        changes = () if "[" in name else ("--set", f"{name}=VALUE")
+        end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", *changes)
 
 
 def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:
