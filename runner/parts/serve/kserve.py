@@ -53,15 +53,17 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
     return plan, *serving.server_of(recipe, sharing(recipe, plan))
 
 
-def sharing(recipe: Recipe, plan: Plan) -> list[Plan]:
-    """A recipe's plan, and those of the other recipes whose adapters its server has. Raises Stop with what keeps it from
-    having them."""
-    found, wrong = [plan], list[Problem]()
+def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
+    """A recipe's plan, and those of the other recipes whose adapters its server has. plan: None on this machine, where
+    only their files are read. Raises Stop with what keeps the server from having them."""
+    found, wrong = [plan] if plan else [], list[Problem]()
     for index, file in enumerate(recipe.settings["serve"].get("recipes") or ()):
+        said = ""
         try:
-            other = planned(load(recipe.folder / file, look=False)[0], NAME)
-            said = next(filter(None, (serving.cannot_share(each, other) for each in found)), "")
-            found.append(other)
+            other = load(recipe.folder / file, look=False)[0]
+            if plan:
+                found.append(planned(other, NAME))
+                said = next(filter(None, (serving.cannot_share(each, found[-1]) for each in found[:-1])), "")
         except Stop as stop:
             said = f"`{file}` cannot be served: {stop.problems[0].message if stop.problems else first_line(stop)}"
         if said:

@@ -382,7 +382,8 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
 
 
 def on_a_cluster(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    if "openshift" not in recipe.settings:
+    # `recipes` works on this machine too.
+    if "openshift" not in recipe.settings and not section.recipes:
         yield recipe.note("serve", *worded("serve.no-cluster"), key=True)
 
 
@@ -412,15 +413,13 @@ def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
 def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     from runner.parts.serve import kserve
 
-    if not section.recipes or "openshift" not in recipe.settings:
-        return
-    if section.model:
+    if section.recipes and section.model:
         yield recipe.problem("serve.recipes", *worded("serve.recipes-and-model"))
-        return
-    try:
-        kserve.served(recipe)
-    except Stop as stop:
-        yield from stop.problems
+    elif section.recipes:
+        try:
+            kserve.served(recipe) if "openshift" in recipe.settings else kserve.sharing(recipe, None)
+        except Stop as stop:
+            yield from stop.problems
 
 
 RULES = of_section("serve", on_a_cluster, context_is_read, heads_can_be_split, one_server)

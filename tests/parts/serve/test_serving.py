@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
 from runner import catalog
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.commands.cli import _code as command
 from runner.data.tokenizers import jinja
 from runner.parts.evaluate import language
@@ -158,6 +158,20 @@ def test_a_template_for_several_recipes_has_a_system_prompt_only_if_all_have_it(
             openai_api.lay_out(home, pairs, one_template)
             template = AutoTokenizer.from_pretrained(str(openai_api._snapshot(home, "lyrics"))).chat_template
             assert ("Be brief." in template) == (alone or not one_template)
+
+
+def test_without_a_cluster_the_files_of_the_other_recipes_are_read(tmp_path):
+    text = (ROOT / "recipes" / "minimal" / "lora.yaml").read_text("utf-8")
+    file = tmp_path / "demo.yaml"
+    file.write_text(
+        f"{text}\nserve: {{recipes: [gone.yaml]}}\n".replace("../data", str(ROOT / "recipes" / "data")), "utf-8"
+    )
+    (problem,) = examine(file)
+    assert (
+        problem.message == "`gone.yaml` cannot be served: This file does not exist." and "gone.yaml" in problem.source
+    )
+    (tmp_path / "gone.yaml").write_text(text.replace("name: minimal-lora", "name: other"), "utf-8")
+    assert examine(file) == []
 
 
 def test_two_recipes_of_one_name_cannot_share_a_server(tmp_path):
