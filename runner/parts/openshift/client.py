@@ -417,7 +417,12 @@ class Cluster:
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
         if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
             return no_api(self.server, response.data)
-        said = _message(response.data) or f"HTTP {response.status}"
+        text = response.data.decode(errors="replace")
+        try:
+            said = str(json.loads(text).get("message", ""))
+        except (ValueError, AttributeError):
+            said = " ".join(re.sub("<[^>]*>", " ", text).split())
+        said = said or f"HTTP {response.status}"
         after = response.headers.get("Retry-After", "")
         refused = Refused(response.status, said, self.server, float(after) if after.isdecimal() else 0.0)
         allowed = recent(self.answered.get(_kind_of(method, path), -math.inf))
@@ -463,14 +468,6 @@ def _kind_of(method: str, path: str) -> tuple[str, ...]:
     before, _, rest = path.partition("/namespaces/")
     space, plural, name, below = (*rest.split("/"), "", "", "", "")[:4]
     return (method, before, space, plural, "one" if name else "all", below)
-
-
-def _message(body: bytes) -> str:
-    text = body.decode(errors="replace")
-    try:
-        return str(json.loads(text).get("message", ""))
-    except (ValueError, AttributeError):
-        return " ".join(re.sub("<[^>]*>", " ", text).split())
 
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}

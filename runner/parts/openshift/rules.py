@@ -226,19 +226,16 @@ def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.note(path, message, hint)
 
 
-def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
-    """Every line that names a tool for curves with a server of its own, and its value."""
-    homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
-    homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
-    return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
-
-
 def trackers(recipe: Recipe) -> Iterator[Problem]:
     """Pods need a key for a tracking server, except for OpenShift AI's own; and MLflow its client, which the project's
     own image has."""
     site: Openshift | None = recipe.settings.get("openshift")
     own = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
-    for path, tool in _tools(recipe):
+    homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
+    homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
+    for path, tool in homes:
+        if tool not in ("wandb", "mlflow"):
+            continue  # it needs no server
         mlflow = tool == "mlflow"
         if site and not site.get("tracking_secret") and not (mlflow and own):
             yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))

@@ -19,7 +19,7 @@ from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
-from runner.plan import Plan, Stage
+from runner.plan import Plan
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
@@ -95,8 +95,10 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     sender.judge(what, there, files, keeps=holds)
     if not holds:
         require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
-    later = _followed_by(plan, milestone.stage) if stage is None else []
-    following = [jobs.sent(plan, other, how.target) for other in later]
+    # The stages that follow without another command: up to the first that trains.
+    later = plan.stages[plan.stages.index(milestone.stage) :]
+    training = next((number for number, other in enumerate(later) if other.trains), 0)
+    following = [jobs.sent(plan, other, how.target) for other in later[1 : training + 1]] if stage is None else []
     # Later parts report this when they are sent, except in a dry run.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
     if trains and not holds and (stuck := trainjob.stuck(plan.site)):
@@ -149,13 +151,6 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
                 upload(cluster, what.plan, what.stage, files, tell)
             post(cluster, what, how.owner, tell)
     return what
-
-
-def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
-    """The stages that follow without another command: up to the first that trains."""
-    later = plan.stages[plan.stages.index(stage) :]
-    first = next((number for number, other in enumerate(later) if other.trains), 0)
-    return list(later[1 : first + 1])
 
 
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
@@ -238,17 +233,16 @@ class _Sender:
                 of = ", ".join(modes)
                 raise Stop(*worded("openshift.claim-for-one", name=name, sent=sent, of=of, plan=self.plan, count=count))
             need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
-            if have < need:
-                raise Stop(*self._too_small(name, need, have, bool(claim)))
-
-    def _too_small(self, name: str, need: int, have: float, exists: bool) -> tuple[str, str]:
-        enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
-        space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
-        what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
-        if not exists:
-            return worded("openshift.claim-too-small", name=name, what=what, enough=enough, fewer=fewer)
-        patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
-        return worded("openshift.claim-stays-small", name=name, space=space, what=what, patch=patch, fewer=fewer)
+            if have >= need:
+                continue
+            enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
+            space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
+            what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
+            if not claim:
+                raise Stop(*worded("openshift.claim-too-small", name=name, what=what, enough=enough, fewer=fewer))
+            patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
+            more = worded("openshift.claim-stays-small", name=name, space=space, what=what, patch=patch, fewer=fewer)
+            raise Stop(*more)
 
     def provide(self, sent: Sent) -> None:
         """Sends the objects that a job needs. The job that it replaces may still be at work, and does not change."""

@@ -161,20 +161,16 @@ def fetch(
         number = ""
         if any(file["path"] == RUN for file in there):
             number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
-        files = [file for file in there if _comes(file["path"], stage, everything)]
+        home, left = f"{stage.folder}/" if stage.folder else "", () if everything else LEFT_THERE
+        # The run's own record is different on each machine.
+        own = [file for file in there if file["path"] != RUN and file["path"].startswith(home)]
+        files = [file for file in own if not file["path"].removeprefix(home).startswith(left)]
         _forget_older(share, {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
         reports = [file for file in there if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
         files += [file for file in reports if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
-
-
-def _comes(path: str, stage: Stage, everything: bool) -> bool:
-    """Whether a file of the run is fetched with a stage. The run's own record is different on each machine."""
-    home = f"{stage.folder}/" if stage.folder else ""
-    left = () if everything else LEFT_THERE
-    return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
@@ -255,21 +251,17 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
         tell(OLDER)
+    # A folder of the cluster becomes the base model that was downloaded to it, or the run's folder here.
     for file, setting in NAMING:
-        _rename(home / file, setting, folder, plan, stage)
+        facts, place = read_record(home / file), plan.place
+        there = facts.get(setting)
+        if not isinstance(there, str):
+            continue
+        if stage.model and there == place.model_dir:
+            write_json(home / file, facts | {setting: stage.model["base"], "revision": stage.model["revision"]})
+        elif there.startswith(f"{place.run_dir}/"):
+            write_json(home / file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
     return not older
-
-
-def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
-    """Replaces a cluster folder in a file: by the base model that was downloaded to it, or by the run's folder here."""
-    facts, place = read_record(file), plan.place
-    there = facts.get(setting)
-    if not isinstance(there, str):
-        return
-    if stage.model and there == place.model_dir:
-        write_json(file, facts | {setting: stage.model["base"], "revision": stage.model["revision"]})
-    elif there.startswith(f"{place.run_dir}/"):
-        write_json(file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
 
 
 @contextmanager
