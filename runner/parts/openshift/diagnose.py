@@ -182,11 +182,7 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
         said.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
     if state.unread:
         said.append(f"Its progress cannot be read now: {state.unread}")
-    return _together(said)
-
-
-def _together(said: list[str]) -> list[str]:
-    """Each text once; one about several machines names their numbers, but not their pods."""
+    # Each text once; one about several machines names their numbers, but not their pods.
     numbers: dict[str, set[int]] = {}
     for found in filter(None, map(_OF_MACHINE.match, said)):
         numbers.setdefault(found[2], set()).add(int(found[1]))
@@ -295,8 +291,7 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
 def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
     """The meaning of the end of a pod's log. Which rank was late takes the logs of all pods."""
     text = log_of(pod)
-    plan = troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
-    found = troubles.find(text, troubles.LOG, plan=plan)
+    found = troubles.find(text, troubles.LOG, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory")))
     if found is None:
         said = troubles.last_error(text, whatever=True)
         return f"The log says: {said}" if said else ""

@@ -57,10 +57,8 @@ class Sending:
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part of a plan, or the stage of that name; waits for parts without a GPU, and sends the next one.
-    Returns the part under way, or None.
-
-    Raises Stop if the cluster refuses anything, before anything is sent, and if the same part has failed before.
-    """
+    Returns the part under way, or None. Raises Stop if the cluster refuses anything, before anything is sent, and if
+    the same part has failed before."""
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
         how.tell("Waiting for it. ^C leaves it running; submit again to continue.")
@@ -72,11 +70,8 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part, or finds it already sent, even after a lost connection. The rest is as in `submit`."""
     tell, alone, space = how.tell, how.alone, plan.site["namespace"]
-    if (
-        not alone
-        and (account := podspec.mlflow_account(plan))
-        and cluster.get("ServiceAccount", space, account) is None
-    ):
+    account = None if alone else podspec.mlflow_account(plan)
+    if account and cluster.get("ServiceAccount", space, account) is None:
         raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
     way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
@@ -184,9 +179,8 @@ class _Sender:
         return [one for one in sent.support if one["kind"] != CLAIM or one["metadata"]["name"] not in existing]
 
     def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
-        """Raises Stop if the queue is missing, a claim does not fit, or the server's own dry run refuses anything.
-        there: the jobs that this one replaces; files: sent before it; keeps: the existing job stays, with its
-        claims."""
+        """Raises Stop if the queue is missing, a claim does not fit, or the server's dry run refuses anything. there:
+        jobs that this one replaces; files: sent before it; keeps: the existing job and its claims stay."""
         cluster, alone = self.cluster, self.how.alone
         self._queue_is_there(sent)
         if not keeps:
@@ -289,8 +283,7 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
-    """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones, if this person
-    may."""
+    """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones, if allowed."""
     job, named = sent.job, jobs.named(sent.job)
     if cluster.create(owner.signed(job)):
         tell(f"Sent {named} to `{sent.namespace}`")
@@ -438,9 +431,8 @@ def _default(classes: dict[str, Manifest]) -> str:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays,
-    because it seals measured results. In earlier releases it is the first sender's own key. Raises Stop if the cluster
-    refuses."""
+    """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, as it
+    seals measured results; in earlier releases it is the first sender's own key. Raises Stop if the cluster refuses."""
     manifest = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -62,8 +62,7 @@ class Files:
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """This machine's files that pods read from a claim; None if pods get them otherwise. Raises Stop for unreadable
-    ones."""
+    """This machine's files that pods read from a claim; None if pods get them otherwise. Raises Stop if unreadable."""
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return None
@@ -82,9 +81,8 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
-    """Sends the files that the claim lacks, and deletes those there that no longer exist here. After a failure, the
-    next upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or the helper does not
-    start."""
+    """Sends the files that the claim lacks, and deletes those that no longer exist here. After a failure, the next
+    upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or no helper starts."""
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
         left = _state(share, sent)
         total = sum(left.values())
@@ -152,10 +150,8 @@ def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
     """Downloads a stage's results below the run folder `target`; returns the number of files, and the run's id on the
-    claim, or empty. Skips files with the same hash; continues partial ones.
-
-    Raises Stop if there are no results, or the helper does not start.
-    """
+    claim, or empty. Skips files with the same hash; continues partial ones. Raises Stop if there are no results, or the
+    helper does not start."""
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
         there = json.loads(share.get("list"))
         number = ""
@@ -266,9 +262,8 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
 
 @contextmanager
 def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
-    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder of this machine.
-    The recipe need not be valid yet, because its model is unknown before. Raises Stop if the recipe has no such claim,
-    or the claim no such folder."""
+    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder here. The recipe
+    need not be valid yet, because its model is unknown before. Raises Stop without such a claim or folder."""
     if not recipe.on_claim(folder):
         raise Stop(*worded("openshift.no-run-folder", folder=folder, recipe=recipe))
     place = kubernetes.place(recipe)

@@ -62,9 +62,8 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
         return _site(plans, *spaces.popitem())
-    files = [
-        Artifact(f"{space}/{file.path}", file.text) for space in spaces for file in _site(plans, space, spaces[space])
-    ]
+    sites = {space: _site(plans, space, own) for space, own in spaces.items()}
+    files = [Artifact(f"{space}/{file.path}", file.text) for space, made in sites.items() for file in made]
     header = ["# The sites of several namespaces, written by `recipe site`; each folder explains more.", "#"]
     header += [f"#   {step}" for step in steps(plans, ".")]
     takes = _resources({space: f"for {listed(plan.name for plan in own)}" for space, own in spaces.items()})
@@ -267,10 +266,8 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
         manifest = opening_pod(plan, plan.stages[0])
         pod = manifest["metadata"]["name"]
         homes = {file: str(PurePosixPath(there).parent) for file, there in files.items()}
-        typed = [
-            f"oc exec {pod} --namespace {space} -- mkdir -p {shlex.quote(home)}"
-            for home in dict.fromkeys(homes.values())
-        ]
+        made = f"oc exec {pod} --namespace {space} -- mkdir -p"
+        typed = [f"{made} {shlex.quote(home)}" for home in dict.fromkeys(homes.values())]
         typed += [f"oc cp {shlex.quote(file)} {shlex.quote(f'{space}/{pod}:{home}/')}" for file, home in homes.items()]
         words |= {"pod": pod, "claims": str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))}
         return [_instructions(comes, typed, words), Artifact(POD, yaml_text(manifest))]
