@@ -279,7 +279,7 @@ def _of_runs(plan: Plan) -> tuple[Plan, Stage]:
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     """Ends a run by a deadline of 0 s, like the pipeline server (`TerminateWorkflow` in kfp's `resource_manager.go`),
-    and waits until no task of it can send. Raises Stop if it is refused, or goes on."""
+    and waits until no task of it can send anything. Raises Stop if the cluster refuses, or it continues."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
         raise Stop(f"Workflow `{name}` should have ended, but still exists.", "Look at it with `oc describe`.")
