@@ -158,7 +158,12 @@ def compare(
         asked = questions or [question for _, question in recipe.demo_questions]
         if not asked:
             asked = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
-        _served(recipe, url, asked)
+        server = parts.hook("models_at")(url, recipe)
+        sides = [server.chat(base) for base in (True, False)]
+        for side, chat in zip(("before", "after"), sides, strict=True):
+            say(f"{side + ':':<8}{chat.model} at {server.url}")
+        for line in side_by_side(_rows(asked, *(server.answers(chat, asked) for chat in sides))):
+            say(line)
         end("Both models have answered.", "evaluate", path, "--url", url)
         return
     runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
@@ -195,15 +200,6 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
         both = (inference.answers_of(chat, new) for chat in (before, after))
         known |= {row["question"]: row for row in _rows(new, *both)}
     for line in side_by_side(known[question] for question in asked):
-        say(line)
-
-
-def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
-    server = parts.hook("models_at")(url, recipe)
-    sides = [server.chat(base) for base in (True, False)]
-    for side, chat in zip(("before", "after"), sides, strict=True):
-        say(f"{side + ':':<8}{chat.model} at {server.url}")
-    for line in side_by_side(_rows(questions, *(server.answers(chat, questions) for chat in sides))):
         say(line)
 
 

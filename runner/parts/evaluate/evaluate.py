@@ -27,10 +27,7 @@ from runner.trainer import records
 from runner.trainer.records import Summary
 
 # The metrics that training itself records, by the kind of rows.
-BY_TRAINING = {
-    **dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)),
-    "prompts": (REWARD,),
-}
+BY_TRAINING = {**dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)), "prompts": (REWARD,)}
 SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
 
 
@@ -238,7 +235,9 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
 
     with tempfile.TemporaryDirectory() as folder:
         if task.sample_task:
-            (Path(folder) / "sample.yaml").write_text(_sample_task(task), encoding="utf-8")
+            own = {"task": task.tasks[0], "dataset_kwargs": {"data_files": {"test": task.sample_task}}}
+            text = SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(own)
+            (Path(folder) / "sample.yaml").write_text(text, encoding="utf-8")
         results = simple_evaluate(
             model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=task.batch_size),
             tasks=list(task.tasks),
@@ -265,18 +264,11 @@ def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
             if len(ways) == 1:
                 names.append(f"lm_eval.{name}.{metric}")
             else:
-                measures.missing[f"lm_eval.{name}.{metric}"] = (
-                    f"lm-eval has several values for it; name one: {listed(ways)}"
-                )
+                why = f"lm-eval has several values for it; name one: {listed(ways)}"
+                measures.missing[f"lm_eval.{name}.{metric}"] = why
             values |= dict.fromkeys(names, value)
             measures.higher |= dict.fromkeys(names, better.get(metric))
     return values
-
-
-def _sample_task(task: Task) -> str:
-    """An lm-eval task on the file that replaces the hub."""
-    own = {"task": task.tasks[0], "dataset_kwargs": {"data_files": {"test": task.sample_task}}}
-    return SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(own)
 
 
 def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) -> float:

@@ -13,7 +13,6 @@ from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
-from runner.trainer.records import Summary
 
 
 @dataclass(frozen=True)
@@ -45,33 +44,29 @@ def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tu
         folder = StageFolder(plan, stage)
         status = folder.state.status
         yield (stage.name, "state"), status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
-        if folder.summary is not None:
-            yield from (((stage.name, what), text) for what, text in _trained(folder.summary))
-        yield from (((stage.name, what), text) for what, text in _measured(folder))
+        yield from (((stage.name, what), text) for what, text in _recorded(folder))
         if questions and folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
             _, chat = inference.models(recipe, folder)
             for question, answer in zip(questions, inference.answers_of(chat, questions), strict=True):
                 yield (stage.name, f"answer to “{question}”"), answer or "(nothing)"
 
 
-def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
-    yield "step", f"{summary.steps:,}"
-    if summary.tokens:
-        yield "tokens", f"{summary.tokens:,}"
-    yield "training", f"{summary.training_seconds:.0f} s"
-    for what, first, last in (
-        ("validation loss", summary.first_validation_loss, summary.last_validation_loss),
-        ("prefers the better answer", summary.first_preference_accuracy, summary.last_preference_accuracy),
-        ("mean reward", summary.first_reward, summary.last_reward),
-    ):
-        if first is not None and last is not None:
-            yield what, f"{first:.4g} → {last:.4g}"
-    if summary.best_accuracy is not None:
-        yield "best validation accuracy", f"{summary.best_accuracy:.1%}"
-
-
-def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
-    """Recorded metrics, the verdict of each gate, and an override."""
+def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
+    """The results of training, recorded metrics, the verdict of each gate, and an override."""
+    if (summary := folder.summary) is not None:
+        yield "step", f"{summary.steps:,}"
+        if summary.tokens:
+            yield "tokens", f"{summary.tokens:,}"
+        yield "training", f"{summary.training_seconds:.0f} s"
+        for what, first, last in (
+            ("validation loss", summary.first_validation_loss, summary.last_validation_loss),
+            ("prefers the better answer", summary.first_preference_accuracy, summary.last_preference_accuracy),
+            ("mean reward", summary.first_reward, summary.last_reward),
+        ):
+            if first is not None and last is not None:
+                yield what, f"{first:.4g} → {last:.4g}"
+        if summary.best_accuracy is not None:
+            yield "best validation accuracy", f"{summary.best_accuracy:.1%}"
     known = gates.record(folder)
     old = "" if gates.current(folder) else "  (of another model than the current one)"
     for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
@@ -98,7 +93,9 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
         yield from _markdown(folder, measured, verdicts, is_open, override)
     else:
         yield f"{folder.stage.name}: {measured.checkpoint}"
-        yield from _table(measured)
+        rows = [("metric", "before", "after"), *_rows(measured)]
+        wide, wide_before = (max(len(row[column]) for row in rows) for column in (0, 1))
+        yield from (f"  {row[0]:<{wide}}  {row[1]:>{wide_before}}  {row[2]}".rstrip() for row in rows)
         yield "  Losses and forgetting are in nats a token: lower is better. Accuracies and improvements are shares, 0 to 1."
         yield from (f"  {name} not measured: {reason}" for name, reason in sorted(measured.missing.items()))
         yield from (f"  {line}" for line in (*_confused(measured), *_counted(measured)))
@@ -111,13 +108,6 @@ def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
         sides = (measured.before, measured.metrics)
         before, after = (gates.shown(side[name]) if name in side else "" for side in sides)
         yield name, before, after
-
-
-def _table(measured: Measurement) -> Iterator[str]:
-    rows = [("metric", "before", "after"), *_rows(measured)]
-    name, before = (max(len(row[column]) for row in rows) for column in (0, 1))
-    for row in rows:
-        yield f"  {row[0]:<{name}}  {row[1]:>{before}}  {row[2]}".rstrip()
 
 
 def _confused(measured: Measurement) -> Iterator[str]:

@@ -124,10 +124,7 @@ class Promotion(Record):
     def lines(self) -> list[str]:
         """Who overruled the gate, when and why, and what it had missed."""
         missed = [f"{verdict.metric} {verdict.got} (required {verdict.threshold})" for verdict in self.missed]
-        return [
-            f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
-            f"  missed: {'; '.join(missed)}",
-        ]
+        return [f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}", f"  missed: {'; '.join(missed)}"]
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:

@@ -2,10 +2,10 @@
 the gates and evaluation of each stage; and their substitutes in a rehearsal."""
 
 import math
-import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import ge, gt, le, lt
 from types import MappingProxyType
 from typing import Any
 
@@ -49,12 +49,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     r"lm_eval\..+\.(?:\w+_)?perplexity(?:,.+)?": (1.0, math.inf),
     r"lm_eval\..+\.bits_per_byte(?:,.+)?": (0.0, math.inf),
 }
-HOLDS: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+HOLDS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 _GATE = re.compile(r"(\S+) (<|<=|>|>=) (\S+)\Z")
 _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
@@ -135,9 +130,7 @@ _OTHER_WAY = str.maketrans("<>", "><")
 def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every gate of the recipe, with its place."""
     homes: list[tuple[Path_, Any]] = [(("gates",), recipe.settings.get("gates"))]
-    homes += [
-        ((name, "gates"), section.get("gates")) for name, section in recipe.sections.items() if section.knows("gates")
-    ]
+    homes += [((name, "gates"), one.get("gates")) for name, one in recipe.sections.items() if one.knows("gates")]
     for home, texts in homes:
         yield from (((*home, index), text) for index, text in enumerate(texts or ()))
 
@@ -167,9 +160,8 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
                 continue
             owner = f"`{section}`" if section else "This recipe"
             meant, made = did_you_mean(metric, known[section]), listed(known[section])
-            yield recipe.problem(
-                place, *worded("evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made)
-            )
+            message = worded("evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made)
+            yield recipe.problem(place, *message)
         elif is_senseless(gate, rewards):
             meaning = in_words(metric, rewards)
             said = worded("evaluate.gate-without-effect", metric=metric, meaning=meaning, text=text)

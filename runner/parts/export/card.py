@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 # Sections of a recipe with no influence on the model.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
 # By format: the library that loads it, and the hub's word for its relation to the base model.
-_ON_HUB = {
-    "safetensors": ("transformers", "finetune"),
-    "adapter": ("peft", "adapter"),
-    "gguf": ("gguf", "quantized"),
-}
+_ON_HUB = {"safetensors": ("transformers", "finetune"), "adapter": ("peft", "adapter"), "gguf": ("gguf", "quantized")}
 
 
 def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
@@ -80,11 +76,13 @@ def head(source: TrainedModel, form: str) -> str:
         for name, value in measured(source).items() if isinstance(value, int | float)
     ]  # fmt: skip
     library, relation = _ON_HUB[form]
+    rows = run.planned.settings.get("data") or {}
+    sets = [] if run.rehearsal else [rows, *(rows.get("sets") or [])]
     data = ModelCardData(
         license=run.planned.licence or None,
         base_model=base or None,
         base_model_relation=relation if base else None,
-        datasets=_hub_data(source) or None,
+        datasets=[one["hub"] for one in sets if isinstance(one, dict) and one.get("hub")] or None,
         library_name=library,
         pipeline_tag="text-generation",
         model_name=run.name if results else None,
@@ -97,15 +95,6 @@ def head(source: TrainedModel, form: str) -> str:
 def measured(source: TrainedModel) -> Mapping[str, Any]:
     """The evaluation of this model; empty if the record is of another one."""
     return source.stage.measured if gates.current(source.folder) else {}
-
-
-def _hub_data(source: TrainedModel) -> list[str]:
-    """The run's data sets on the hub; none for a rehearsal."""
-    if source.run.rehearsal:
-        return []
-    data = source.run.planned.settings.get("data") or {}
-    sets = [data, *(data.get("sets") or [])]
-    return [one["hub"] for one in sets if isinstance(one, dict) and one.get("hub")]
 
 
 def plain(text: str) -> str:

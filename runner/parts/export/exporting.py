@@ -52,7 +52,11 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
     or the folder is taken; and afterwards, leaving nothing, if the export is not proven."""
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
-    _require_room(folder, about)
+    known, empty = Export.read(folder), folder.is_dir() and not any(folder.iterdir())
+    same = known and (known.run, known.stage, known.format) == (about.run, about.stage, about.format)
+    if folder.exists() and not empty and (folder.is_symlink() or not same):
+        what = f"the {known.format} of another model" if known else "something other than an export of this model"
+        raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
     write: Writer
     if form == "adapter":
         write = _adapter(source)
@@ -81,17 +85,6 @@ def place(source: TrainedModel, form: str, kind: str | None) -> Path:
     return source.home / (f"{form}-{kind}" if kind else form)
 
 
-def _require_room(folder: Path, about: Export) -> None:
-    """Raises Stop if a folder holds anything but an earlier export of the same model in the same format."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    known = Export.read(folder)
-    same = known and (known.run, known.stage, known.format) == (about.run, about.stage, about.format)
-    if folder.exists() and (folder.is_symlink() or not same):
-        what = f"the {known.format} of another model" if known else "something other than an export of this model"
-        raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
-
-
 Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 
@@ -101,7 +94,13 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> tuple[str, P
         if file.is_file() and file.name not in (CARD, EXPORTED):
             shutil.copy2(file, folder / file.name)
             (folder / file.name).chmod(0o644)
-    _end_answers(source, folder)
+    # Servers read the end tokens here.
+    file = folder / "generation_config.json"
+    facts = read_record(file)
+    known = _as_list(facts.get("eos_token_id"))
+    ends = list(dict.fromkeys([*known, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
+    if ends != known:
+        write_json(file, facts | {"eos_token_id": ends})
     proof = _proven_weights(source, folder, tell)
     _read_back(source, folder)
     tell("Its files contain the chat template and the end token of training.")
@@ -132,16 +131,6 @@ def _base_at_hand(name: str) -> Iterator[None]:
     except OSError as error:
         said = (str(error).splitlines() or ["it is not there"])[0]
         raise Stop(*worded("export.no-base-model", name=name, said=said)) from None
-
-
-def _end_answers(source: TrainedModel, folder: Path) -> None:
-    """Adds training's end tokens to `generation_config.json`, which servers read."""
-    file = folder / "generation_config.json"
-    facts = read_record(file)
-    known = _as_list(facts.get("eos_token_id"))
-    ends = list(dict.fromkeys([*known, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
-    if ends != known:
-        write_json(file, facts | {"eos_token_id": ends})
 
 
 def _as_list(tokens: Any) -> list[Any]:
@@ -215,9 +204,8 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         tell("The file contains the chat template and the end token of training.")
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
-        told = card.modelfile(
-            file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, repetition_penalty(asked)
-        )
+        penalty = repetition_penalty(asked)
+        told = card.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
         write_text(folder / "Modelfile", told)
         return made, proof | said
 

@@ -80,9 +80,8 @@ def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer
         said = whole[0, len(numbers) :]
         likely = logits.log_softmax(-1).gather(1, said[:, None]).mean()
         best = logits.topk(2).values
-        yield Answer(
-            text, tuple(numbers), tuple(said.tolist()), float(likely), tuple((best[:, 0] - best[:, 1]).tolist())
-        )
+        gaps = tuple((best[:, 0] - best[:, 1]).tolist())
+        yield Answer(text, tuple(numbers), tuple(said.tolist()), float(likely), gaps)
 
 
 def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
@@ -115,13 +114,8 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
     for text, tokens in zip(read, found["texts"], strict=True):
         if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
             raise unproven(f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”")
-    return _same_answers(kind, said, found["answers"])
-
-
-def _same_answers(kind: str, said: Sequence[Answer], read: Sequence[tuple[list[int], float]]) -> Proof:
-    """Compares llama.cpp's answers with those of transformers."""
     same, off, allowed = 0, 0.0, ALLOWED.get(kind, ALLOWED_BELOW)
-    for answer, (chosen, likelihood) in zip(said, read, strict=True):
+    for answer, (chosen, likelihood) in zip(said, found["answers"], strict=True):
         off = max(off, abs(likelihood - answer.likelihood))
         agreed = [here == there for here, there in zip(chosen, answer.said, strict=True)]
         same += sum(agreed)

@@ -38,38 +38,27 @@ def converter() -> Path:
     """The folder of llama.cpp's converter, of the version that the extra `gguf` builds. pip downloads it once from its
     configured index, and checks its hash. Raises Stop if it is not available."""
     folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
-    if not (folder / CONVERTER).is_file():
-        with tempfile.TemporaryDirectory() as fetched:
-            archive = _download(Path(fetched))
-            with replacing_folder(folder) as partial:
-                _unpack(archive, partial)
+    if (folder / CONVERTER).is_file():
+        return folder
+    with tempfile.TemporaryDirectory() as fetched:
+        wanted = Path(fetched) / "requirements.txt"
+        wanted.write_text(f"llama-cpp-python=={VERSION} --hash=sha256:{SHA256}\n", encoding="utf-8")
+        options = ["--require-hashes", "--no-deps", "--no-binary", "llama-cpp-python", "--dest", fetched]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "-r", str(wanted)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        archive = next(Path(fetched).glob("*.tar.gz"), None)
+        if done.returncode or archive is None:
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+            reason = said[-1] if said else "pip saved no archive"
+            raise Stop(*worded("export.no-converter", reason=reason, version=VERSION))
+        # The converter is in the folder `vendor/llama.cpp` of the source package.
+        with replacing_folder(folder) as partial, tarfile.open(archive) as packed:
+            for member in packed:
+                _, _, name = member.name.partition("/vendor/llama.cpp/")
+                if name.startswith(_NEEDED) and member.isfile():
+                    member.name = name
+                    packed.extract(member, partial, filter="data")
     return folder
-
-
-def _download(folder: Path) -> Path:
-    wanted = folder / "requirements.txt"
-    wanted.write_text(f"llama-cpp-python=={VERSION} --hash=sha256:{SHA256}\n", encoding="utf-8")
-    options = ["--require-hashes", "--no-deps", "--no-binary", "llama-cpp-python", "--dest", str(folder)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", *options, "-r", str(wanted)],
-        capture_output=True,
-        text=True,
-    )
-    archive = next(folder.glob("*.tar.gz"), None)
-    if done.returncode or archive is None:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-        raise Stop(*worded("export.no-converter", reason=said[-1] if said else "pip saved no archive", version=VERSION))
-    return archive
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Extracts the converter from the folder `vendor/llama.cpp` of the source package."""
-    with tarfile.open(archive) as packed:
-        for member in packed:
-            _, _, name = member.name.partition("/vendor/llama.cpp/")
-            if name.startswith(_NEEDED) and member.isfile():
-                member.name = name
-                packed.extract(member, folder, filter="data")
 
 
 def architectures(converter: Path) -> Iterator[str]:

@@ -51,7 +51,14 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
     api = HfApi()
     with _hub_refusals(name):
         _require_room(api, name, public)
-        folder = _whole(source, form, kind, tell)
+        folder = exporting.place(source, form, kind)
+        made = Export.read(folder)
+        same = made.model and made.model == source.stage.weights and made.run == source.run.state.id
+        files = made.files.items()
+        if same and all((folder / one).is_file() and sha256(folder / one) == digest for one, digest in files):
+            exporting.tell_of(source, folder, made)  # with a new card
+        else:
+            exporting.export(source, form, kind, None, tell)
         made = Export.read(folder)
         address = api.create_repo(name, private=not public, exist_ok=True)
         commit = api.upload_folder(
@@ -80,17 +87,6 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     files = {one.rfilename for one in known.siblings or ()}
     if EXPORTED not in files and files - _FRESH:
         raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
-
-
-def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
-    """The complete export of this model, with a new card; made now if it is missing or has changed."""
-    folder = exporting.place(source, form, kind)
-    known = Export.read(folder)
-    same = known.model and known.model == source.stage.weights and known.run == source.run.state.id
-    if same and all((folder / one).is_file() and sha256(folder / one) == digest for one, digest in known.files.items()):
-        exporting.tell_of(source, folder, known)
-        return folder
-    return exporting.export(source, form, kind, None, tell)
 
 
 def _require_arrived(api: HfApi, name: str, commit: str, folder: Path, files: Mapping[str, str]) -> None:
@@ -125,9 +121,8 @@ TOKEN = "MODEL_REGISTRY_TOKEN"
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
-    """Enters a model as a new version, reads it back, and returns the model's address. server: the registry's address;
-    uri: the model's address, by default where it was pushed to or trained. Raises Stop if that is unknown, or the
-    registry refuses."""
+    """Enters a model as a new version, reads it back, and returns its address. server: the registry's; uri: the model's
+    address, by default where it was pushed to or trained. Raises Stop if that is unknown, or the registry refuses."""
     where, form = _where(source, uri)
     facts = lineage(source)
     with _registry_refusals(server):

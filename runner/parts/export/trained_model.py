@@ -257,9 +257,8 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
 
 
 def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[int]], trust_remote_code: bool) -> Proof:
-    """Proves that an adapter beside its base model answers as the merged model does, and not as the base model.
-    prompts: in token numbers. Returns the largest difference of a logit from the merged and from the base model. Raises
-    Stop if the proof fails."""
+    """Proves that an adapter beside its base model answers as the merged model, not as the base model. prompts: in
+    token numbers. Returns the largest difference of a logit from the merged and the base model. Raises Stop if not."""
     import torch
     from peft import PeftModel
 

@@ -88,8 +88,7 @@ def prepare_job(plan: Plan, stage: Stage) -> Manifest:
         "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
         "template": _template(plan, stage, PREPARE, list(stage.command), plain),
     }
-    origin = kubernetes.origin(spec, plan, stage)
-    return job(plan, stage, kubernetes.job_name(plan), PREPARE, spec, origin)
+    return job(plan, stage, kubernetes.job_name(plan), PREPARE, spec, kubernetes.origin(spec, plan, stage))
 
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:

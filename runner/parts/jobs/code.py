@@ -50,8 +50,7 @@ def wrapped(plan: Plan, command: list[str]) -> list[str]:
         return command
     before = "# Never wait for a name and a password.\nexport GIT_TERMINAL_PROMPT=0\n"
     after = '# Leave address, commit and folder out,\nshift 3\n# go back,\ncd /\n# and become the training command.\nexec "$@"\n'
-    script = f"{before}{SCRIPT}{after}"
-    return ["/bin/sh", "-c", script, CONTAINER, *_address(plan.code_from_git), *command]
+    return ["/bin/sh", "-c", f"{before}{SCRIPT}{after}", CONTAINER, *_address(plan.code_from_git), *command]
 
 
 def _address(git: Mapping[str, str]) -> list[str]:

@@ -83,25 +83,20 @@ def place(recipe: Recipe) -> Place:
     embedded = f"/opt/recipe-runner/data/{recipe.name}"
     data_dir = site.data_dir or (embedded if site.data_from == "image" else f"{run_dir}/data")
     files_dirs = {"image": IMAGE_FILES, "git": CLONED_FILES, "claim": f"{run_dir}/{SENT_FILES}"}
-    prepared = recipe.on_claim(data_dir)
+    base, model_dir = recipe.settings.get("model", {}).get("base"), None
+    if recipe.on_claim(run_dir) and base is not None and not recipe.base_folder and not base.startswith("/"):
+        # A base model that is downloaded first has a folder that recipes share.
+        model_dir = f"{first_mount}/base-models/{label(base)}-{content_hash([base, recipe.model_revision], 8)}"
     return Place(
         config_dir=CONFIG_DIR,
         data_dir=data_dir,
         run_dir=run_dir,
         scratch_dir="/tmp/recipe-runner",
-        prepared=prepared,
-        model_dir=_model_dir(recipe, first_mount) if recipe.on_claim(run_dir) else None,
+        prepared=recipe.on_claim(data_dir),
+        model_dir=model_dir,
         files_dir=files_dirs[site.data_from],
         on_cluster=True,
     )
-
-
-def _model_dir(recipe: Recipe, mount: str) -> str | None:
-    """The folder of a base model that is downloaded first, shared by recipes; None if there is no model to download."""
-    if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
-        return None
-    base = recipe.model.base
-    return f"{mount}/base-models/{label(base)}-{content_hash([base, recipe.model_revision], 8)}"
 
 
 def job_name(plan: Plan) -> str:
@@ -245,9 +240,8 @@ def header(plan: Plan, stage: Stage) -> str:
     gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
     made = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
     lines = [f"# Made by recipe-runner {made}"]
-    tracking = (
-        ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if tracker(stage.config) == "mlflow" else ("WANDB_API_KEY",)
-    )
+    mlflow = tracker(stage.config) == "mlflow"
+    tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",)
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
         ("tracking_secret", "The tracking server's key comes", tracking),

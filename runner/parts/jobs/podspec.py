@@ -38,10 +38,7 @@ TOKEN = kubernetes.folder(
     TOKEN_FOLDER,
     {
         "projected": {
-            "sources": [
-                {"serviceAccountToken": {"path": "token"}},
-                {"configMap": {"name": "openshift-service-ca.crt"}},
-            ]
+            "sources": [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "openshift-service-ca.crt"}}]
         }
     },
     readOnly=True,
@@ -93,11 +90,7 @@ def pod(
     needs; None for any. own: `restart` and `grace` of `pod.yaml`."""
     none = dict.fromkeys(("restart", "grace", "nodeSelector", "tolerations"))
     words = {**none, **where(plan, machines), **own, "metadata": meta, "container": container}
-    words |= {
-        "volumes": kubernetes.volumes(folders),
-        "account": account(plan, folders),
-        "security": POD_SECURITY,
-    }
+    words |= {"volumes": kubernetes.volumes(folders), "account": account(plan, folders), "security": POD_SECURITY}
     before = code.init_containers(plan, listed(stated(plan) | CACHES))
     return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before or None, **words)
 
@@ -119,9 +112,8 @@ def grace(stage: Stage) -> int:
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
     """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and blocks no GPU."""
-    accepted = [
-        {"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in plan.site.get("tolerations") or ()
-    ]
+    taints = plan.site.get("tolerations") or ()
+    accepted = [{"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in taints]
     if machines is None or not machines.gpus_per_node:
         return {"tolerations": accepted} if accepted else {}
     return {

@@ -4,7 +4,6 @@ import copy
 from pathlib import Path
 
 from runner.parts.jobs import batch, kubernetes, podspec
-from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
@@ -27,18 +26,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     """The files of a PyTorchJob, or of a Job if the stage trains nothing. plan: of this stage alone."""
     if not stage.trains:
         return batch.prepare(plan, stage)
-    text, name = yaml_text(_pytorchjob(plan, stage)), kubernetes.job_name(plan)
-    policy = from_template(POLICY, name=name, namespace=plan.site["namespace"], port=plan.site["metrics_port"])
-    return [*kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]
-
-
-def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
-    """One pod spec for master and workers, without what the operator sets itself."""
-    site, machines = plan.site, stage.machines
-    replica = {
-        "restartPolicy": site["restart_policy"],
-        "template": podspec.pod_template(plan, stage, PYTORCH, [MASTER_PORT]),
-    }
+    site, machines, name = plan.site, stage.machines, kubernetes.job_name(plan)
+    # One pod spec for master and workers, without what the operator sets itself.
+    template = podspec.pod_template(plan, stage, PYTORCH, [MASTER_PORT])
+    replica = {"restartPolicy": site["restart_policy"], "template": template}
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:
         replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
@@ -54,4 +45,6 @@ def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
         },
         "pytorchReplicaSpecs": replicas,
     }
-    return kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage)
+    text = yaml_text(kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage))
+    policy = from_template(POLICY, name=name, namespace=plan.site["namespace"], port=plan.site["metrics_port"])
+    return [*kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]

@@ -38,9 +38,8 @@ Tell = Callable[[str], None]
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     """Runs a stage after the gates before it; returns the exit code of its command. Every machine checks before it
-    starts; only the first one hashes other stages' results, and keeps the stage's record. Raises Stop if an earlier
-    stage is not as this one needs it, a gate is closed, the job has another number of machines than the plan, or the
-    results are incomplete."""
+    starts; only the first hashes other stages' results, and keeps the record. Raises Stop if an earlier stage is not as
+    needed, a gate is closed, the job has another number of machines than the plan, or the results are incomplete."""
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     require(folder, hashes=first)
     # Set by the operator; OpenShift AI's console offers to change the number of a job's machines.

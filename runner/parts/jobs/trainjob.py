@@ -95,20 +95,16 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
         "trainer": trainer,
     }
-    if kubernetes.patched(plan.site):
-        seconds = round(plan.site["deadline_hours"] * 3600)
-        return spec | {"activeDeadlineSeconds": seconds, "runtimePatches": [_patch(plan, stage)]}
-    return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **_pod(plan, stage)}]}
-
-
-def _patch(plan: Plan, stage: Stage) -> Manifest:
-    """The form of 3.6: a patch of the runtime, which also accepts a security context."""
     pod = _pod(plan, stage)
+    if not kubernetes.patched(plan.site):
+        return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **pod}]}
+    # The form of 3.6: a patch of the runtime, which also accepts a security context.
     pod["spec"]["securityContext"] = podspec.POD_SECURITY
     pod["spec"]["terminationGracePeriodSeconds"] = podspec.grace(stage)
     pod["spec"]["containers"][0]["securityContext"] = kubernetes.CONTAINER_SECURITY
     node = {"name": NODE, "template": {"spec": {"template": pod}}}
-    return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
+    patch = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
+    return spec | {"activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600), "runtimePatches": [patch]}
 
 
 def _pod(plan: Plan, stage: Stage) -> Manifest:

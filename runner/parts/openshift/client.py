@@ -176,11 +176,8 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
 class Cluster:
     """A cluster. Every method raises Stop if the cluster refuses, and TryAgain if it does not answer; `request` alone
     raises Refused, with the status and the cluster's own words. Requests are retried after 429, 5xx and broken
-    connections, as kubectl does it.
-
-    pool: connections of urllib3; configuration: the official client's, with the server and the credentials;
-    namespace, user: those of the kubeconfig's current context.
-    """
+    connections, as kubectl does it. pool: connections of urllib3; configuration: the official client's, with the server
+    and the credentials; namespace, user: those of the kubeconfig's current context."""
 
     def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
         self.pool, self.configuration = pool, configuration
@@ -231,8 +228,7 @@ class Cluster:
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
     ) -> Manifests:
-        """All objects with these labels; none for an unknown kind or, with `forgiving`, if this user may not see
-        them."""
+        """All objects with these labels; none of an unknown kind or, if `forgiving`, where this user may not look."""
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
         try:
             return list(self._read(kind, namespace, None, query).get("items") or ())
@@ -417,7 +413,12 @@ class Cluster:
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
         if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
             return no_api(self.server, response.data)
-        said = _message(response.data) or f"HTTP {response.status}"
+        text = response.data.decode(errors="replace")
+        try:
+            said = str(json.loads(text).get("message", ""))
+        except (ValueError, AttributeError):
+            said = " ".join(re.sub("<[^>]*>", " ", text).split())
+        said = said or f"HTTP {response.status}"
         after = response.headers.get("Retry-After", "")
         refused = Refused(response.status, said, self.server, float(after) if after.isdecimal() else 0.0)
         allowed = recent(self.answered.get(_kind_of(method, path), -math.inf))
@@ -450,8 +451,7 @@ def _absent(refused: Refused, kind: str) -> bool:
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """The API path of an object, or of all of its kind. namespace: empty for none; older: an older group and
-    version."""
+    """The API path of an object, or of all of its kind. namespace: or empty; older: an older group and version."""
     version, plural = older or KINDS[kind][0], KINDS[kind][1]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     space = f"/namespaces/{namespace}" if namespace else ""
@@ -463,14 +463,6 @@ def _kind_of(method: str, path: str) -> tuple[str, ...]:
     before, _, rest = path.partition("/namespaces/")
     space, plural, name, below = (*rest.split("/"), "", "", "", "")[:4]
     return (method, before, space, plural, "one" if name else "all", below)
-
-
-def _message(body: bytes) -> str:
-    text = body.decode(errors="replace")
-    try:
-        return str(json.loads(text).get("message", ""))
-    except (ValueError, AttributeError):
-        return " ".join(re.sub("<[^>]*>", " ", text).split())
 
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
@@ -497,11 +489,9 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
 def forward(
     cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, local_port: int, ready: Callable[[int], None]
 ) -> None:
-    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
-
-    pod: gives its name for each connection. ready: called with the local port once it listens. Raises Stop if the local
-    port is in use.
-    """
+    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted. pod: gives
+    its name for each connection. ready: called with the local port once it listens. Raises Stop if the local port is in
+    use."""
     with bound_port(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])

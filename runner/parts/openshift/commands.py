@@ -298,15 +298,6 @@ def _show(cluster: Cluster, name: str, job: Manifest, path: str) -> None:
         say(f"  {reason}")
 
 
-def _early(cluster: Cluster, milestone: Milestone) -> str:
-    """The note that a finished stage ended early, if the recipe allows that."""
-    allowed = (milestone.stage.config.get("recipe_runner") or {}).get("early_stopping")
-    if not allowed or milestone.of_gate or milestone.job is None or milestone.state != FINISHED:
-        return ""
-    early = early_stop(cluster, milestone.job)
-    return f"; {early.told}" if early else ""
-
-
 def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[list[Milestone], bool]:
     """Shows every stage and gate, or those of one stage; returns all, and whether a driver or run starts the next one."""
     if only:
@@ -328,7 +319,11 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[
             if state in (pipeline.CHANGED, pipeline.GOING):
                 say(f"  {state[0].upper()}{state[1:]}.")
         else:
-            say(f"{name}: {state}{_early(cluster, milestone)}{jobs.by(milestone.job)}")
+            # The note that a finished stage ended early, if the recipe allows that.
+            own = milestone.stage.config.get("recipe_runner") or {}
+            allowed = not milestone.of_gate and own.get("early_stopping")
+            early = early_stop(cluster, milestone.job) if allowed and milestone.job and state == FINISHED else None
+            say(f"{name}: {state}{f'; {early.told}' if early else ''}{jobs.by(milestone.job)}")
     driver, runs = (None, {}) if only else (pipeline.driver_of(cluster, plan), pipeline.runs_of(cluster, plan))
     if driver:
         # A failed one ended before the last stage, for any reason.
@@ -438,8 +433,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:
-    """Ends what `recipe stop` ends, adds its names to `stopped`, returns the stage. ask: raises Stop if a job must
-    stay."""
+    """Ends what `recipe stop` ends, adds names to `stopped`, returns the stage. ask: raises Stop if a job must stay."""
 
     def end_job(job: Manifest) -> None:
         ask(job)

@@ -55,10 +55,8 @@ def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
 
 def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
-    Returns the driver, None if all is done. The rest is as in `submit`.
-
-    Raises Stop if the cluster refuses anything, before anything is sent, and at a closed gate.
-    """
+    Returns the driver, None if all is done. The rest is as in `submit`. Raises Stop if the cluster refuses anything,
+    before anything is sent, and at a closed gate."""
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, ACCOUNT) is None:
         raise Stop(*worded("openshift.no-service-account", space=space, account=ACCOUNT))
@@ -150,9 +148,8 @@ def walk(
     stage: str | None = None,
     of_gate: bool = False,
 ) -> Milestone | None:
-    """Sends the next part and waits for it, until all are done, or the stage of that name, or the gate after it.
-    Returns that milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot
-    continue."""
+    """Sends the next part and waits for it, until all are done, or that `stage`, or the gate after it. Returns that
+    milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot continue."""
     files = Files("", {}, {}, sent=files_key)
     while True:
         try:

@@ -79,7 +79,11 @@ def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator
         if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
             gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
             busy = " All machines that have it are in use." if "Insufficient nvidia.com/gpu" in said else ""
-            words = {"gpu": gpu, "less": less, "busy": busy, "claims": _claims(events, said)}
+            claims = f"They have no storage yet: {said}"
+            for event in events:
+                if event["involvedObject"].get("kind") == "PersistentVolumeClaim":  # the last one counts
+                    claims = f"Claim `{event['involvedObject']['name']}`: {event['message']}"
+            words = {"gpu": gpu, "less": less, "busy": busy, "claims": claims.rstrip(".")}
             yield f"{where}: {_meaning(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
     status = pod.get("status", {})
     if (reason := status.get("reason")) in ("Evicted", "Preempting", "NodeLost"):
@@ -90,14 +94,6 @@ def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
     """Why a pod was removed from its machine. at: the time, if that is known."""
     found = troubles.find(f"{reason}: {said}", troubles.TAKEN, said=said)
     return f"{where} was removed from its machine{at}: {found or said}"
-
-
-def _claims(events: Manifests, said: str) -> str:
-    """Why claims are not bound: the last event of a claim, else the scheduler's message."""
-    for event in reversed(events):
-        if event["involvedObject"].get("kind") == "PersistentVolumeClaim":
-            return f"Claim `{event['involvedObject']['name']}`: {event['message']}".rstrip(".")
-    return f"They have no storage yet: {said}".rstrip(".")
 
 
 def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterator[str]:
@@ -165,7 +161,14 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     """A job's problems, the most important first."""
     if state.phase == FINISHED:
         return []
-    said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
+    said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state)]
+    # Pods that no longer exist, because the cluster removed them from their machines.
+    here = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
+    for event in state.events:
+        of = event["involvedObject"]
+        if event.get("reason") in TAKEN and of.get("uid") not in here:
+            said.append(taken_off(f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)"))
+    said += _ended(state)
     for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, log_of)):
         said += _pod(state, pod, log_of)
     if state.phase == FAILED and not state.pods:
@@ -179,11 +182,7 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
         said.append(worded("openshift.hangs", ago=ago, pace=pace)[0])
     if state.unread:
         said.append(f"Its progress cannot be read now: {state.unread}")
-    return _together(said)
-
-
-def _together(said: list[str]) -> list[str]:
-    """Each text once; one about several machines names their numbers, but not their pods."""
+    # Each text once; one about several machines names their numbers, but not their pods.
     numbers: dict[str, set[int]] = {}
     for found in filter(None, map(_OF_MACHINE.match, said)):
         numbers.setdefault(found[2], set()).add(int(found[1]))
@@ -218,15 +217,6 @@ def _missing_pods(state: JobState) -> Iterator[str]:
         plain = state.job["kind"] == "Job"
         who, it = ("controller", "the cluster's own for Jobs") if plain else ("operator", "the training operator")
         yield worded("openshift.not-picked-up", who=who, job=state.job, minutes=minutes, it=it)[0]
-
-
-def _taken(state: JobState) -> Iterator[str]:
-    """Pods that no longer exist, because the cluster removed them from their machines."""
-    here = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
-    for event in state.events:
-        of = event["involvedObject"]
-        if event.get("reason") in TAKEN and of.get("uid") not in here:
-            yield taken_off(f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)")
 
 
 def _ended(state: JobState) -> Iterator[str]:
@@ -284,7 +274,12 @@ def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
 def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
     """How a container has ended, and why."""
     if ended.get("reason") == "OOMKilled":
-        return f"used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
+        folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
+        shared = next((folder.get("sizeLimit") for folder in folders if folder.get("medium") == "Memory"), None)
+        limit = limit_of(pod, jobs.WORKING) + (f", {shared} of it as shared memory" if shared else "")
+        need = jobs.foreseen(state.job, "memory")
+        estimated = f" `recipe plan` had estimated {need}." if need else ""
+        return f"used up its main memory{again(entry)}. Its limit was {limit}.{estimated} {MORE_MEMORY}"
     if said := "\n".join(troubles.spoken(ended.get("message", ""))):
         # The termination message: a gate's table, or why a stage does not start.
         below = "\n" if "\n" in said else " "
@@ -296,8 +291,7 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
 def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
     """The meaning of the end of a pod's log. Which rank was late takes the logs of all pods."""
     text = log_of(pod)
-    plan = troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
-    found = troubles.find(text, troubles.LOG, plan=plan)
+    found = troubles.find(text, troubles.LOG, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory")))
     if found is None:
         said = troubles.last_error(text, whatever=True)
         return f"The log says: {said}" if said else ""
@@ -306,13 +300,3 @@ def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
         world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""
         found = found.trouble.found_in(together, {"world_size": world}) or found
     return found.with_line
-
-
-def _memory(pod: Manifest, job: Manifest) -> str:
-    """The pod's memory limit, and the estimate of the plan."""
-    folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
-    shared = next((folder.get("sizeLimit") for folder in folders if folder.get("medium") == "Memory"), None)
-    of_it = f", {shared} of it as shared memory" if shared else ""
-    need = jobs.foreseen(job, "memory")
-    estimated = f" `recipe plan` had estimated {need}." if need else ""
-    return f"Its limit was {limit_of(pod, jobs.WORKING)}{of_it}.{estimated}"

@@ -79,8 +79,7 @@ def _of_stage(form: Mapping[str, Any], name: str) -> str:
 
 def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
     """The command of a pod that asks the cluster; plan: of that stage alone."""
-    file = f"{plan.place.config_dir}/{PLAN_FILE}"
-    return ["python", "-m", module, file, "--server", SERVER, "--keys", KEYS]
+    return ["python", "-m", module, f"{plan.place.config_dir}/{PLAN_FILE}", "--server", SERVER, "--keys", KEYS]
 
 
 def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:

@@ -156,8 +156,7 @@ class _Helper:
             self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
     def clear(self, part: str) -> None:
-        """Deletes pods of this kind that killed commands left behind: ended or unstarted long ago, by the cluster's
-        clock."""
+        """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the cluster's clock."""
         for pod in self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}):
             meta, entries = pod["metadata"], jobs.containers_of(pod)
             ends = [entry.get("state", {}).get("terminated", {}).get("finishedAt") or "" for entry in entries]
@@ -227,11 +226,8 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
     """Checks whether the image of this process has a recipe's rows, and the GPUs have room for them (`python -m
-    runner.entrypoints.embedded`); 1 if not.
-
-    folder: of the rows; expected, contents: their settings and files (`runner.data.report`; empty contents: unknown);
-    name: the recipe's.
-    """
+    runner.entrypoints.embedded`); 1 if not. folder: of the rows; expected, contents: their settings and files
+    (`runner.data.report`; empty contents: unknown); name: the recipe's."""
     rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected
     if rows is not None and as_asked and contents in ("", rows.contents):

@@ -241,9 +241,8 @@ def same_driver(job: Manifest, wanted: Sent) -> bool:
 
 
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
-    """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a Workflow of Argo; all its
-    pods carry its name. Its content and its owner's marks come from the config map with the plan that its tasks
-    mount."""
+    """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a Workflow of Argo; its pods
+    carry its name. Its content and owner's marks come from the config map with the plan that its tasks mount."""
     alone, own = _of_runs(plan)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
@@ -279,9 +278,8 @@ def _of_runs(plan: Plan) -> tuple[Plan, Stage]:
 
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
-    """Ends a run by a deadline of 0 seconds, as the pipeline server does (`TerminateWorkflow` in kfp's
-    `resource_manager.go`), and waits until no task of it can send anything. Raises Stop if the cluster refuses, or the
-    run does not end."""
+    """Ends a run by a deadline of 0 s, like the pipeline server (`TerminateWorkflow` in kfp's `resource_manager.go`),
+    and waits until no task of it can send anything. Raises Stop if the cluster refuses, or it continues."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
         raise Stop(f"Workflow `{name}` should have ended, but still exists.", "Look at it with `oc describe`.")

@@ -118,9 +118,8 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
     folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
     if mounts and not (folder and recipe.on_claim(folder)):
-        yield recipe.problem(
-            ("openshift", named), *worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
-        )
+        message = worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
+        yield recipe.problem(("openshift", named), *message)
 
 
 def topology_is_kueues(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -224,23 +223,18 @@ def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         whom.append((("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code"))
     for path, who in whom if secrets else ():
         message = f"{who} can read the Secret{'s' if len(secrets) > 1 else ''} {listed(secrets)}."
-        hint = "If you do not trust it, read it before you submit the recipe."
-        yield recipe.note(path, message, hint)
-
-
-def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
-    """Every line that names a tool for curves with a server of its own, and its value."""
-    homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
-    homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
-    return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
+        yield recipe.note(path, message, "If you do not trust it, read it before you submit the recipe.")
 
 
 def trackers(recipe: Recipe) -> Iterator[Problem]:
-    """Pods need a key for a tracking server, except for OpenShift AI's own; and MLflow its client, which the project's
-    own image has."""
+    """Pods need a key for a tracking server, except OpenShift AI's; and MLflow its client, which our image has."""
     site: Openshift | None = recipe.settings.get("openshift")
     own = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
-    for path, tool in _tools(recipe):
+    homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
+    homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
+    for path, tool in homes:
+        if tool not in ("wandb", "mlflow"):
+            continue  # it needs no server
         mlflow = tool == "mlflow"
         if site and not site.get("tracking_secret") and not (mlflow and own):
             yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))
@@ -255,8 +249,7 @@ def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     facts = recipe.model_facts
     if facts is None or not facts.gated or recipe.base_folder or site.hub_token_secret:
         return
-    base = recipe.model.base
-    yield recipe.note("model.base", *worded("openshift.gated", base=base, site=site))
+    yield recipe.note("model.base", *worded("openshift.gated", base=recipe.model.base, site=site))
 
 
 RULES = (

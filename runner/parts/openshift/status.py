@@ -87,7 +87,15 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
         except TryAgain as silence:
             # The machine of one pod may not answer while the rest of the cluster does.
             unread = silence.text.splitlines()[0]
-    events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
+    names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
+    called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
+
+    def former(event: Manifest) -> bool:
+        """Whether an event is about a pod of the job that no longer exists."""
+        of = event["involvedObject"]
+        return event.get("reason") in TAKEN and of.get("kind") == "Pod" and bool(called.fullmatch(of.get("name", "")))
+
+    events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], former)
     replaced = [pod for pod in attempts if pod not in pods]
     return JobState(phase, job, pods, events, workload, known, replaced, unread, made_by, cluster.now())
 
@@ -133,18 +141,6 @@ def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
         if owner["metadata"]["uid"] in [each["uid"] for each in owners]:
             return workload
     return None
-
-
-def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
-    """Whether an event is about a pod of the job that no longer exists."""
-    names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
-    called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
-
-    def taken(event: Manifest) -> bool:
-        of = event["involvedObject"]
-        return event.get("reason") in TAKEN and of.get("kind") == "Pod" and bool(called.fullmatch(of.get("name", "")))
-
-    return taken
 
 
 @dataclass(frozen=True)
@@ -242,18 +238,14 @@ def _started(pod: Manifest) -> datetime | None:
     return None
 
 
-# Why a pod is removed from its machine: by the kubelet (memory, disk), the scheduler (priority), or the node controller
-# (the machine is gone).
+# Why a pod leaves its machine: by kubelet (memory, disk), scheduler (priority) or node controller (machine gone).
 TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 
 def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
     """The warnings about these objects, and all events of the unbound claims of their pods, the latest last. A later
-    success ends a warning, except for a pod that was removed from its machine.
-
-    by_name: whether an event about an object with an unknown uid counts, if it is newer than the first of these
-    objects.
-    """
+    success ends a warning, except for a pod that was removed from its machine. by_name: whether an event about an
+    object with an unknown uid counts, if it is newer than the first of these objects."""
     meta = about[0]["metadata"]
     volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
     names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}

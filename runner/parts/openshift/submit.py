@@ -19,7 +19,7 @@ from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
-from runner.plan import Plan, Stage
+from runner.plan import Plan
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
@@ -57,10 +57,8 @@ class Sending:
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part of a plan, or the stage of that name; waits for parts without a GPU, and sends the next one.
-    Returns the part under way, or None.
-
-    Raises Stop if the cluster refuses anything, before anything is sent, and if the same part has failed before.
-    """
+    Returns the part under way, or None. Raises Stop if the cluster refuses anything, before anything is sent, and if
+    the same part has failed before."""
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
         how.tell("Waiting for it. ^C leaves it running; submit again to continue.")
@@ -72,11 +70,8 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part, or finds it already sent, even after a lost connection. The rest is as in `submit`."""
     tell, alone, space = how.tell, how.alone, plan.site["namespace"]
-    if (
-        not alone
-        and (account := podspec.mlflow_account(plan))
-        and cluster.get("ServiceAccount", space, account) is None
-    ):
+    account = None if alone else podspec.mlflow_account(plan)
+    if account and cluster.get("ServiceAccount", space, account) is None:
         raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
     way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
@@ -95,8 +90,10 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     sender.judge(what, there, files, keeps=holds)
     if not holds:
         require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
-    later = _followed_by(plan, milestone.stage) if stage is None else []
-    following = [jobs.sent(plan, other, how.target) for other in later]
+    # The stages that follow without another command: up to the first that trains.
+    later = plan.stages[plan.stages.index(milestone.stage) :]
+    training = next((number for number, other in enumerate(later) if other.trains), 0)
+    following = [jobs.sent(plan, other, how.target) for other in later[1 : training + 1]] if stage is None else []
     # Later parts report this when they are sent, except in a dry run.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
     if trains and not holds and (stuck := trainjob.stuck(plan.site)):
@@ -151,13 +148,6 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     return what
 
 
-def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
-    """The stages that follow without another command: up to the first that trains."""
-    later = plan.stages[plan.stages.index(stage) :]
-    first = next((number for number, other in enumerate(later) if other.trains), 0)
-    return list(later[1 : first + 1])
-
-
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     """Whether a milestone's existing job is the same as the one to be sent."""
     if milestone.job is None or milestone.job["kind"] != sent.kind:
@@ -189,9 +179,8 @@ class _Sender:
         return [one for one in sent.support if one["kind"] != CLAIM or one["metadata"]["name"] not in existing]
 
     def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
-        """Raises Stop if the queue is missing, a claim does not fit, or the server's own dry run refuses anything.
-        there: the jobs that this one replaces; files: sent before it; keeps: the existing job stays, with its
-        claims."""
+        """Raises Stop if the queue is missing, a claim does not fit, or the server's dry run refuses anything. there:
+        jobs that this one replaces; files: sent before it; keeps: the existing job and its claims stay."""
         cluster, alone = self.cluster, self.how.alone
         self._queue_is_there(sent)
         if not keeps:
@@ -238,17 +227,16 @@ class _Sender:
                 of = ", ".join(modes)
                 raise Stop(*worded("openshift.claim-for-one", name=name, sent=sent, of=of, plan=self.plan, count=count))
             need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
-            if have < need:
-                raise Stop(*self._too_small(name, need, have, bool(claim)))
-
-    def _too_small(self, name: str, need: int, have: float, exists: bool) -> tuple[str, str]:
-        enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
-        space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
-        what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
-        if not exists:
-            return worded("openshift.claim-too-small", name=name, what=what, enough=enough, fewer=fewer)
-        patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
-        return worded("openshift.claim-stays-small", name=name, space=space, what=what, patch=patch, fewer=fewer)
+            if have >= need:
+                continue
+            enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
+            space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
+            what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
+            if not claim:
+                raise Stop(*worded("openshift.claim-too-small", name=name, what=what, enough=enough, fewer=fewer))
+            patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
+            more = worded("openshift.claim-stays-small", name=name, space=space, what=what, patch=patch, fewer=fewer)
+            raise Stop(*more)
 
     def provide(self, sent: Sent) -> None:
         """Sends the objects that a job needs. The job that it replaces may still be at work, and does not change."""
@@ -295,8 +283,7 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
-    """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones, if this person
-    may."""
+    """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones, if allowed."""
     job, named = sent.job, jobs.named(sent.job)
     if cluster.create(owner.signed(job)):
         tell(f"Sent {named} to `{sent.namespace}`")
@@ -444,9 +431,8 @@ def _default(classes: dict[str, Manifest]) -> str:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays,
-    because it seals measured results. In earlier releases it is the first sender's own key. Raises Stop if the cluster
-    refuses."""
+    """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, as it
+    seals measured results; in earlier releases it is the first sender's own key. Raises Stop if the cluster refuses."""
     manifest = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -62,8 +62,7 @@ class Files:
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """This machine's files that pods read from a claim; None if pods get them otherwise. Raises Stop for unreadable
-    ones."""
+    """This machine's files that pods read from a claim; None if pods get them otherwise. Raises Stop if unreadable."""
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return None
@@ -82,9 +81,8 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
-    """Sends the files that the claim lacks, and deletes those there that no longer exist here. After a failure, the
-    next upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or the helper does not
-    start."""
+    """Sends the files that the claim lacks, and deletes those that no longer exist here. After a failure, the next
+    upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or no helper starts."""
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
         left = _state(share, sent)
         total = sum(left.values())
@@ -152,29 +150,23 @@ def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
     """Downloads a stage's results below the run folder `target`; returns the number of files, and the run's id on the
-    claim, or empty. Skips files with the same hash; continues partial ones.
-
-    Raises Stop if there are no results, or the helper does not start.
-    """
+    claim, or empty. Skips files with the same hash; continues partial ones. Raises Stop if there are no results, or the
+    helper does not start."""
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
         there = json.loads(share.get("list"))
         number = ""
         if any(file["path"] == RUN for file in there):
             number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
-        files = [file for file in there if _comes(file["path"], stage, everything)]
+        home, left = f"{stage.folder}/" if stage.folder else "", () if everything else LEFT_THERE
+        # The run's own record is different on each machine.
+        own = [file for file in there if file["path"] != RUN and file["path"].startswith(home)]
+        files = [file for file in own if not file["path"].removeprefix(home).startswith(left)]
         _forget_older(share, {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
         reports = [file for file in there if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
         files += [file for file in reports if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
-
-
-def _comes(path: str, stage: Stage, everything: bool) -> bool:
-    """Whether a file of the run is fetched with a stage. The run's own record is different on each machine."""
-    home = f"{stage.folder}/" if stage.folder else ""
-    left = () if everything else LEFT_THERE
-    return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
@@ -255,28 +247,23 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
         tell(OLDER)
+    # A folder of the cluster becomes the base model that was downloaded to it, or the run's folder here.
     for file, setting in NAMING:
-        _rename(home / file, setting, folder, plan, stage)
+        facts, place = read_record(home / file), plan.place
+        there = facts.get(setting)
+        if not isinstance(there, str):
+            continue
+        if stage.model and there == place.model_dir:
+            write_json(home / file, facts | {setting: stage.model["base"], "revision": stage.model["revision"]})
+        elif there.startswith(f"{place.run_dir}/"):
+            write_json(home / file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
     return not older
-
-
-def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
-    """Replaces a cluster folder in a file: by the base model that was downloaded to it, or by the run's folder here."""
-    facts, place = read_record(file), plan.place
-    there = facts.get(setting)
-    if not isinstance(there, str):
-        return
-    if stage.model and there == place.model_dir:
-        write_json(file, facts | {setting: stage.model["base"], "revision": stage.model["revision"]})
-    elif there.startswith(f"{place.run_dir}/"):
-        write_json(file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
 
 
 @contextmanager
 def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
-    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder of this machine.
-    The recipe need not be valid yet, because its model is unknown before. Raises Stop if the recipe has no such claim,
-    or the claim no such folder."""
+    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder here. The recipe
+    need not be valid yet, because its model is unknown before. Raises Stop without such a claim or folder."""
     if not recipe.on_claim(folder):
         raise Stop(*worded("openshift.no-run-folder", folder=folder, recipe=recipe))
     place = kubernetes.place(recipe)

@@ -51,8 +51,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
                     log += f" --node {machine}" if machine else ""
                     again = " Submit again to retry." if not (sent.of_gate or sent.stage.trains) else ""
-                    hint = f"The log: `{log}`.{again}" if state.pods else again.strip()
-                    raise Failed(sent, why, hint)
+                    raise Failed(sent, why, f"The log: `{log}`.{again}" if state.pods else again.strip())
                 if state.ended:
                     return state
         except TryAgain as silence:
@@ -82,8 +81,7 @@ def rest(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, its problems, its place in its queue (`2nd of 5`, or empty), and the GPU hours that it has used
-    so far; None if that is unknown."""
+    """A job: its state, problems, place in its queue (`2nd of 5`, or empty), and GPU hours so far, None if unknown."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
@@ -243,8 +241,7 @@ class NotYet(Stop):
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
-    """The pod of machine `node`, 0 the master. Raises Stop if there is no such machine, NotYet if its pod is
-    missing."""
+    """The pod of machine `node`, 0 the master. Raises Stop without such a machine, NotYet if its pod is missing."""
     planned, name = jobs.machines(job), jobs.named(job)
     if node >= planned:
         hint = f"Its machines are 0 to {planned - 1}." if planned > 1 else "It has only machine 0."

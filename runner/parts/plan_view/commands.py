@@ -102,7 +102,11 @@ def plan(
     if picture and picture.suffix.lower() != ".svg":
         raise Stop(*worded("plan_view.not-svg", picture=picture), code=2)
     nodes = _counts(counts)
-    recipe = _open(path, sets, style)
+    if style == "text":
+        recipe = open_recipe(path, sets)[0]
+    else:  # JSON has standard output for itself.
+        recipe, _, aside = load(path, changing.from_options(sets))
+        print_notes(aside)
     if serves:
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
@@ -130,7 +134,10 @@ def plan(
         trace = parts.hook("trace")
         traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts}
     if picture:
-        _draw(planned, picture)
+        try:
+            write_text(picture, report.svg(planned))
+        except OSError as error:
+            raise Stop(*worded("plan_view.chart-not-written", file=picture, error=error)) from None
     if style == "json":
         say(report.as_json(planned, found, nodes, traced))
         return 1 if errors_of(planned.problems) else 0
@@ -167,30 +174,13 @@ def plan(
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
     """Writes an offer into the recipe's file and shows the difference."""
     if taken > len(found):
-        known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(
-            len(found), f"They go from 1 to {len(found)}."
-        )
+        usual = f"They go from 1 to {len(found)}."
+        known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(found), usual)
         raise Stop(*worded("plan_view.no-suggestion", taken=taken, planned=planned, known=known))
     edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
     say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
     return 0
-
-
-def _draw(planned: Planned, file: Path) -> None:
-    try:
-        write_text(file, report.svg(planned))
-    except OSError as error:
-        raise Stop(*worded("plan_view.chart-not-written", file=file, error=error)) from None
-
-
-def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
-    if style == "text":
-        return open_recipe(path, sets)[0]
-    # JSON has standard output for itself.
-    recipe, _, notes = load(path, changing.from_options(sets))
-    print_notes(notes)
-    return recipe
 
 
 def _counts(given: str | None) -> list[int]:

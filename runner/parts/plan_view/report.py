@@ -232,7 +232,10 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
     yield f'<g data-stage={quoteattr(stage.stage.name)} data-bytes-a-pixel="{scale:.6f}" data-base="{base:.2f}">'
     fits = "whether it fits is unknown" if stage.fits is None else "fits" if stage.fits else "does not fit"
     yield _text(left, top + 8, f"{stage.stage.name}: {units.gib(memory.total)} on each GPU, {fits}", "head")
-    for tick in _ticks(highest / GIB):
+    # At most six round numbers from 0 to the highest value.
+    rounds = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
+    apart = next(each for each in rounds if highest / GIB / each <= 5)
+    for tick in (apart * n for n in range(int(highest / GIB / apart) + 1)):
         yield _line(x0, y(tick * GIB), right, y(tick * GIB), "grid")
         yield _text(x0 - 6, y(tick * GIB) + 4, f"{tick:g}", "soft", "end")
     yield _text(left, top + 26, "GiB", "soft")
@@ -250,8 +253,7 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
     for name, (start, end), (share, anchor) in PHASES.values():
         yield _text(x0 + (x1 - x0) * (start + share * (end - start)), base + 17, name, "soft", anchor)
     x, low = right - EVALUATION, 0
-    held = memory.weights + memory.optimizer
-    edges = (memory.weights, held, memory.evaluation, memory.in_evaluation)
+    edges = (memory.weights, memory.weights + memory.optimizer, memory.evaluation, memory.in_evaluation)
     for part, high in zip(("weights", "optimizer", "activations", "reserve"), edges, strict=True):
         size = max(0, high - low)
         yield f'<rect data-part="{part}" x="{x:.2f}" y="{y(low + size):.2f}" width="{EVALUATION}" height="{size / scale:.2f}" fill="{PARTS[part][1]}"/>'
@@ -304,13 +306,6 @@ def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
         likely = units.between(*time.range_seconds)
         yield _text(x1 + 12, y + 13, f"{units.duration(time.total_seconds)} ({likely})")
     yield "</g>"
-
-
-def _ticks(highest: float) -> list[float]:
-    """At most six round numbers from 0 to the highest value."""
-    steps = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
-    step = next(step for step in steps if highest / step <= 5)
-    return [step * n for n in range(int(highest / step) + 1)]
 
 
 def _legend(left: float, top: float, entries: Sequence[tuple[str, str]]) -> str:

@@ -140,9 +140,8 @@ def daly(work: float, saving: float, every: float, again: float, between: float)
 
 @dataclass(frozen=True)
 class RunOnMachines:
-    """All stages of a recipe on a number of machines. speed_up: over the first count with a known time; efficiency: the
-    share of the ideal speed-up. limit: what takes most of the time, in words. save_seconds, best_save_seconds: those of
-    the longest stage."""
+    """All stages of a recipe on a number of machines. speed_up: over the first count of known time; efficiency: of the
+    ideal speed-up. limit: what takes most time, in words. save_seconds, best_save_seconds: of the longest stage."""
 
     nodes: int
     gpus: int

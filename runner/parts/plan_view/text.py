@@ -156,8 +156,7 @@ def _time(planned: Planned) -> str:
     if len(whole.without) == len(planned.forecasts):
         why = first.rows.source if first.gpu else "the GPU is not in the catalog"
         return f"How long it takes is unknown: {why}."
-    machines = first.stage.machines
-    gpus = f"{machines.world_size} × {first.gpu.title}" if first.gpu else ""
+    gpus = f"{first.stage.machines.world_size} × {first.gpu.title}" if first.gpu else ""
     unknown = [*(each.stage for each in planned.preparations if not each.total_seconds), *whole.without]
     without = f", without {', '.join(unknown)}" if unknown else ""
     return f"It takes {units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds)}) on {gpus}{without}."
@@ -255,21 +254,16 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
     for entry in storage.before_training(plan):
         say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
     if plan.site.get("claims"):
-        say(_claims(plan, forecasts))
+        # The bytes that will be written to each claim, and the size that is requested.
+        say("Claims:")
+        for name, need in storage.needs(plan, forecasts).items():
+            stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
+            asked = f"claim size in the recipe: {stated} GiB" if stated else f"claim size: {plan.claim_gib(name)} GiB"
+            say(f"  {name}: {units.gib(need)} will be written; {asked}")
     if forecasts:
         _say(basis(forecasts, nodes))
     if planned.hardware:
         _say(str(planned.hardware))
-
-
-def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
-    """The bytes that will be written to each claim, and the size that is requested."""
-    lines = ["Claims:"]
-    for name, need in storage.needs(plan, forecasts).items():
-        stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
-        asked = f"claim size in the recipe: {stated} GiB" if stated else f"claim size: {plan.claim_gib(name)} GiB"
-        lines.append(f"  {name}: {units.gib(need)} will be written; {asked}")
-    return "\n".join(lines)
 
 
 def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
@@ -293,10 +287,8 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
     if isinstance(work, Workload) and (full := forecast.full.memory.total) > memory.total:
         longest = f"{work.most_tokens:,} tokens ({forecast.rows.longest_source})"
-        yield (
-            "  with longer rows",
-            f"{units.both(full)}, if they fill `sequence_len`; the longest expected has {longest}",
-        )
+        need = f"{units.both(full)}, if they fill `sequence_len`"
+        yield "  with longer rows", f"{need}; the longest expected has {longest}"
     yield "  nvidia-smi shows", f"{units.gib(memory.shown)}, with what the allocator keeps for later"
     if memory.moment == EVALUATION:
         yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"
@@ -304,7 +296,7 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     for part, size in memory.parts().items():
         note = notes.get(part)
         yield f"  {_PARTS[part]}", f"{_column(size)}   {note}" if note else _column(size)
-    yield ("  in evaluation", f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}")
+    yield "  in evaluation", f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}"
     usable, largest = forecast.usable, forecast.largest_micro_batch
     if usable is None or largest is None:
         yield "fits", f"unknown: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"

@@ -21,11 +21,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of one card that no formula gives.
-
-    slack: share that the allocator holds beyond live tensors. context: bytes of the driver, of kernels and of cuBLAS.
-    slowness: seconds of a step over those of the formulas. spread: the fastest and the slowest likely time, as shares
-    of the time, None if too little was measured. source: card, date, versions and count of cells; empty if assumed."""
+    """Constants of one card that no formula gives. slack: share that the allocator holds beyond live tensors. context:
+    bytes of the driver, of kernels and of cuBLAS. slowness: seconds of a step over those of the formulas. spread: the
+    fastest and the slowest likely time, as shares of the time, None if too little was measured. source: card, date,
+    versions and count of cells; empty if assumed."""
 
     slack: float = 0.04
     context: int = int(0.6 * GIB)
@@ -159,8 +158,7 @@ class Spread:
 
 def range_of(errors: Sequence[float]) -> tuple[float, float]:
     """A range for nine in ten further errors of any distribution: in n + 1 - 2r of n + 1 cases the next one is between
-    the r-th lowest and highest of n. A little wider, because later runs have other sources, and at least LEAST on each
-    side."""
+    the r-th lowest and highest of n. A little wider, as later runs have other sources, and at least LEAST a side."""
     ordered = sorted(errors)
     rank = max(1, int(0.03 * (len(ordered) + 1)))
     return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)

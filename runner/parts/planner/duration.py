@@ -167,8 +167,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     reached = layers - parameters.first_trained(workload)
     again = reached if workload.checkpointing else 0
     own = sum(parameters.layers_trained(workload)) * weights
-    name = model.embedding if model.tied else model.lm_head
-    own += head if workload.trains(name) else 0
+    own += head if workload.trains(model.embedding if model.tied else model.lm_head) else 0
     added = 6 * parameters.adapter(workload)
     if workload.adapter and workload.adapter.dora and workload.adapter.dropout:
         # It multiplies again what dropout has left (peft 0.20.0, lora/dora.py): a trace counts 1.94 times the operations.
@@ -288,8 +287,7 @@ def latency(workload: Workload, gpu: Gpu) -> float:
     if workload.sharding in ("zero3", "fsdp"):
         return 3 * workload.model.num_hidden_layers * workload.accumulation * ring
     tree = 2 * (math.log2(machines.nodes) * HOP + (machines.world_size / machines.nodes - 1) * inside)
-    buckets = math.ceil(trained_bytes(workload) / workload.bucket_bytes)
-    return buckets * min(2 * ring, tree)
+    return math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(2 * ring, tree)
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
@@ -319,14 +317,12 @@ def _orthogonal(workload: Workload, gpu: Gpu) -> float:
     4m²n + 2m³ operations a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the matrices."""
     if not workload.rule.products:
         return 0.0
-    shapes = (
-        sorted(shape[-2:]) for name, shape in parameters.trained(workload).items() if not parameters.outside(name)
-    )
+    trained = parameters.trained(workload).items()
+    shapes = (sorted(shape[-2:]) for name, shape in trained if not parameters.outside(name))
     operations = sum(4 * one[0] ** 2 * one[1] + 2 * one[0] ** 3 for one in shapes if len(one) == 2)
     split = workload.machines.world_size if workload.sharding == "fsdp" else 1
-    return (
-        workload.rule.products * operations / split / (shares(gpu).linear * (gpu.bf16_tflops or gpu.fp32_tflops) * 1e12)
-    )
+    rate = shares(gpu).linear * (gpu.bf16_tflops or gpu.fp32_tflops) * 1e12
+    return workload.rule.products * operations / split / rate
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:
@@ -335,8 +331,7 @@ def computing(workload: Workload, gpu: Gpu) -> float:
     micro = pass_seconds(workload, gpu, at_once)
     if workload.passes_beside:
         micro += workload.passes_beside * pass_seconds(workload, gpu, at_once, training=False)
-    answering = writing(workload, gpu, workload.micro_batch_size * workload.accumulation)
-    return micro * workload.accumulation + answering
+    return micro * workload.accumulation + writing(workload, gpu, workload.micro_batch_size * workload.accumulation)
 
 
 def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
@@ -362,8 +357,7 @@ def step_seconds(workload: Workload, gpu: Gpu) -> float:
 
 def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
     """The micro batches, the wait for offloaded weights and for other GPUs, and the update."""
-    coming = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
-    return own + coming + wait + updating(workload, gpu)
+    return own + max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own) + wait + updating(workload, gpu)
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:

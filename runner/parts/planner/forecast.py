@@ -202,11 +202,9 @@ def of(
     look: bool = True,
     any_architecture: bool = False,
 ) -> list[Forecast]:
-    """A Forecast for every stage that there are formulas for.
-
-    look: whether to read prepared data, data files and the hub's cache; without, the answer is the same on every
-    machine. Raises UnknownArchitecture for a model without formulas; with any_architecture, only when its figures are
-    read."""
+    """A Forecast for every stage that there are formulas for. look: whether to read prepared data, data files and the
+    hub's cache; without, all machines answer the same. Raises UnknownArchitecture for a model without formulas; with
+    any_architecture, only when its figures are read."""
     forecasts = []
     here, prepared = Path(plan.place.data_dir), Path(RUNS) / recipe.name / "data"
     # Those of a run folder with another name, such as a rehearsal's, are its own.
@@ -226,20 +224,16 @@ def of(
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)
         if formulas is not None:
-            formulas = formulas.changed(network=between, **_disk(recipe, plan, stage))
+            disk: dict[str, Any] = {}
+            if claim := plan.claim_of(plan.place_of(stage).run_dir):  # its speed, which all machines share
+                where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")
+                spread = (1.0, 1.0) if recipe.document.lookup(where) else ASSUMED
+                disk = {"disk_mb_s": float(claim["write_mb_s"]), "disk_spread": spread, "shared_disk": True}
+            formulas = formulas.changed(network=between, **disk)
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
             assert any_architecture or forecast.counts  # raises UnknownArchitecture here, before half of a plan exists
             forecasts.append(forecast)
     return forecasts
-
-
-def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
-    """The speed of the claim that a stage writes to, which all machines share; nothing if each has its own disk."""
-    if (claim := plan.claim_of(plan.place_of(stage).run_dir)) is None:
-        return {}
-    where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")
-    spread = (1.0, 1.0) if recipe.document.lookup(where) else ASSUMED
-    return {"disk_mb_s": float(claim["write_mb_s"]), "disk_spread": spread, "shared_disk": True}
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
@@ -264,7 +258,6 @@ OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe 
 def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Problem | None:
     """The verdict on memory, the same in every command, at the line that names the GPU: an error where a stage never
     fits; a note where it may fit, or where only rows of full length do not. None if all fits, or the GPU is unknown.
-
     allowed: whether `--allow` permits a stage that never fits."""
     need, have, full = forecast.memory.total, forecast.usable, forecast.full.memory.total
     if forecast.gpu is None or have is None or max(need, full) <= have:

@@ -104,9 +104,8 @@ class Formulas(Protocol):
 
 @dataclass(frozen=True)
 class Traced:
-    """The results of a trace: counts, bytes, floating-point operations of one micro batch, seconds of tracing.
-
-    weights, gradients, optimizer: held between steps. activations: alive after the forward pass beyond those. peak,
+    """The results of a trace: counts, bytes, floating-point operations of one micro batch, seconds of tracing. weights,
+    gradients, optimizer: held between steps. activations: alive after the forward pass beyond those. peak,
     evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak."""
 
     parameters: int

@@ -42,16 +42,12 @@ def resuming(workload: Workload) -> int:
     held = state.held(workload).optimizer
     if workload.sharding == "fsdp":
         return saving(workload)
-    if workload.sharding == "ddp":
-        return 0
-    return workload.machines.gpus_per_node * held
+    return 0 if workload.sharding == "ddp" else workload.machines.gpus_per_node * held
 
 
 def merging(workload: Workload) -> int:
     """A process of its own with the whole base model (`runner.trainer.merging`). 0 without an adapter."""
-    if not workload.adapter:
-        return 0
-    return PROCESS + workload.widths.linear * parameters.total(workload.model)
+    return PROCESS + workload.widths.linear * parameters.total(workload.model) if workload.adapter else 0
 
 
 def whole(workload: Workload) -> int:

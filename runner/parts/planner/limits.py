@@ -87,11 +87,9 @@ def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[P
         largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
         shown = ", ".join(f"{name} {units.gib(size)}" for name, size in largest)
         need = units.both(memory.total)
-        message, more = worded(
-            "planner.over-memory", forecast=forecast, need=need, limit=limit, parts=shown, holds=holds
-        )
+        text, more = worded("planner.over-memory", forecast=forecast, need=need, limit=limit, parts=shown, holds=holds)
         hint = f"{more} {OFFERED}" if forecast.fits else OFFERED
-        yield recipe.note("limits.gpu_memory", message, hint, mending=holds)
+        yield recipe.note("limits.gpu_memory", text, hint, mending=holds)
 
 
 def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str]) -> Iterator[Problem]:

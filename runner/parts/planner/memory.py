@@ -34,11 +34,10 @@ SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 
 @dataclass(frozen=True)
 class Memory:
-    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
-
-    training_moment: of the peak of training: loading, forward, loss, backward or step. moments: all of a step, in
-    order. state: held between steps. shown: the figure of nvidia-smi, which is more than the run needs, because the
-    allocator gives back only what others need."""
+    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation. training_moment: of the peak
+    of training: loading, forward, loss, backward or step. moments: all of a step, in order. state: held between steps.
+    shown: the figure of nvidia-smi, which is more than the run needs, because the allocator gives back only what others
+    need."""
 
     weights: int
     gradients: int
@@ -180,9 +179,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     if workload.sharding == "fsdp":
         yield from _gathering(workload, state, base, earlier_gradients, activations, tokens)
     # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
-    yield Moment(
-        "forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, (1 if split_adapter else 3) * state.layer
-    )
+    gathered = (1 if split_adapter else 3) * state.layer
+    yield Moment("forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, gathered)
     if half_copies:
         yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
     yield from _head_backward(workload, at_loss, state, activations, tokens, kept_copies)
@@ -192,10 +190,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
     backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
     linear, wide = parameters.linear(model), workload.widths.linear
-    gradients = [
-        0 if workload.adapter else gradient(workload, numbers)
-        for numbers in parameters.of_layers(model, workload.unfrozen)
-    ]
+    layers = parameters.of_layers(model, workload.unfrozen)
+    gradients = [0 if workload.adapter else gradient(workload, numbers) for numbers in layers]
     for index in reversed(range(lowest, model.num_hidden_layers)):
         layer_gradient = remaining_gradient = gradients[index]
         if workload.adapter:
@@ -288,9 +284,7 @@ def _head(workload: Workload) -> str:
     return workload.model.embedding if workload.model.tied else workload.model.lm_head
 
 
-def _head_backward(
-    workload: Workload, base: int, state: State, kept: int, tokens: int, halves: int
-) -> Iterator[Moment]:
+def _head_backward(workload: Workload, base: int, state: State, kept: int, tokens: int, half: int) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
     wide, head = workload.widths, _head(workload)
     logits = wide.linear * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
@@ -298,7 +292,7 @@ def _head_backward(
     if workload.in_fp32(head) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
     there = state.gradients if workload.accumulation > 1 else 0
-    flight = fresh + wide.linear * tokens * workload.model.hidden_size + halves
+    flight = fresh + wide.linear * tokens * workload.model.hidden_size + half
     yield Moment("backward", base, there, kept, logits, flight)
 
 
@@ -337,19 +331,15 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         weight = of_words(workload, _head(workload))
         if way == "fused":
             at_once = min(tokens, 1 << (at_once - 1).bit_length())
-            weight += _added(workload) if weight else 0
+            # While Liger adds a chunk's gradient of a head in half precision, it also holds the product and its copy
+            # in fp32 (0.8.1 without `accum_dtype`); a head in fp32 is added in place.
+            half = weight == HALF * model.vocab_size * model.hidden_size
+            weight += (HALF + FULL) * model.vocab_size * model.hidden_size if half else 0
         return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
     if workload.precision == "fp32":
         return (3 if training and way == "none" else 2) * FULL * words
     raised = HALF * model.vocab_size * model.hidden_size if workload.in_fp32(_head(workload)) else 0
     return (12 if training and way == "none" else 10) * words + raised
-
-
-def _added(workload: Workload) -> int:
-    """What Liger holds while it adds a chunk's gradient of the head: in half precision the product and its copy in fp32
-    (0.8.1 without `accum_dtype`); a head in fp32 is added in place."""
-    half = of_words(workload, _head(workload)) == HALF * workload.model.vocab_size * workload.model.hidden_size
-    return (HALF + FULL) * workload.model.vocab_size * workload.model.hidden_size if half else 0
 
 
 def step(workload: Workload, state: State) -> int:

@@ -169,11 +169,8 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
         ]
         # A combination is dropped where a part of it is enough.
         known = [half.changes.items() for half in enough]
-        enough += [
-            advice
-            for advice in started
-            if _fits(advice, budget) and not any(k <= advice.changes.items() for k in known)
-        ]
+        new = (advice for advice in started if not any(k <= advice.changes.items() for k in known))
+        enough += [advice for advice in new if _fits(advice, budget)]
     chosen: list[Advice] = []
     for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
         # One offer for each set of settings: three sequence lengths are one idea.

@@ -130,8 +130,7 @@ def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ..
 
 @dataclass(frozen=True)
 class Numbers:
-    """How many numbers parameters have in linear layers, and in norms, embedding and head, maybe in another
-    precision."""
+    """How many numbers parameters have in linear layers, and in norms, embedding and head, maybe of other precision."""
 
     inside: int
     outside: int
@@ -173,9 +172,8 @@ def adapter(workload: Workload) -> int:
     for each expert, and with DoRA one more for each output."""
     if not (one := workload.adapter):
         return 0
-    return sum(
-        prod(shape[:-2]) * (one.rank * sum(shape[-2:]) + one.dora * shape[0]) for shape in adapted(workload.model, one)
-    )
+    shapes = adapted(workload.model, one)
+    return sum(prod(shape[:-2]) * (one.rank * sum(shape[-2:]) + one.dora * shape[0]) for shape in shapes)
 
 
 @lru_cache(maxsize=256)
@@ -257,11 +255,9 @@ def repeated(workload: Workload) -> bool:
 
 def _adapted(workload: Workload, adapter: Adapter) -> int:
     """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
-
     Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
     layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number. An 8-bit layer itself
-    keeps its input.
-    """
+    keeps its input."""
     wide, shapes = workload.widths.linear, linear(workload.model)
     own = adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")
     kept, shared = len(adapter.targets) * wide * adapter.rank, dict[str, int]()

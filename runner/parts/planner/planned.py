@@ -105,8 +105,7 @@ class Planned:
 class Hardware:
     """Sums over all machines of the largest stage. gpu_memory, main_memory: bytes; gpu_memory_gb_s: 10^9 bytes a
     second; network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine; tflops: 10^12 operations a
-    second in the run's precision, by data sheets. gpu: None, and its figures 0, for a card that is not in the
-    catalog."""
+    second in the run's precision, by data sheets. gpu: None, and its figures 0, for an unknown card."""
 
     machines: int
     gpus: int

@@ -40,7 +40,12 @@ def _measured() -> None:
     # Two operations a weight; adding reads two numbers of four bytes and writes one.
     tflops = 2 * WIDE**3 / _seconds(lambda: left @ right) / 1e12
     moved = 3 * 4 * NUMBERS / _seconds(lambda: numbers + numbers) / 1e9
-    title, source = f"{_name()} with {count} thread{'s' if count > 1 else ''}", f"torch {torch.__version__}"
+    # The processor as its maker calls it (Linux), else its architecture.
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name, source = next(named, "") or platform.machine(), f"torch {torch.__version__}"
+    title = f"{name} with {count} thread{'s' if count > 1 else ''}"
     if known and (known.title, known.source) == (title, source):
         tflops, moved = max(tflops, known.fp32_tflops), max(moved, known.memory_gb_s)
     here = memory_gib()
@@ -56,14 +61,6 @@ def _seconds(work: Callable[[], object]) -> float:
         work()
         taken.append(time.perf_counter() - begun)
     return min(taken[1:])
-
-
-def _name() -> str:
-    """The processor as its maker calls it (Linux), else its architecture."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.machine()
 
 
 if __name__ == "__main__":

@@ -58,7 +58,20 @@ class Offer:
 
     @cached_property
     def losses(self) -> list[tuple[Loss, str]]:
-        return list(_losses(self.before, self.after))
+        """What all stages learn less or differently, in words."""
+        found: list[tuple[Loss, str]] = []
+        stages = list(zip(self.before.forecasts, self.after.forecasts, strict=False))
+        length = attrgetter("epochs", "max_steps")
+        other = (each for each in stages if length(each[0].workload) != length(each[1].workload))
+        if fewer := [(old.steps, new.steps) for old, new in other if old.steps and new.steps]:
+            had, have = (sum(side) for side in zip(*fewer, strict=True))
+            found.append((Loss.LEARNING, f"{have:,} steps instead of {had:,}"))
+        for old, new in stages:
+            found += _losses_of(old, new)
+        rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
+        if max(rarer, default=0) > 0:
+            found.append((Loss.NOTHING, f"an interruption loses up to {units.duration(max(rarer))}"))
+        return found
 
     @property
     def loss(self) -> Loss:
@@ -188,9 +201,8 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
 
 
 def _settled(planned: Planned, changes: Changes) -> Offer | None:
-    """The change with the further changes that it needs, so that all stages fit and the recipe's limits hold. Limits
-    are raised only if nothing else changes, or where a stage does not fit its card; otherwise a change that breaks a
-    limit is dropped."""
+    """The change with those that it needs, so that all stages fit and the recipe's limits hold. Limits are raised only
+    if nothing else changes, or where a stage does not fit its card; else a change that breaks one is dropped."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
@@ -222,24 +234,6 @@ def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
     budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
     over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
     return sorted(over, key=lambda each: each[1] / each[0].memory.total)
-
-
-def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
-    """What all stages learn less or differently, in words."""
-    stages = list(zip(before.forecasts, after.forecasts, strict=False))
-    length = attrgetter("epochs", "max_steps")
-    fewer = [
-        (old.steps, new.steps)
-        for old, new in stages
-        if old.steps and new.steps and length(old.workload) != length(new.workload)
-    ]
-    if fewer:
-        yield Loss.LEARNING, f"{sum((new for _, new in fewer)):,} steps instead of {sum((old for old, _ in fewer)):,}"
-    for old, new in stages:
-        yield from _losses_of(old, new)
-    rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
-    if max(rarer, default=0) > 0:
-        yield Loss.NOTHING, f"an interruption loses up to {units.duration(max(rarer))}"
 
 
 def _every(stage: Forecast) -> tuple[int, int, int]:
@@ -381,7 +375,15 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
             sizes.append((time.total_seconds, rows, accumulation))
     if sizes:
         yield "larger batch", _batch(lines.home, *min(sizes)[1:])
-    yield from (("fewer checkpoints", changes) for changes in _fewer_checkpoints(planned))
+    # Saving less often, in the stage whose checkpoints take most, if that is too much of its time: steps between two
+    # checkpoints, between two evaluations, and both.
+    timed = [(each, each.time) for each in planned.forecasts if each.time]
+    saving, took = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
+    if saving and took and took.checkpoints.seconds > SAVING * took.total_seconds:
+        every = math.ceil(took.steps / max(1, int(SAVED * took.training_seconds / took.checkpoints.writing)))
+        home = Lines.of(planned.recipe, saving.stage).home
+        for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
+            yield "fewer checkpoints", {f"{home}.{name}": every for name in names}
     values = {"packing": "auto", "kernels": "auto", "cross_entropy": "auto", "gradient_checkpointing": False}
     for name, value in values.items():
         if setting := lines.find(name):
@@ -390,18 +392,6 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         yield "packing", {"model.attention": "flash_attention_2"}
         if planned.problems and (setting := lines.find("packing")):
             yield "packing", {setting: "pack"}
-
-
-def _fewer_checkpoints(planned: Planned) -> Iterator[Changes]:
-    """Settings that save less often, for the stage whose checkpoints take most, if that is too much of its time: steps
-    between two checkpoints, between two evaluations, and both."""
-    timed = [(each, each.time) for each in planned.forecasts if each.time]
-    stage, time = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
-    if stage and time and time.checkpoints.seconds > SAVING * time.total_seconds:
-        every = math.ceil(time.steps / max(1, int(SAVED * time.training_seconds / time.checkpoints.writing)))
-        home = Lines.of(planned.recipe, stage.stage).home
-        for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
-            yield {f"{home}.{name}": every for name in names}
 
 
 def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
@@ -446,8 +436,6 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
 
 def _seconds(planned: Planned, card: Gpu) -> float:
     """Time of all stages on another card, before the recipe is translated for it."""
-    times = [
-        stage.formulas.changed(machines=replace(stage.workload.machines, gpu=card.name)).time(card)
-        for stage in planned.forecasts
-    ]
+    machines = ((stage, replace(stage.workload.machines, gpu=card.name)) for stage in planned.forecasts)
+    times = [stage.formulas.changed(machines=there).time(card) for stage, there in machines]
     return sum(time.total_seconds for time in times if time)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import catalog
 from runner.data import report
@@ -16,9 +16,6 @@ from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
-
-if TYPE_CHECKING:
-    from runner.data.row_files import SampledRows
 
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
@@ -58,9 +55,15 @@ def of(recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given: int
         return known(data, folder, given, samples)
     own = known(data, folder and folder / stage.name, given, samples)
     if (drawn := source.get("earlier_rows", {}).get(stage.name)) and own.training and not given:
-        name = drawn["of"]
-        others = known(source[name], folder and folder / name)
-        return _mixed(own, own.training, others, drawn["share"], name)
+        # Rows of an earlier stage, up to a share of the mixture.
+        name, share, lengths = drawn["of"], drawn["share"], own.lengths
+        earlier = known(source[name], folder and folder / name)
+        lacking = round(own.training * share / (1 - share))
+        added = min(lacking, earlier.training or lacking)
+        if lengths and earlier.lengths:
+            lengths = Lengths.mixed([(own.training, lengths), (added, earlier.lengths)])
+        whole = f"{own.source}, {added:,} of them from `{name}`"
+        return Rows(own.training + added, own.validation, lengths, whole, *_longest([own, earlier]))
     return own
 
 
@@ -70,17 +73,6 @@ def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mappi
         if not other.trains and other.name in stage.reads and stage.name in other.config:
             return other.config, other.config[stage.name]
     return None, stage.data
-
-
-def _mixed(own: Rows, training: int, earlier: Rows, share: float, name: str) -> Rows:
-    """A stage's own `training` rows, and rows of the earlier stage `name` up to a `share` of the mixture."""
-    lacking = round(training * share / (1 - share))
-    added = min(lacking, earlier.training or lacking)
-    lengths = own.lengths
-    if lengths and earlier.lengths:
-        lengths = Lengths.mixed([(training, lengths), (added, earlier.lengths)])
-    whole = f"{own.source}, {added:,} of them from `{name}`"
-    return Rows(training + added, own.validation, lengths, whole, *_longest([own, earlier]))
 
 
 def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
@@ -94,10 +86,8 @@ def known(
     data: Mapping[str, Any], folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
 ) -> Rows:
     """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that
-    preparation did not count come from files and catalog.
-
-    data: as a preparer reads it. folder: where it writes; None to open no file. samples: of the data sets, in their
-    order."""
+    preparation did not count come from files and catalog. data: as a preparer reads it. folder: where it writes; None
+    to open no file. samples: of the data sets, in order."""
     share = float(data.get("validation_share") or 0)
     made = _prepared(data, folder)
     there = f"the prepared data in {folder}"
@@ -179,7 +169,7 @@ def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
     if "characters" not in facts:
         return UNKNOWN
     text = Lengths(*(facts[name] for name in ("characters", "spread", "high")))
-    beside = _beside(data) + (MARKS_A_DOCUMENT if _documents(data) else 2 * MARKS_A_TURN)
+    beside = _beside(data) + (MARKS_A_DOCUMENT if data.get("kind") == "plain-text" else 2 * MARKS_A_TURN)
     return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), beside)
 
 
@@ -190,16 +180,12 @@ def _beside(data: Mapping[str, Any]) -> float:
     return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)
 
 
-def _documents(data: Mapping[str, Any]) -> bool:
-    return data.get("kind") == "plain-text"
-
-
 def _tokens(text: str) -> float:
     return len(text.encode(errors="replace")) / BYTES_A_TOKEN
 
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
-    """The rows of a file or a folder as the preparers read it."""
+    """The rows that the preparers will take of a file or a folder, estimated from a sample."""
     from runner.data import row_files, rows
     from runner.data.conversation_formats import PROMPTS
 
@@ -212,12 +198,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
         there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
     except row_files.Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
-    part = ", of which a part was read" if there.about else ""
-    return _sampled(there, one, data, f"the {there.unit} of {path}{part}")
-
-
-def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
-    """The rows that will be taken, estimated from a sample."""
+    source = f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
     beside, taken, lengths = _beside(data), 0, list[float]()
     for row in there.rows:
         try:
@@ -239,7 +220,7 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
         return
     if not isinstance(row, Mapping):
         return
-    if _documents(data):
+    if data.get("kind") == "plain-text":
         text = row.get(one.get("text") or "")
         if isinstance(text, str) and text.strip():
             yield _tokens(text) + MARKS_A_DOCUMENT
@@ -262,13 +243,10 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
     # A prompt's reference answer is only for rewards.
     if asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
         with suppress(KeyError, templates.NoText):
-            whole = templates.fill(asked, row)
-            yield _tokens(whole) + 2 * MARKS_A_TURN
+            yield _tokens(templates.fill(asked, row)) + 2 * MARKS_A_TURN
         return
-    form = one.get("form")
-    needed = templates.FORMS.get(form or "") or next(
-        (each for each in templates.FORMS.values() if set(each) <= set(row)), None
-    )
+    fitting = (each for each in templates.FORMS.values() if set(each) <= set(row))
+    needed = templates.FORMS.get(one.get("form") or "") or next(fitting, None)
     if needed and set(needed) <= set(row):
         turns = row[needed[0]]
         marks = MARKS_A_TURN * (len(turns) if len(needed) == 1 and isinstance(turns, list) else 2)

@@ -1,5 +1,4 @@
-"""The bytes of one GPU between steps: weights, gradients, optimizer state, and the effect of sharding and
-offloading."""
+"""The bytes of one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -203,9 +202,8 @@ def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
 
 
 def copies(workload: Workload) -> int:
-    """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it to the end of the
-    forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward
-    pass."""
+    """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it for the forward
+    pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
     if not workload.masters or workload.sharding == "fsdp":
         return 0
     return HALF * _linear(workload) * sum(parameters.layers_trained(workload))

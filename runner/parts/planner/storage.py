@@ -97,8 +97,7 @@ def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
 
 def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
     """The plan with its needs: the size of each claim; the memory of each stage's machines with its speed and price,
-    for targets and for messages of the cluster; the time that its pods get to end; and the longest rows that its GPUs
-    have room for."""
+    for targets and messages of the cluster; the time its pods get to end; and the longest rows that fit its GPUs."""
     return replace(
         plan,
         # For an unknown model, claims get the usual size.
@@ -151,37 +150,31 @@ def host(forecast: Forecast) -> dict[str, int]:
 
 
 def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
-    """Notes on claims and machines that are too small, by estimate."""
-    return [*_claims(document, plan, forecasts), *_machines(document, plan, forecasts)]
+    """Notes on claims that are too small, by estimate, and on main memory, for the stage that needs most."""
+    found = []
+    sized = [(index, claim) for index, claim in enumerate(plan.site.get("claims") or ()) if claim.get("size_gib")]
+    written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)] if sized else []
+    for index, claim in sized:
+        on_it = [entry for entry, home in written if home == claim]
+        wanted = sum(entry.size for entry in on_it)
+        if wanted > claim["size_gib"] * GIB:
+            largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
+            parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
+            where, enough = ("openshift", "claims", index, "size_gib"), rounded(wanted)
+            message = worded("planner.small-claim", claim=claim, need=wanted / GIB, parts=parts, enough=enough)
+            found.append(document.problem(where, *message, severity="note", mending=enough))
+    needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
+    need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
+    if need > machines.memory_gib * GIB:
+        line, remedy = _more_memory(plan, -(-need // GIB))
+        said = f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB."
+        found.append(document.problem(line, said, remedy, severity="note"))
+    return found
 
 
 def machine(plan: Plan) -> str:
     """What a machine of the plan is called: on a cluster it is a pod."""
     return "pod" if plan.place.on_cluster else "machine"
-
-
-def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
-    sized = [(index, claim) for index, claim in enumerate(plan.site.get("claims") or ()) if claim.get("size_gib")]
-    written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)] if sized else []
-    for index, claim in sized:
-        on_it = [entry for entry, home in written if home == claim]
-        need = sum(entry.size for entry in on_it)
-        if need > claim["size_gib"] * GIB:
-            largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
-            parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
-            where, enough = ("openshift", "claims", index, "size_gib"), rounded(need)
-            message = worded("planner.small-claim", claim=claim, need=need / GIB, parts=parts, enough=enough)
-            yield document.problem(where, *message, severity="note", mending=enough)
-
-
-def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """A note on main memory, for the stage that needs most."""
-    needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
-    need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
-    if need > machines.memory_gib * GIB:
-        where, remedy = _more_memory(plan, -(-need // GIB))
-        message = f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB."
-        yield document.problem(where, message, remedy, severity="note")
 
 
 def machine_gib(pod_gib: int) -> int:

@@ -259,8 +259,7 @@ class Workload(Run):
     @property
     def most_tokens(self) -> int:
         """Tokens of a row in the largest micro batch, which decides over memory: some micro batch has the longest row,
-        and the others in it are padded to that. Packed rows fill the whole length, and so may one that was not
-        counted."""
+        and the others in it are padded to that. Packed rows fill the whole length, and so may uncounted ones."""
         if self.packing or not self.longest:
             return self.sequence_len
         if self.generated:
@@ -326,9 +325,8 @@ class Workload(Run):
 
     def runs_on(self, gpu: Gpu) -> bool:
         """FlashAttention 2 needs what bf16 needs."""
-        return (
-            super().runs_on(gpu) and (gpu.bf16 or self.attention != "flash_attention_2") and (gpu.fp8 or not self.fp8)
-        )
+        attends = gpu.bf16 or self.attention != "flash_attention_2"
+        return super().runs_on(gpu) and attends and (gpu.fp8 or not self.fp8)
 
     def trains(self, name: str) -> bool:
         """Whether the base model's parameter of that name is trained."""
@@ -349,7 +347,12 @@ def _matches(pattern: str, name: str) -> bool:
 
 def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
     """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those of the data."""
-    config, rows, zero = stage.config, rows or Rows(), _deepspeed(stage)
+    import json
+
+    config, rows = stage.config, rows or Rows()
+    # The ZeRO section of DeepSpeed's file; empty if the stage has none.
+    files = [file for file in stage.files if config.get("deepspeed") and file.path.endswith("deepspeed.json")]
+    zero: Mapping[str, Any] = json.loads(files[0].text)["zero_optimization"] if files else {}
     runner = config.get("recipe_runner") or {}
     # A curriculum's sequence lengths share one count of steps and one schedule, and each stage makes its part of them.
     part = runner.get("blocks") or {}
@@ -364,6 +367,14 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
     # This schedule has no warmup, whatever the config says (transformers 5.16).
     rises = config.get("lr_scheduler") != "constant"
+    attention = config.get("attn_implementation") or ("flash" if config.get("flash_attention") else "sdpa")
+    # DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB.
+    bucket_bytes = int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
+    if zero.get("reduce_bucket_size", "auto") != "auto":
+        bucket_bytes = int(zero["reduce_bucket_size"]) * (2 if config.get("bf16") or config.get("fp16") else 4)
+    # The sizes in DeepSpeed's file; `auto` is left to transformers.
+    names = {"prefetch": "stage3_prefetch_bucket_size", "reuse": "stage3_max_reuse_distance", "group": "sub_group_size"}
+    sizes: dict[str, Any] = {our: int(zero[their]) for our, their in names.items() if zero.get(their, "auto") != "auto"}
     return Workload(
         model=model,
         machines=stage.machines,
@@ -372,7 +383,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
         fp32_weights=runner.get("master_weights") == "fp32",
         fp8=bool(config.get("fp8")),
-        attention=_attention(config),
+        attention="flash_attention_2" if "flash" in attention else str(attention),
         checkpointing=bool(config.get("gradient_checkpointing")),
         sequence_len=int(config.get("sequence_len") or 2048),
         micro_batch_size=int(config.get("micro_batch_size") or 1),
@@ -380,8 +391,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         accumulation=int(config.get("gradient_accumulation_steps") or 1),
         sharding=_sharding(stage, zero),
         offload=_offload(stage, zero),
-        bucket_bytes=_bucket_bytes(config, zero),
-        **_zero_sizes(zero),
+        bucket_bytes=bucket_bytes,
+        **sizes,
         fused_loss=next((loss for loss, setting in losses.items() if config.get(setting)), "none"),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
@@ -428,32 +439,12 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
     )
 
 
-def _attention(config: Mapping[str, Any]) -> str:
-    chosen = config.get("attn_implementation")
-    if not chosen:
-        return "flash_attention_2" if config.get("flash_attention") else "sdpa"
-    return "flash_attention_2" if "flash" in chosen else str(chosen)
-
-
 def _sharding(stage: Stage, zero: Mapping[str, Any]) -> str:
     if stage.machines.world_size == 1 and not stage.config.get("deepspeed"):
         return "none"
     if stage.config.get("fsdp_config") or stage.config.get("fsdp"):
         return "fsdp"
-    if stage.config.get("deepspeed"):
-        return f"zero{zero.get('stage', 2)}"
-    return "ddp"
-
-
-def _deepspeed(stage: Stage) -> Mapping[str, Any]:
-    """The ZeRO section of DeepSpeed's file; empty if the stage has none."""
-    import json
-
-    for file in stage.files if stage.config.get("deepspeed") else ():
-        if file.path.endswith("deepspeed.json"):
-            zero: Mapping[str, Any] = json.loads(file.text)["zero_optimization"]
-            return zero
-    return {}
+    return f"zero{zero.get('stage', 2)}" if stage.config.get("deepspeed") else "ddp"
 
 
 def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
@@ -467,19 +458,6 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
         path=str(next((part["nvme_path"] for part in parts if part.get("nvme_path")), "")),
         buffer=int(parts[1].get("buffer_size") or Offload.buffer),
     )
-
-
-def _zero_sizes(zero: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes in DeepSpeed's file; `auto` is left to transformers."""
-    names = {"prefetch": "stage3_prefetch_bucket_size", "reuse": "stage3_max_reuse_distance", "group": "sub_group_size"}
-    return {ours: int(zero[theirs]) for ours, theirs in names.items() if zero.get(theirs, "auto") != "auto"}
-
-
-def _bucket_bytes(config: Mapping[str, Any], zero: Mapping[str, Any]) -> int:
-    """DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB."""
-    if zero.get("reduce_bucket_size", "auto") != "auto":
-        return int(zero["reduce_bucket_size"]) * (2 if config.get("bf16") or config.get("fp16") else 4)
-    return int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
 
 
 def _blocks(config: Mapping[str, Any]) -> bool:

@@ -105,8 +105,22 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
             shutil.rmtree(stale)
     started = time.monotonic()
     last = _worked(corpus, work, on)
-    report = _report(corpus, work, on.tasks)
-    report.key, report.seconds = key, round(time.monotonic() - started, 1)
+    counts, dropped = counts_of(work), Counter[str]()
+    for reason, count in counts.items():
+        if reason not in ("documents_in", "kept"):
+            words = "phrases repeat" if "gram" in reason else reason.replace("_", " ")
+            dropped[REASONS.get(reason, words)] += count
+    whole, read = sum(one.limit or 0 for one in corpus.sets), counts.get("documents_in", 0)
+    report = CleaningReport(
+        key=key,
+        source=corpus.name,
+        documents_in=read,
+        kept=counts.get("kept", 0),
+        dropped=dict(dropped),
+        workers=on.tasks,
+        missed=max(0, whole - read) if any(one.hub for one in corpus.sets) else 0,
+        seconds=round(time.monotonic() - started, 1),
+    )
     if not report.kept:
         lines = "\n".join(report.lines())
         raise Stop(f"Cleaning left no text at all.\n{lines}", "Check `data` in the recipe, and the text.")
@@ -183,24 +197,6 @@ def documents(folder: Path) -> Iterator[str]:
 
 def _size(corpus: Corpus) -> int | None:
     return None if any(one.hub for one in corpus.sets) else corpus.size or 0
-
-
-def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
-    counts = counts_of(work)
-    dropped: Counter[str] = Counter()
-    for reason, count in counts.items():
-        if reason not in ("documents_in", "kept"):
-            words = "phrases repeat" if "gram" in reason else reason.replace("_", " ")
-            dropped[REASONS.get(reason, words)] += count
-    read = counts.get("documents_in", 0)
-    return CleaningReport(
-        source=corpus.name,
-        documents_in=read,
-        kept=counts.get("kept", 0),
-        dropped=dict(dropped),
-        workers=tasks,
-        missed=max(0, sum(one.limit or 0 for one in corpus.sets) - read) if any(one.hub for one in corpus.sets) else 0,
-    )
 
 
 LOGS = "logs"
@@ -298,8 +294,7 @@ def filtered(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     )
     repeats = Repetition(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
     readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
-    pipeline = [*readers, running, *([repeats] if corpus.drop_repetitive else [])]
-    return _run("1-filtered", pipeline, work, on)
+    return _run("1-filtered", [*readers, running, *([repeats] if corpus.drop_repetitive else [])], work, on)
 
 
 def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> PipelineStep:
@@ -370,8 +365,7 @@ def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
 
 def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
-    signature = Signature(marks, NEAR, language=language)
-    _run("5-near-marks", [Again(source), signature], work, on, writes=False)
+    _run("5-near-marks", [Again(source), Signature(marks, NEAR, language=language)], work, on, writes=False)
     buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
     _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
     _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)

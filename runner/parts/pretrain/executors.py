@@ -104,6 +104,10 @@ class Slurm(Executor):
         from datatrove.executor.slurm import SlurmPipelineExecutor
 
         cleaning, note = self.cleaning, logs / "job.json"
+        # A job sees the Python packages of this process, however its own shell begins.
+        paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+        if os.environ.get("PYTHONPATH"):
+            paths["PYTHONPATH"] = os.environ["PYTHONPATH"]
         executor = SlurmPipelineExecutor(
             pipeline,
             tasks=tasks,
@@ -115,7 +119,7 @@ class Slurm(Executor):
             qos=cleaning.qos or "",
             sbatch_args=dict(cleaning.sbatch_args),
             job_name=f"clean-{name}",
-            env_command=_same_environment(),
+            env_command="; ".join(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
             logging_dir=str(logs),
         )
         job = (read_json(note) or {}).get("job")
@@ -177,8 +181,7 @@ class Ray(Executor):
 
 
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
-    """The executor that the recipe names. size: bytes of a local file, None for a stream. Raises Stop if its cluster
-    cannot be reached."""
+    """The recipe's executor. size: bytes of a local file, None for a stream. Raises Stop if it cannot be reached."""
     if cleaning.executor == "pods" and INDEX in os.environ:
         pods = cleaning.pods or 1
         return Pods(cleaning, cleaning.tasks or pods * (cleaning.workers if cleaning.workers > 0 else cleaning.cpus))
@@ -191,14 +194,6 @@ def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     if cleaning.executor == "ray":
         return Ray(cleaning, tasks)
     return Local(tasks, min(tasks, cleaning.workers if cleaning.workers > 0 else cores))
-
-
-def _same_environment() -> str:
-    """Makes a job see the Python packages of this process, however its own shell begins."""
-    paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    if os.environ.get("PYTHONPATH"):
-        paths["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    return "; ".join(f"export {name}={shlex.quote(value)}" for name, value in paths.items())
 
 
 def _in_queue(job: Any) -> bool:

@@ -22,7 +22,19 @@ VOCABULARY = 1024
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     """All substitutions. data: a file with documents to use instead of the recipe's sample. Raises Stop if this
     machine has nothing to rehearse with."""
-    return [*_data(recipe, data), *_small(recipe), *rehearsal.gates(recipe)]
+    if data and not Path(data).is_file():
+        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
+    made: list[Override] = []
+    for home, section in recipe.data_sections:
+        if data and home == ("data",):
+            made += overrides.from_data_option(data)
+        else:
+            made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
+    made.append(substitute("data.cleaning", None, "this machine"))
+    made.append(substitute("data.limit", None, "the sample is small"))
+    made.append(substitute("data.packed", None, "the sample is packed with the twin's own tokenizer"))
+    made.append(substitute("data.validation_share", 0.1, "the sample is small"))
+    return [*made, *_small(recipe), *rehearsal.gates(recipe)]
 
 
 after_data = None  # nothing more follows from the rows, and the stage `init` makes the tiny model
@@ -30,21 +42,6 @@ after_data = None  # nothing more follows from the rows, and the stage `init` ma
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
-
-
-def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
-    if data and not Path(data).is_file():
-        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
-    for home, section in recipe.data_sections:
-        if data and home == ("data",):
-            yield from overrides.from_data_option(data)
-        else:
-            for one in sets_of(home, section):
-                yield from rehearsal.sample(recipe, *one)
-    yield substitute("data.cleaning", None, "this machine")
-    yield substitute("data.limit", None, "the sample is small")
-    yield substitute("data.packed", None, "the sample is packed with the twin's own tokenizer")
-    yield substitute("data.validation_share", 0.1, "the sample is small")
 
 
 def _small(recipe: Recipe) -> Iterator[Override]:

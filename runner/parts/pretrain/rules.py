@@ -169,16 +169,7 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    documents,
-    one_vocabulary,
-    shape,
-    fp8_gpu,
-    order,
-    schedule,
-    context,
-    packed_words,
-    cleaning,
-    stage_job_names,
+    *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, packed_words, cleaning, stage_job_names),
     common.cadence_rule(),
 )
 FILE_RULES = (packed_files,)

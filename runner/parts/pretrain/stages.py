@@ -16,10 +16,7 @@ from runner.tools.problem import Stop, worded
 
 END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuation by the model
 # The results of the data stage for other stages, by folder, and the settings that each depends on.
-PARTS = {
-    "tokenizer": ("text", "tokenizer"),
-    "blocks": ("text", "tokenizer", "lengths"),
-}
+PARTS = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
 
 
 @dataclass(frozen=True, kw_only=True)

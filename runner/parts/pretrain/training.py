@@ -31,13 +31,10 @@ class TrainBlocks(Dataset):
         if row < 0:
             raise IndexError(f"row {index} belongs to a shorter context length")
         turn, place = divmod(row, len(self.blocks))
-        return _row(self.blocks[self._permutation(turn)[place]])
-
-    def _permutation(self, turn: int) -> np.ndarray:
         if self._order is None or self._order[0] != turn:
             draw = np.random.default_rng([self.settings.seed, self.settings.sequence_len, turn])
             self._order = (turn, draw.permutation(len(self.blocks)).astype(np.int32))
-        return self._order[1]
+        return _row(self.blocks[self._order[1][place]])
 
 
 class ValidationBlocks(Dataset):

@@ -3,7 +3,7 @@ here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -251,17 +251,12 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
 def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
     """Places by their path in the other form."""
     found = {path: place for path, place in places.items() if path[:1] and path[0] in (*SHARED, "scenario")}
-    for old, new in _paths(kinds):
-        found |= {new + path[len(old) :]: place for path, place in places.items() if path[: len(old)] == old}
-    return found
-
-
-def _paths(kinds: list[str]) -> Iterator[tuple[Path_, Path_]]:
-    """The beginnings of paths in both forms; a longer one of the same stage comes later."""
     for index, kind in enumerate((PRETRAIN, *kinds)):
         home: Path_ = (STAGES, index)
-        yield (kind,), home
-        yield (kind,), (*home, "train")
-        yield from (((name,), (*home, name)) for name in (FIRST if kind == PRETRAIN else ("model", "speed")))
-        yield from (((kind, name), (*home, *new)) for name, new in MOVED.items())
-        yield ("advanced", kind), (*home, "advanced", "axolotl")
+        # The beginnings of paths in both forms; a longer one comes later.
+        begins: list[tuple[Path_, Path_]] = [((kind,), home), ((kind,), (*home, "train"))]
+        begins += [((name,), (*home, name)) for name in (FIRST if kind == PRETRAIN else ("model", "speed"))]
+        begins += [((kind, name), (*home, *new)) for name, new in MOVED.items()]
+        for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
+            found |= {new + path[len(old) :]: place for path, place in places.items() if path[: len(old)] == old}
+    return found

@@ -27,8 +27,7 @@ TOKENIZER_DOCUMENTS = 1_000_000
 
 
 def text(everything: Data, tell: Tell) -> None:
-    """Prepares tokenizer and blocks below `out`. If several pods share the work, the first does all of it, and the
-    others only help to clean."""
+    """Prepares tokenizer and blocks below `out`. Of several pods the first does it all; others help to clean."""
     if pod := helping_pod():
         from runner.parts.pretrain import cleaning
 
@@ -67,40 +66,31 @@ def _text(everything: Data, out: Path) -> Iterator[str]:
 def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
     """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with ChatML's special tokens. Raises
     Stop if it has more entries than the embedding has rows, or cannot be loaded."""
+    template = catalog.chat_template("chatml")
     if chosen.base:
-        tokenizer = _from_base(chosen.base, chosen.revision)
+        from transformers import AutoTokenizer
+
+        options = {} if Path(chosen.base).is_dir() else {"revision": chosen.revision}
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(chosen.base, **options)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise Stop(*worded("pretrain.no-tokenizer", base=chosen.base, reason=reason)) from None
+        missing = [token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()]
+        tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
+        tokenizer.eos_token, tokenizer.pad_token = template.end, END_OF_TEXT
+        tokenizer.chat_template = tokenizers.jinja(template)
         tokenizer.save_pretrained(str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        tokenizer = tokenizers.train(texts, folder, None, catalog.chat_template("chatml"), chosen.vocabulary)
+        tokenizer = tokenizers.train(texts, folder, None, template, chosen.vocabulary)
     if len(tokenizer) > chosen.most:
         raise Stop(*worded("pretrain.tokenizer-too-large", entries=len(tokenizer), chosen=chosen))
     return tokenizer
 
 
-def _from_base(base: str, revision: str) -> Any:
-    from transformers import AutoTokenizer
-
-    template = catalog.chat_template("chatml")
-    options = {} if Path(base).is_dir() else {"revision": revision}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(base, **options)
-    except (OSError, ValueError) as error:
-        raise Stop(*worded("pretrain.no-tokenizer", base=base, reason=str(error).splitlines()[0])) from None
-    missing = [token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()]
-    tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
-    tokenizer.eos_token, tokenizer.pad_token = template.end, END_OF_TEXT
-    tokenizer.chat_template = tokenizers.jinja(template)
-    return tokenizer
-
-
 def pack(
-    texts: Callable[[], Iterable[str]],
-    tokenizer: Any,
-    tokens: Mapping[int, int],
-    share: float,
-    seed: int,
-    out: Path,
+    texts: Callable[[], Iterable[str]], tokenizer: Any, tokens: Mapping[int, int], share: float, seed: int, out: Path
 ) -> dict[str, dict[str, int]]:
     """Writes `train-<length>.npy` and `validation-<length>.npy`, arrays (blocks, length). tokens: that training reads,
     by length; the training documents are divided in these proportions, so that no length repeats another's text. share:
@@ -108,7 +98,14 @@ def pack(
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
     report = {}
-    for length, home in _homes(tokens, share).items():
+    # For each length the part of [0, 1) that its documents are drawn in: validation first, the rest divided.
+    whole, start, homes = sum(tokens.values()), share, dict[int, dict[str, tuple[float, float]]]()
+    for length, count in tokens.items():
+        until = start + (1 - share) * count / whole
+        homes[length] = {"train": (start, until), "validation": (0.0, share)}
+        start = until
+    homes[length]["train"] = (homes[length]["train"][0], 1.1)  # the last one takes what rounding leaves
+    for length, home in homes.items():
         for split, (first, last) in home.items():
             # Drawn by its text, so equal texts stay together, and a new text moves no other.
             chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
@@ -120,17 +117,6 @@ def pack(
                 side = "validation" if split == "validation" else "training"
                 raise Stop(*worded("pretrain.too-little-text", side=side, length=length, counts=counts))
     return report
-
-
-def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple[float, float]]]:
-    """For each length the part of [0, 1) that its documents are drawn in: validation first, the rest divided."""
-    whole, start, homes = sum(tokens.values()), share, {}
-    for length, count in tokens.items():
-        end = start + (1 - share) * count / whole
-        homes[length] = {"train": (start, end), "validation": (0.0, share)}
-        start = end
-    homes[length]["train"] = (homes[length]["train"][0], 1.1)  # the last one takes what rounding leaves
-    return homes
 
 
 def _write_blocks(

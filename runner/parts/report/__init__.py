@@ -1,2 +1,1 @@
-"""A run as one HTML page to send. `facts` reads the run folder, `charts` draws, `sentences` describes, `page`
-renders."""
+"""A run as one HTML page to send: `facts` reads the folder, `charts` draws, `sentences` describes, `page` renders."""

@@ -51,7 +51,10 @@ class Histogram:
 def chart(curve: Curve) -> Chart:
     points = [point for series in curve.series for point in series.points]
     x0, x1 = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = _room(min(y for _, y in points), max(y for _, y in points))
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    # The values with a little room; from zero if that is near.
+    span = (high - low) or abs(high) or 1.0
+    low, high = 0.0 if 0 <= low < span else low - 0.06 * span, high + 0.06 * span
     x_of, y_of = _scale(x0, x1, LEFT, WIDTH - RIGHT), _scale(low, high, HEIGHT - BOTTOM, TOP)
     lines = []
     for series in curve.series:
@@ -120,13 +123,6 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
     return lambda value: round(start + (value - low) * factor, 1)
 
 
-def _room(low: float, high: float) -> tuple[float, float]:
-    """The two values with a little room; from zero if that is near."""
-    span = (high - low) or abs(high) or 1.0
-    bottom = 0.0 if 0 <= low < span else low - 0.06 * span
-    return bottom, high + 0.06 * span
-
-
 def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)) -> list[float]:
     """About `wanted` round numbers between two values. steps: the distances to choose from, times a power of ten."""
     raw = ((high - low) or 1) / wanted
@@ -139,9 +135,7 @@ def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 
 def shown(value: float) -> str:
     if abs(value) >= 1_000_000:
         return f"{value / 1e6:,.4g}M"
-    if abs(value) >= 1_000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
 def table(curves: Iterable[Curve], most: int = 40) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:

@@ -218,13 +218,22 @@ def of(run: RunFolder, plan: Plan | None = None) -> RunFacts:
     if run.state.origin == "cluster":
         # A stage that was not fetched may be finished.
         folders = [folder for folder in folders if folder.state]
+    # The prepared data: one folder, or one for each part of a pipeline.
+    home = Path(plan.place.data_dir)
+    try:
+        text = (home / REPORT).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        text = ""
+    there = bool(text) or (home / REPORT_FILE).is_file()
+    data = {"": DataFacts(read_record(home / REPORT_FILE), text)} if there else {}
+    data |= {file.parent.name: DataFacts(read_record(file)) for file in sorted(home.glob(f"*/{REPORT_FILE}"))}
     return RunFacts(
         shown=str(run.shown),
         name=plan.name,
         state=run.state,
         planned=planned,
         stages=tuple(_stage(folder, foreseen) for folder in folders),
-        data=dict(_data(plan)),
+        data=data,
         counts=plan.facts,
     )
 
@@ -241,7 +250,6 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     need = units.gib(planned.memory) if planned.memory else ""
     world = str(folder.stage.machines.world_size)
     trouble = troubles.find(tail, troubles.LOG, plan=troubles.planned(need), world_size=world)
-    stopped = read_record(folder.path / STOPPED)
     return StageFacts(
         name=folder.stage.name,
         trains=trains,
@@ -257,7 +265,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
         measured=measured.metrics,
         missing=measured.missing,
         promotion=gates.promotion(folder) if folder.stage.gates else None,
-        stopped=str(stopped.get("message") or ""),
+        stopped=str(read_record(folder.path / STOPPED).get("message") or ""),
         meaning=str(trouble or ""),
         said=trouble.line if trouble else troubles.last_error(tail),
         log=tuple(tail.splitlines()[-LOG_LINES:]),
@@ -288,16 +296,3 @@ def end_of(log: Path, most: int) -> str:
             return content.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _data(plan: Plan) -> Iterator[tuple[str, DataFacts]]:
-    """The prepared data: one folder, or one for each part of a pipeline."""
-    home = Path(plan.place.data_dir)
-    try:
-        text = (home / REPORT).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        text = ""
-    if text or (home / REPORT_FILE).is_file():
-        yield "", DataFacts(read_record(home / REPORT_FILE), text)
-    for file in sorted(home.glob(f"*/{REPORT_FILE}")):
-        yield file.parent.name, DataFacts(read_record(file))

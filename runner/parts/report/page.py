@@ -65,9 +65,7 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
     answers with a text for each run. Runs of one name are distinguished by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
-    settings = (
-        flat(run.planned.settings) | {setting: after for setting, _, after, _ in run.substitutions} for run in runs
-    )
+    settings = (flat(run.planned.settings) | {name: after for name, _, after, _ in run.substitutions} for run in runs)
     results, questions = [], []
     for stage in stages:
         there = [next((one for one in run.trained if one.name == stage), None) for run in runs]
@@ -154,8 +152,23 @@ OWN = ("name", "description")
 
 
 def provenance(recipe: Recipe) -> Mapping[str, Any]:
-    """The fields of a RunManifest: `commit`, `starter` and `differs`."""
-    starter, differs = _starter(recipe)
+    """The fields of a RunManifest: `commit`, `starter` and `differs`, about the most similar starter of the recipe's
+    scenario; an empty name for none."""
+    own = flat(recipe.settings.plain())
+    best: tuple[str, list[tuple[str, list[str]]]] | None = None
+    for name, file in packaged.named().items():
+        try:
+            if read(file).data.get("scenario") != recipe.scenario:
+                continue
+            other = flat(load(file, look=False)[0].settings.plain())
+        except Stop:
+            continue  # an edited starter
+        rows = [(name, values) for name, values in differing([other, own], "") if name not in OWN]
+        if best is None or len(rows) < len(best[1]):
+            best = name, rows
+    starter, rows = best or ("", [])
+    known = origins.origins(recipe.document, recipe.settings.plain()) if rows else {}
+    differs = tuple(Differs(name, there, here, known.get(name, "")) for name, (there, here) in rows)
     return {"commit": _commit(recipe.file), "starter": starter, "differs": differs}
 
 
@@ -170,22 +183,3 @@ def _commit(file: Path) -> str:
     head = next((words[2] for words in facts if words[:2] == ["#", "branch.oid"]), "(initial)")
     changed = [words[0] for words in facts if words[0] != "#"]
     return "" if head == "(initial)" or {"?", "!"} & set(changed) else head + ("+" if changed else "")
-
-
-def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
-    """The most similar starter of the recipe's scenario, and the differences; an empty name for none."""
-    own, best = flat(recipe.settings.plain()), None
-    for name, file in packaged.named().items():
-        try:
-            if read(file).data.get("scenario") != recipe.scenario:
-                continue
-            other = flat(load(file, look=False)[0].settings.plain())
-        except Stop:
-            continue  # an edited starter
-        rows = [(name, values) for name, values in differing([other, own], "") if name not in OWN]
-        if best is None or len(rows) < len(best[1]):
-            best = name, rows
-    if best is None:
-        return "", ()
-    known = origins.origins(recipe.document, recipe.settings.plain())
-    return best[0], tuple(Differs(name, there, here, known.get(name, "")) for name, (there, here) in best[1])

@@ -157,18 +157,6 @@ def _worth(run: RunFacts) -> str:
         return f"This was a rehearsal: it proves that the recipe works, and does not show how good the real model will be{also}."
     if gates:
         return f"{gates[:1].upper()}{gates[1:]}."
-    return _took(run)
-
-
-def _gate(names: Sequence[str]) -> str:
-    return f"gate{'s' if len(names) > 1 else ''} after {_named(names)} {'are' if len(names) > 1 else 'is'}"
-
-
-def _named(names: Sequence[str]) -> str:
-    return listed(names).replace("`", "")
-
-
-def _took(run: RunFacts) -> str:
     stage = run.trained[-1]
     told, seen = stage.summary, stage.foreseen
     what = f"It took {units.duration(told.training_seconds)}"
@@ -178,6 +166,14 @@ def _took(run: RunFacts) -> str:
         planned = f" (planned {units.gib(seen.tensors)})" if seen.tensors else ""
         what += f" and at most {stage.peak_gib:.1f} GiB on a GPU{planned}"
     return f"{what}."
+
+
+def _gate(names: Sequence[str]) -> str:
+    return f"gate{'s' if len(names) > 1 else ''} after {_named(names)} {'are' if len(names) > 1 else 'is'}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return listed(names).replace("`", "")
 
 
 def _fault(run: RunFacts) -> tuple[str, ...]:

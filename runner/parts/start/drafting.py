@@ -141,8 +141,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        hint = "Check the path; it is relative to this folder."
-        raise Stop(*worded("start.no-file", file=file, hint=hint))
+        raise Stop(*worded("start.no-file", file=file, hint="Check the path; it is relative to this folder."))
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:
@@ -534,12 +533,19 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     sets = list(sets)
     if answers.of.keeps:
         return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
-    told: dict[str, Any] = {"description": (_described(answers), "")}
-    if questions := _questions(name, answers):
-        told["demo.questions"] = (questions, "of held-out rows; the model answers them before and after training")
+    from runner.trainer.generation import GLANCE
+    from runner.trainer.records import evenly
+
+    count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
+    gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
+    described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
+    told: dict[str, Any] = {"description": (described, "")}
+    # A few short questions of validation rows, far from each other.
+    asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(_data(name, answers)))
+    if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS):
+        told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
     wishes = _overrides(told)
-    fitting = _fitting(name, answers, [*wishes, *sets])
-    return drafted(name, answers, [*fitting, *wishes, *sets])
+    return drafted(name, answers, [*_fitting(name, answers, [*wishes, *sets]), *wishes, *sets])
 
 
 def _held_out(data: Mapping[str, Any]) -> list[str]:
@@ -563,30 +569,17 @@ def _held_out(data: Mapping[str, Any]) -> list[str]:
     return beginning
 
 
-def _questions(name: str, answers: Answers) -> list[str]:
-    """A few short questions of validation rows, far from each other."""
-    from runner.trainer.generation import GLANCE
-    from runner.trainer.records import evenly
-
-    asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(_data(name, answers)))
-    return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
-
-
-def _described(answers: Answers) -> str:
-    count = math.prod(answers.count)
-    gpus = "one" if count == 1 else str(count)
-    of = f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
-    data = Path(answers.data).name
-    return f"{answers.of.title} of {data}{of}, {answers.way.words}, on {gpus} {answers.gpu.removeprefix('NVIDIA-')}"
-
-
 def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override]:
     """The changes that make the recipe fit its GPU and its machine, with a batch for about STEPS steps or more."""
     changes: list[Override] = []
 
     def again(*made: Override) -> Planned:
         changes.extend(made)
-        return _planned(name, answers, [*changes, *more])
+        recipe = drafted(name, answers, [*changes, *more]).recipe
+        try:
+            return Planned.of(recipe)
+        except UnknownArchitecture as error:
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
 
     planned = again()
     if answers.of.keeps and _fits(planned):
@@ -604,7 +597,16 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found))
     if answers.of.keeps:
         return changes
-    planned = again(*_batch(planned, answers.way.least))
+    stage = planned.forecasts[0]
+    work, steps = stage.workload, stage.steps or STEPS
+    usual = work.micro_batch_size * work.accumulation
+    wanted = max(answers.way.least, work.fewest_rows, _power(usual * min(1, steps / STEPS)))
+    micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
+    sizes = {
+        "train.gradient_accumulation_steps": (wanted // micro, "micro batches added up before each step"),
+        "train.micro_batch_size": (micro, "rows at once on one GPU"),
+    }
+    planned = again(*_overrides(sizes))
     again(*_memory(planned))
     return list({change.setting: change for change in changes}.values())
 
@@ -617,31 +619,9 @@ def _memory(planned: Planned) -> list[Override]:
     return _overrides({"machines.memory": (f"{gib} GiB", "main memory that it needs; write what your machine has")})
 
 
-def _planned(name: str, answers: Answers, more: list[Override]) -> Planned:
-    recipe = drafted(name, answers, more).recipe
-    try:
-        return Planned.of(recipe)
-    except UnknownArchitecture as error:
-        raise Stop(forecast.unknown_architecture(recipe, error)) from None
-
-
 def _fits(planned: Planned) -> bool:
     """Whether every stage has room, as far as the card is known."""
     return all(stage.fits is not False for stage in planned.forecasts)
-
-
-def _batch(planned: Planned, least: int) -> list[Override]:
-    stage = planned.forecasts[0]
-    work = stage.workload
-    usual = work.micro_batch_size * work.accumulation
-    steps = stage.steps or STEPS
-    wanted = max(least, work.fewest_rows, _power(usual * min(1, steps / STEPS)))
-    micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
-    sizes = {
-        "train.gradient_accumulation_steps": (wanted // micro, "micro batches added up before each step"),
-        "train.micro_batch_size": (micro, "rows at once on one GPU"),
-    }
-    return _overrides(sizes)
 
 
 def _power(count: float) -> int:
@@ -737,28 +717,27 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
             continue  # the recipe's own data, which the other settings are about
         why, columns = "belonged to the old data", _columns(document, section, change)
         words = () if "songs" in section else ("system_prompt",)
-        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(section, columns))
+        about = [*OF_A_SOURCE, *VALIDATES, *words]
+        there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
+        named = {column for name in there for column in templates.columns(section[name])}
+        if conversation_formats.told(columns) and not named <= set(columns):
+            about += there  # conversations without the columns of these templates
         gone = [name for name in about if name in section and name != last]
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
-        templates = {f"{home}.question", f"{home}.answer"} & settings
-        if templates and "songs" in section:
+        given = {f"{home}.question", f"{home}.answer"} & settings
+        if given and "songs" in section:
             others.append(Override(f"{home}.songs", None, None, change.by, "the questions name their columns"))
-        elif not templates:
+        elif not given:
             others += _song_columns(section, change, columns)
-        if home == "data":
-            others += _stale_questions(document, change)
+        if home == "data" and isinstance(demo := document.lookup(("demo",)), dict):
+            # The demo's questions about the old data; those about the new data come from its rows.
+            asked = [name for name in DEMO_QUESTIONS if name in demo]
+            names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
+            others += [Override(name, None, None, change.by, "asked about the old data") for name in names]
         whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
     return whole
-
-
-def _stale_questions(document: Document, change: Override) -> list[Override]:
-    """Removes a demo's questions about the old data; those about the new data come from its rows."""
-    demo = document.lookup(("demo",))
-    asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
-    names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
-    return [Override(name, None, None, change.by, "asked about the old data") for name in names]
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
@@ -788,10 +767,3 @@ def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]
     pairs = {"songs.instruction": asking, "songs.lyrics": answer}
     why = "its name in the new file"
     return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
-
-
-def _stale_templates(section: Mapping[str, Any], found: list[str]) -> tuple[str, ...]:
-    """The section's templates, if the new data has conversations and lacks their columns."""
-    there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
-    named = {column for name in there for column in templates.columns(section[name])}
-    return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()

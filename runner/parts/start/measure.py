@@ -56,8 +56,7 @@ class Measured:
         return made
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
-        twin = rehearsal.twin_of(recipe, folder / rehearsal.TWIN)
-        return {"twin": {**twin, "layers": 0}, "sample_rows": ROWS}
+        return {"twin": {**rehearsal.twin_of(recipe, folder / rehearsal.TWIN), "layers": 0}, "sample_rows": ROWS}
 
     def after_data(self, recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
         weights, few = "random numbers in its shape", "a measurement takes minutes"

@@ -62,9 +62,8 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
         return _site(plans, *spaces.popitem())
-    files = [
-        Artifact(f"{space}/{file.path}", file.text) for space in spaces for file in _site(plans, space, spaces[space])
-    ]
+    sites = {space: _site(plans, space, own) for space, own in spaces.items()}
+    files = [Artifact(f"{space}/{file.path}", file.text) for space, made in sites.items() for file in made]
     header = ["# The sites of several namespaces, written by `recipe site`; each folder explains more.", "#"]
     header += [f"#   {step}" for step in steps(plans, ".")]
     takes = _resources({space: f"for {listed(plan.name for plan in own)}" for space, own in spaces.items()})
@@ -111,9 +110,19 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     accounts.pop("default", None)
     owners = dict.fromkeys(made[0] for made in map(_reference, own) if made)
     fetches = {"binding": f"{space}-fetches-images", "accounts": f"system:serviceaccounts:{space}"}
+    # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a version of Kueue, that of
+    # OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
+    sites = [plan.site for plan in own]
+    known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    newer = all(known) if known else all(map(kubernetes.patched, sites))
+    api = f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
+    ports = dict.fromkeys(sorted(site["metrics_port"] for site in sites))
+    lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
+    # Versions with network policies for TrainJobs need a way through them.
+    walled = any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites)
     parts = {
         "namespace.yaml": [filled("namespace", managed=MANAGED if queues else "")],
-        "queue.yaml": [filled("queue", queue=queue, api=_kueue(own)) for queue in queues],
+        "queue.yaml": [filled("queue", queue=queue, api=api) for queue in queues],
         "access.yaml": [
             *(filled("account", account=account) for account in accounts),
             filled("access"),
@@ -133,7 +142,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
         ],
         "pull.yaml": [filled("pull", owner=owner, **fetches) for owner in owners if owner != space],
         "tensorboard.yaml": _boards(space, own),
-        "monitoring.yaml": _monitoring(space, own),
+        "monitoring.yaml": [filled("monitoring"), *([filled("scraping", ports=lines)] if walled else [])],
         CLAIMS_FILE: [_claims(space, own)],
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
@@ -191,24 +200,6 @@ def _boards(space: str, own: list[Plan]) -> list[str]:
             )
             boards.setdefault(name, board)
     return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
-
-
-def _kueue(own: Iterable[Plan]) -> str:
-    """The API version of queues: Kueue 0.15 added the newer one, and 0.20 removed the older one. Without a version of
-    Kueue, that of OpenShift AI decides, because TrainJobs of 3.6 need the newer one."""
-    sites = [plan.site for plan in own]
-    known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
-    newer = all(known) if known else all(map(kubernetes.patched, sites))
-    return f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
-
-
-def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and, in versions with network policies for TrainJobs, its way through them."""
-    ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
-    lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
-    walled = any(kubernetes.numbers(plan.site["version"]) >= trainjob.WALLED_SINCE for plan in own)
-    policies = [_filled("scraping", namespace=space, ports=lines)] if walled else []
-    return [_filled("monitoring", namespace=space), *policies]
 
 
 def _claims(space: str, own: list[Plan]) -> str:
@@ -275,10 +266,8 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
         manifest = opening_pod(plan, plan.stages[0])
         pod = manifest["metadata"]["name"]
         homes = {file: str(PurePosixPath(there).parent) for file, there in files.items()}
-        typed = [
-            f"oc exec {pod} --namespace {space} -- mkdir -p {shlex.quote(home)}"
-            for home in dict.fromkeys(homes.values())
-        ]
+        made = f"oc exec {pod} --namespace {space} -- mkdir -p"
+        typed = [f"{made} {shlex.quote(home)}" for home in dict.fromkeys(homes.values())]
         typed += [f"oc cp {shlex.quote(file)} {shlex.quote(f'{space}/{pod}:{home}/')}" for file, home in homes.items()]
         words |= {"pod": pod, "claims": str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))}
         return [_instructions(comes, typed, words), Artifact(POD, yaml_text(manifest))]

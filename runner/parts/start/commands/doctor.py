@@ -63,8 +63,7 @@ class Machine:
     was built for, empty without one. cards: the visible ones; visible: CUDA_VISIBLE_DEVICES, None if not set.
     flash_kernel: the folder of FlashAttention's kernel, None if it comes from the hub. ports: the tested ones;
     ports_taken: those in use. hub: None if it answers, else the reason. gated: models, each with the reason why it
-    cannot be read, or None.
-    """
+    cannot be read, or None."""
 
     python: str
     packages: dict[str, str | None]
@@ -90,6 +89,9 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
     """Examines this machine. folder: for results; models: names on the hub to try; ports: those that must be free."""
     hub, installed = why_no_hub(), records.versions(PACKAGES)
     cards, cuda = _cards()
+    # The folder of FlashAttention's kernel (NAME=FOLDER, separated by `:`).
+    entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
+    kernels = (folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir())
     return Machine(
         python=installed["python"],
         packages={**installed},
@@ -103,7 +105,7 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         disk_gib=_free_gib(folder),
         folder=str(folder),
         cores=cores(),
-        flash_kernel=_flash_kernel(),
+        flash_kernel=next(kernels, None),
         ports=ports,
         ports_taken=tuple(port for port in ports if _taken(port)),
         hub=hub,
@@ -131,12 +133,6 @@ def _cards() -> tuple[tuple[Card, ...], str]:
             return (), cuda
         cards.append(Card(facts.name, round(facts.total_memory / 2**30, 1), f"{facts.major}.{facts.minor}"))
     return tuple(cards), cuda
-
-
-def _flash_kernel() -> str | None:
-    """The folder of FlashAttention's kernel in LOCAL_KERNELS (NAME=FOLDER, separated by `:`)."""
-    entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
-    return next((folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir()), None)
 
 
 def _said(*command: str) -> str:
@@ -300,8 +296,21 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield Finding(OK, "GPU", f"{machine.cards.count(card)} × {card.name}, {has}{driver}")
     if len(machine.cards) > 1:
         yield _links(machine, recipe)
-    if recipe:
-        yield from _against_recipe(machine, recipe, plan)
+    if recipe is None:
+        return
+    # This machine's GPUs beside those of the recipe, and their number formats beside those of the plan.
+    planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
+    known = catalog.gpu(planned.gpu)
+    if here.label != planned.gpu:
+        text = f"the recipe is planned for {(known.title if known else planned.gpu)}, but this is {here.name}"
+        yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
+    if known and here.memory_gib < 0.9 * known.memory_gib:
+        yield Finding(PROBLEM, "GPU memory", *worded("start.smaller-gpu", here=here, known=known))
+    if count != planned.gpus_per_node:
+        yield Finding(WARNING, "GPU", *worded("start.other-gpu-count", count=count, planned=planned))
+    for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
+        if precision == "fp8" and not here.fp8:
+            yield Finding(PROBLEM, "FP8", *worded("start.no-fp8", kind=kind, here=here))
 
 
 def _on_processor(recipe: Recipe | None) -> float:
@@ -335,22 +344,6 @@ def _links(machine: Machine, recipe: Recipe | None) -> Finding:
     if recipe and not recipe.settings.knows("distribution"):
         return Finding(OK, "interconnect", f"{over}, which is enough for images")
     return Finding(WARNING, "interconnect", *worded("start.only-pcie", over=over))
-
-
-def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
-    """Compares this machine's GPUs with those of the recipe, and their number formats with those of the plan."""
-    planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
-    known = catalog.gpu(planned.gpu)
-    if here.label != planned.gpu:
-        text = f"the recipe is planned for {(known.title if known else planned.gpu)}, but this is {here.name}"
-        yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
-    if known and here.memory_gib < 0.9 * known.memory_gib:
-        yield Finding(PROBLEM, "GPU memory", *worded("start.smaller-gpu", here=here, known=known))
-    if count != planned.gpus_per_node:
-        yield Finding(WARNING, "GPU", *worded("start.other-gpu-count", count=count, planned=planned))
-    for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
-        if precision == "fp8" and not here.fp8:
-            yield Finding(PROBLEM, "FP8", *worded("start.no-fp8", kind=kind, here=here))
 
 
 def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
@@ -438,7 +431,14 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: bool) -> int:
     """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
     if measured:
-        return _measure(path, sets, out)
+        from runner.parts.start import measure
+
+        if path is None:
+            raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
+        with at_work("measurement", path, sets, out, True) as (trained, made, run):
+            measure.measure(trained, run, made)
+        end("Measured: `recipe plan` now uses the pace of this machine.", "plan", path)
+        return 0
     recipe = plan = None
     if path:
         recipe, _ = open_recipe(path, sets)
@@ -455,14 +455,3 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: b
     else:
         end("This machine is ready.", "rehearse", path or "RECIPE")
     return 1 if problems else 0
-
-
-def _measure(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
-    from runner.parts.start import measure
-
-    if path is None:
-        raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
-    with at_work("measurement", path, sets, out, True) as (recipe, made, run):
-        measure.measure(recipe, run, made)
-    end("Measured: `recipe plan` now uses the pace of this machine.", "plan", path)
-    return 0

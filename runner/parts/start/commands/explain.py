@@ -60,9 +60,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Explained:
-    """A setting in the schema, and tried on a recipe. values: the allowed ones, each with its scenarios; within: inner
-    settings with their titles; here: the recipe's value; origin, source: of that value, and its line; beside: other
-    values."""
+    """A setting in the schema, and tried on a recipe. values: the allowed ones, with their scenarios; within: inner
+    settings with titles; here: the recipe's value; origin, source: of that value, and its line; beside: others."""
 
     setting: str
     title: str
@@ -90,9 +89,8 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     for meant in (word, tables.setting_called(end_of_word, ends) or word):
         # Settings of a stage come last, because recipes with one stage have them too.
         for names_of in (known, of_stages):
-            if found := [name for name in names_of if name == meant] or [
-                n for n in names_of if n.endswith(f".{meant}")
-            ]:
+            ending = [name for name in names_of if name.endswith(f".{meant}")]
+            if found := [name for name in names_of if name == meant] or ending:
                 return found
     by_end = ends.get(nearest(end_of_word, ends) or "")
     near = (nearest(word, known) or by_end) if "." in word else (by_end or nearest(word, known))
@@ -104,9 +102,8 @@ def facts(setting: str, scenarios: tuple[str, ...] = (), recipe: Recipe | None =
     """A setting's facts in the schemas, once for scenarios that agree. recipe: whose rows decide bounds and default."""
     found: dict[tuple[str, str], Explained] = {}
     for scenario in scenarios or names():
-        if part := (recipe and by_schema.part_in(recipe.document, path_of(setting))) or by_schema.part(
-            scenario, setting
-        ):
+        own = recipe and by_schema.part_in(recipe.document, path_of(setting))
+        if part := own or by_schema.part(scenario, setting):
             title, meaning = part["title"], part["description"]
             inner = part.get("properties") or part.get("items", {}).get("properties") or {}
             within = tuple((name, one["title"]) for name, one in inner.items())
@@ -176,16 +173,14 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
 
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
-    """The new lines in another recipe's generated files, without hashes; those of COPIES only if all others are
-    equal."""
+    """The new lines in another recipe's generated files, without hashes; COPIES' only if all others are equal."""
     if before is None:
         return None
     after = _emitted(other)
     found = {path: tuple(dict.fromkeys(_changed(before.get(path, ""), text))) for path, text in after.items()}
     kept = {path: lines for path, lines in found.items() if lines}
     kept |= {path: ("(a file less)",) for path in before if path not in after}
-    told = {path: lines for path, lines in kept.items() if path.rpartition("/")[2] not in COPIES}
-    return told or kept
+    return {path: lines for path, lines in kept.items() if path.rpartition("/")[2] not in COPIES} or kept
 
 
 def _changed(before: str, after: str) -> Iterator[str]:
@@ -301,11 +296,7 @@ def _show(one: Explained, called: str) -> None:
         for each in one.beside:
             if each.refused:
                 say(f"  With {each.shown}: {each.refused}\n")
-    _places(one)
-
-
-def _places(one: Explained) -> None:
-    """Shows the changed lines for the first value that changes any."""
+    # The changed lines for the first value that changes any.
     shown = next((each for each in one.beside if each.changed), None)
     if shown is None or not shown.changed:
         say("No value that was tried changes a generated file.")

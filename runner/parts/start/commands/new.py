@@ -65,8 +65,7 @@ class Question:
             if said in known:
                 return said
             what = WORDS[self.name].format(answers.of.title.lower())
-            hint = f"{did_you_mean(said, known)}Use {listed(known, 'or')}."
-            raise Stop(f"`{said}` is not a valid {what}.", hint)
+            raise Stop(f"`{said}` is not a valid {what}.", f"{did_you_mean(said, known)}Use {listed(known, 'or')}.")
         return VALUES[self.name](answers, said) if self.name in VALUES else said
 
 
@@ -185,8 +184,7 @@ DATA, PLACE = _questions("data"), _questions("place")
 
 def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for one in reversed((*DATA, *PLACE)):
-        completed = COMPLETED.get(one.name)
-        command = click.option(one.called, one.name, help=one.help, shell_complete=completed)(command)
+        command = click.option(one.called, one.name, help=one.help, shell_complete=COMPLETED.get(one.name))(command)
     return command
 
 
@@ -237,9 +235,8 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
             if said := said or one.proposed(answers):
                 answers = _taken(one, name, answers, said)
             elif not one.open(answers):
-                raise Stop(
-                    *worded("start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:]), code=2
-                )
+                missing = worded("start.missing-answer", one=one, initial=one.help[0].lower(), rest=one.help[1:])
+                raise Stop(*missing, code=2)
         else:
             if shown != at:
                 _show(one, answers)
