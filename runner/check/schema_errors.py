@@ -213,8 +213,7 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
         said = f"`{shortened(value, SHOWN)}` is text"
         if allowed in ("integer", "number"):
             form = "such as 2" if allowed == "integer" else "with a point for decimals: 0.00005 or 5e-5"
-            alone = f"Write only {kind}, without quotes and without a unit, {form}."
-            hint = next(_numbers(value.strip()), alone)
+            hint = next(_numbers(value.strip()), f"Write only {kind}, without quotes and without a unit, {form}.")
         elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
             hint = f"Write `{meant}`."
     elif allowed == "integer" and isinstance(value, float):
