@@ -28,9 +28,8 @@ def _library(name: str, what: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise Unreadable(
-            f"reading {what} needs {name.split('.')[0]}, which is not installed", "note", packaged.install("train")
-        ) from None
+        reason = f"reading {what} needs {name.split('.')[0]}, which is not installed"
+        raise Unreadable(reason, "note", packaged.install("train")) from None
 
 
 class Sheet(RowFile):
@@ -192,9 +191,8 @@ class TextFolder(RowFile):
         self.column = column
 
     def columns(self, folder: Path) -> list[str]:
-        raise Unreadable(
-            "it is a folder that `datasets` did not save.", hint="Name a file, or save it with `save_to_disk`."
-        )
+        hint = "Name a file, or save it with `save_to_disk`."
+        raise Unreadable("it is a folder that `datasets` did not save.", hint=hint)
 
     def sample(self, folder: Path, columns: Iterable[str]) -> SampledRows:
         count, kept = evenly(text.stat().st_size for text in text_files(folder))
