@@ -49,8 +49,7 @@ def rename(document: Document, name: str) -> str:
 def edit(text: str, changes: Iterable[Override]) -> str:
     """The text with each change: a value replaced, a line removed (None) or a line added."""
     for change in changes:
-        document = parse("the copy", text)
-        path = change.path
+        document, path = parse("the copy", text), change.path
         if change.after is None:
             home = document.values.get(path[:-1])
             if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
@@ -157,9 +156,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
 def _aligned(rest: str, old_width: int, new_width: int) -> str:
     """The rest of a line, its comment moved so that it stays in its column if there is room."""
     gap = len(rest) - len(rest.lstrip(" "))
-    if rest[gap : gap + 1] != "#":
-        return rest
-    return " " * max(1, gap + old_width - new_width) + rest[gap:]
+    return " " * max(1, gap + old_width - new_width) + rest[gap:] if rest[gap : gap + 1] == "#" else rest
 
 
 def _without(document: Document, path: Path_) -> str:
@@ -167,10 +164,8 @@ def _without(document: Document, path: Path_) -> str:
     lines = document.text.splitlines(keepends=True)
     first = document.keys[path].line - 1
     last = document.text.count("\n", 0, max(document.values[path].start, _end(document, path)))
-    value = document.lookup(path)
-    if not isinstance(value, dict | list) and document.values[path].line == first + 1:
-        block = re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first])
-        last = last if block else first
+    if not isinstance(document.lookup(path), dict | list) and document.values[path].line == first + 1:
+        last = last if re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first]) else first  # a block scalar goes on
     # A list or a section ends where the next one begins; the blank lines between them do not belong to it.
     while last > first and not lines[last].strip():
         last -= 1
@@ -229,9 +224,7 @@ def flow(value: Any) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    return written(value)
+    return "[" + ", ".join(map(flow, value)) + "]" if isinstance(value, list) else written(value)
 
 
 def _with(document: Document, path: Path_, change: Override) -> str:
@@ -323,7 +316,6 @@ def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]
             by_line.setdefault(place.line - 1, []).append((path, place))
     lines = document.text.splitlines()
     for number, places in sorted(by_line.items()):
-        end = max(place.column - 1 + place.width for _, place in places)
-        if found := _COMMENT.search(lines[number], end):
+        if found := _COMMENT.search(lines[number], max(place.column - 1 + place.width for _, place in places)):
             paths = sorted({path for path, _ in places}, key=len)
             yield number, paths, found.start(), found[0].lstrip().removeprefix("#").strip()

@@ -91,9 +91,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
-        builder.problems.append(
-            document.problem_at(Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown))
-        )
+        builder.problems += [document.problem_at(Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown))]
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
@@ -129,8 +127,7 @@ class Builder:
         self.anchors: dict[str, tuple[Any, int] | None] = {}
         # By section: the keys that are set again, each with its place.
         self.twice: dict[Path_, list[tuple[str, Span]]] = {}
-        self.count = 0
-        self.depth = 0
+        self.count, self.depth = 0, 0
 
     def build(self) -> None:
         """Raises MarkedYAMLError and yaml.reader.ReaderError if the text is not YAML, and Stop beyond the limits."""
@@ -161,8 +158,7 @@ class Builder:
             return self._repeated(event), event.end_mark
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
-            written = event.tag.replace("tag:yaml.org,2002:", "!!")
-            self._problem(event, *worded("recipe.yaml-tag", written=written))
+            self._problem(event, *worded("recipe.yaml-tag", written=event.tag.replace("tag:yaml.org,2002:", "!!")))
         before = self.count
         if event.anchor:
             self.anchors[event.anchor] = None
@@ -329,11 +325,8 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     if seen := next(_seen(lines, line, column), None):
         return document.problem_at(*seen)
     complaint = f"{error.context or ''} {error.problem or ''}"
-    kind, known = next(
-        (kind, known)
-        for kind, known in table("yaml-errors").items()
-        if any(word in complaint for word in known["words"])
-    )
+    kinds = table("yaml-errors").items()
+    kind, known = next(one for one in kinds if any(word in complaint for word in one[1]["words"]))
     if kind == "second colon" and (header := hidden_header(document, line)):
         return behind_a_comment(document, header)
     if kind == "indentation" and (
@@ -444,8 +437,7 @@ def _unindented(document: Document, lines: list[str], line: int) -> Problem | No
         before, odd, line = odd, line, odd
     if not _indent(lines[odd - 1]) < _indent(lines[line - 1]) == _indent(lines[before - 1]):
         return None
-    depth = _indent(lines[line - 1])
     return document.problem_at(
         Span(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
-        *worded("recipe.unindented", depth=depth),
+        *worded("recipe.unindented", depth=_indent(lines[line - 1])),
     )
