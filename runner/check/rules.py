@@ -332,9 +332,7 @@ LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
-    for name, section in recipe.sections.items():
-        if section.knows("learning_rate"):
-            yield name, section
+    return ((name, section) for name, section in recipe.sections.items() if section.knows("learning_rate"))
 
 
 def rates(recipe: Recipe) -> Iterator[Problem]:
