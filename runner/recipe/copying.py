@@ -149,14 +149,12 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             blanks = old[len(old.rstrip()) :]
             tail = (comment[1] if comment else "") + (blanks if block and "\n" in blanks else "")
             rest, new = text[place.end :], flow(value) if isinstance(value, dict) else written(value)
-            text = text[: place.start] + new + tail + (rest if block else _aligned(rest, len(old), len(new)))
+            gap = len(rest) - len(rest.lstrip(" "))
+            if not block and rest[gap : gap + 1] == "#":
+                # The comment stays in its column if there is room.
+                rest = " " * max(1, gap + len(old) - len(new)) + rest[gap:]
+            text = text[: place.start] + new + tail + rest
     return text
-
-
-def _aligned(rest: str, old_width: int, new_width: int) -> str:
-    """The rest of a line, its comment moved so that it stays in its column if there is room."""
-    gap = len(rest) - len(rest.lstrip(" "))
-    return " " * max(1, gap + old_width - new_width) + rest[gap:] if rest[gap : gap + 1] == "#" else rest
 
 
 def _without(document: Document, path: Path_) -> str:
@@ -165,7 +163,7 @@ def _without(document: Document, path: Path_) -> str:
     first = document.keys[path].line - 1
     last = document.text.count("\n", 0, max(document.values[path].start, _end(document, path)))
     if not isinstance(document.lookup(path), dict | list) and document.values[path].line == first + 1:
-        last = last if re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first]) else first  # a block scalar goes on
+        last = last if re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first]) else first  # a block scalar continues
     # A list or a section ends where the next one begins; the blank lines between them do not belong to it.
     while last > first and not lines[last].strip():
         last -= 1
@@ -298,9 +296,8 @@ def _sentence(path: Path_, says: Says) -> str:
 
 def _reckoned_from(change: Path_, path: Path_) -> bool:
     """Whether a figure in the comment of `path` may depend on the changed settings."""
-    for apart in ("data", "machines"):
-        if apart in path:
-            return apart in change
+    if apart := next((name for name in ("data", "machines") if name in path), ""):
+        return apart in change
     if change[0] == path[0] == "stages" and change[1:2] != path[1:2]:
         return False
     return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)

@@ -182,23 +182,19 @@ class Builder:
             if is_list:
                 items.append(self._value(inner, (*path, len(items))))
             else:
-                key = self._key(inner, section, path)
+                value, _ = self._node(inner, path)
+                if isinstance(value, dict | list):
+                    self._problem(inner, *worded("recipe.name-is-no-word"))
+                    value = f"(section {len(self.problems)})"
+                # `yes:` and `1:` are names like any other; the schema then reports them as unknown.
+                key = value if isinstance(value, str) else inner.value if isinstance(inner, ScalarEvent) else str(value)
+                if key in section:
+                    self.twice.setdefault(path, []).append((key, _place(inner)))
+                else:
+                    self.document.keys[*path, key] = _place(inner)
                 section[key] = self._value(next(self.events), (*path, key))
         self.depth -= 1
         return (items if is_list else section), inner.end_mark
-
-    def _key(self, event: Event, section: dict[str, Any], path: Path_) -> str:
-        value, _ = self._node(event, path)
-        if isinstance(value, dict | list):
-            self._problem(event, *worded("recipe.name-is-no-word"))
-            value = f"(section {len(self.problems)})"
-        # `yes:` and `1:` are names like any other; the schema then reports them as unknown.
-        key = value if isinstance(value, str) else event.value if isinstance(event, ScalarEvent) else str(value)
-        if key in section:
-            self.twice.setdefault(path, []).append((key, _place(event)))
-        else:
-            self.document.keys[*path, key] = _place(event)
-        return key
 
     def set_twice(self) -> Iterator[Problem]:
         """One Problem for each repeated key; a single one if a section or a list's entry has merged with another."""
