@@ -107,16 +107,13 @@ class Model:
     def linear_path(self, layer: int, name: str) -> str:
         """The path of a linear layer inside a transformer layer."""
         usual = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj") else "mlp"
-        home = self.family.get("homes", {}).get(name, usual)
-        return f"{self.layers_path}.{layer}.{home}.{name}"
+        return f"{self.layers_path}.{layer}.{self.family.get('homes', {}).get(name, usual)}.{name}"
 
     def fitting(self, asked: str) -> dict[str, int]:
         """The linear layers that a name or pattern matches, by peft's rule for lists, and how often each exists. Raises
         re.error."""
         pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
-        paths = {
-            name: [self.linear_path(layer, name) for layer in range(self.num_hidden_layers)] for name in self.linear
-        }
+        paths = {name: [self.linear_path(at, name) for at in range(self.num_hidden_layers)] for name in self.linear}
         found = {name: sum(bool(pattern.fullmatch(path)) for path in own) for name, own in paths.items()}
         return {name: times for name, times in found.items() if times}
 
@@ -194,8 +191,7 @@ def near_model(name: str) -> str | None:
         for short, known in without_owner.items()
         if name.lower() in (known.lower()[: len(name)], short.lower()[: len(name)])
     )
-    near = nearest(name, model_ids())
-    return next(begins, None) or near or without_owner.get(nearest(name, without_owner) or "")
+    return next(begins, None) or nearest(name, model_ids()) or without_owner.get(nearest(name, without_owner) or "")
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
@@ -396,8 +392,7 @@ class ChatTemplate:
     @property
     def reply(self) -> str:
         """The text before an answer."""
-        before = self.turn_of("assistant").partition("{content}")[0]
-        return before.replace("{role}", self.assistant).rstrip(" ")
+        return self.turn_of("assistant").partition("{content}")[0].replace("{role}", self.assistant).rstrip(" ")
 
 
 def chat_template(name: str) -> ChatTemplate:

@@ -60,9 +60,7 @@ class Trouble:
             matches = list(pattern.finditer(text))
             if anywhere:
                 kinds = [_KINDS.get(place, "") for place in self.places]
-                matches = [
-                    match for match in matches if any(re.search(kind, _line(text, match.start())) for kind in kinds)
-                ]
+                matches = [one for one in matches if any(re.search(kind, _line(text, one.start())) for kind in kinds)]
             if matches:
                 groups = {name: said for match in matches for name, said in match.groupdict().items() if said}
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])

@@ -123,9 +123,8 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
 def known_type(recipe: Recipe) -> Iterator[Problem]:
     """Notes an architecture that no model in the catalog has, because its layers and memory are guesses."""
     facts = recipe.model_facts if _base(recipe) else None
-    if facts is None or facts.model_type in catalog.model_types():
-        return
-    yield recipe.note("model.base", *worded("check.type-never-tried", recipe=recipe, facts=facts))
+    if facts and facts.model_type not in catalog.model_types():
+        yield recipe.note("model.base", *worded("check.type-never-tried", recipe=recipe, facts=facts))
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
@@ -146,9 +145,8 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
 def template_fits(recipe: Recipe) -> Iterator[Problem]:
     """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer."""
     facts = recipe.model_facts
-    if not facts or recipe.data.get("chat_template") != "chatml" or facts.chat_template in ("", "chatml"):
-        return
-    yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
+    if facts and recipe.data.get("chat_template") == "chatml" and facts.chat_template not in ("", "chatml"):
+        yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
 
 
 def own_template(recipe: Recipe) -> Iterator[Problem]:
@@ -168,8 +166,7 @@ def advised_precision(recipe: Recipe) -> str:
     """The precision that fits the recipe's GPU and model."""
     gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
     known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
-    fp16 = "fp16" in known and (facts is None or facts.fp16)
-    return gpu.precision(fp16) if gpu else "bf16"
+    return gpu.precision("fp16" in known and (facts is None or facts.fp16)) if gpu else "bf16"
 
 
 def precisions(recipe: Recipe) -> dict[str, str]:
@@ -239,6 +236,5 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(known, known_type, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
-    attention_fits_model,
-    attention_fits_precision,
+    *(attention_fits_model, attention_fits_precision),
 )

@@ -142,8 +142,19 @@ def read(document: Document) -> Reading:
         if path not in refused:
             problems.append(document.problem(path, "This is not a finite number.", "Write its digits."))
         _mark(filled, path)
+    # What an error is about is marked as broken, so that no rule judges it.
     for error in errors:
-        _break(filled, error)
+        if error.validator not in ("additionalProperties", "required"):
+            _mark(filled, error.absolute_path)
+        elif (section := _below(filled, error.absolute_path)) is BROKEN:
+            continue
+        elif error.validator == "required":
+            section.update({key: BROKEN for key in error.validator_value if key not in error.instance})
+        else:
+            for key in [key for key in section if key not in error.schema["properties"]]:
+                del section[key]
+                if (meant := schema_errors.meant(key, error.schema["properties"])) and meant not in error.instance:
+                    section[meant] = BROKEN
     for section in lost:
         _mark(filled, (section,))
     return Reading(Settings(filled, whole), problems)
@@ -188,21 +199,6 @@ def missing_parts(document: Document) -> list[Problem]:
         for path in [*((section,) for section in document.data), *inner]
         if isinstance(path[-1], str) and (part := parts.missing("sections", path[-1]))
     ]
-
-
-def _break(filled: Any, error: ValidationError) -> None:
-    """Marks the value of an error as broken, so that no rule judges it."""
-    if error.validator not in ("additionalProperties", "required"):
-        _mark(filled, error.absolute_path)
-    elif (section := _below(filled, error.absolute_path)) is BROKEN:
-        return
-    elif error.validator == "required":
-        section.update({key: BROKEN for key in error.validator_value if key not in error.instance})
-    else:
-        for key in [key for key in section if key not in error.schema["properties"]]:
-            del section[key]
-            if (meant := schema_errors.meant(key, error.schema["properties"])) and meant not in error.instance:
-                section[meant] = BROKEN
 
 
 def _mark(filled: Any, path: Iterable[str | int]) -> None:
@@ -278,14 +274,10 @@ def fitting(schema: Mapping[str, Any] | bool) -> Fits:
     met = [_KINDS[kind], *(_MET[keyword](wanted) for keyword, wanted in said.items())]
     if kind == "object":
         known = {name: fitting(part) for name, part in schema.get("properties", {}).items()}
-        met.append(partial(_settings_fit, known, fitting(schema.get("additionalProperties", True))))
+        others = fitting(schema.get("additionalProperties", True))
+        met.append(lambda section: all(known.get(name, others)(value) for name, value in section.items()))
     return reduce(lambda one, other: lambda value: one(value) and other(value), met)
 
 
 def _all_fit(fits: Fits, values: Iterable[Any]) -> bool:
     return all(map(fits, values))
-
-
-def _settings_fit(known: Mapping[str, Fits], others: Fits, section: Mapping[str, Any]) -> bool:
-    """Whether the settings of a section fit. others: for unknown names."""
-    return all(known.get(name, others)(value) for name, value in section.items())

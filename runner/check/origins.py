@@ -110,8 +110,8 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
         if not part.knows("gradient_accumulation_steps"):
             continue
         micro, accumulation = part["micro_batch_size"], part["gradient_accumulation_steps"]
-        batch = Computed(micro * accumulation * gpus, f"{micro} × {accumulation} × {many}")
-        yield (name, "effective_batch_size"), batch
+        how = f"{micro} × {accumulation} × {many}"
+        yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, how)
         if part.get("learning_rate_scaling") == "linear":
             yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
         if part.knows("lora_layers") and not (part.get("lora_layers") or part.get("lora_pattern")):

@@ -116,8 +116,7 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
 
 def counted_here(recipe: Recipe) -> Iterator[Problem]:
     """A recipe that names no machines runs on this one alone."""
-    named = "openshift" in recipe.settings or "nodes" in recipe.settings
-    if not named and recipe.machines.nodes > 1:
+    if not ("openshift" in recipe.settings or "nodes" in recipe.settings) and recipe.machines.nodes > 1:
         yield recipe.note("machines.nodes", *worded("check.nodes-without-section", recipe=recipe))
 
 
@@ -180,8 +179,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
     """A stated effective batch counts rows, and how many fit into a packed row depends on the data."""
     for name, section, _ in _packed_by(recipe, "pack"):
-        stated = section.get("effective_batch_size")
-        if stated is not None:
+        if (stated := section.get("effective_batch_size")) is not None:
             tokens = stated * recipe.model.sequence_len
             yield recipe.note((name, "effective_batch_size"), *worded("check.batch-rows", stated=stated, tokens=tokens))
 
@@ -247,7 +245,11 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
             yield recipe.problem(f"sharding.{first}", message, hint)
         return
     if fsdp:
-        yield from _fsdp(recipe, placed)
+        if on_disk := [name for name, where in placed.items() if where == "nvme"]:
+            yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.fsdp-to-disk"))
+        elif placed["optimizer"] != placed["weights"]:
+            line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
+            yield recipe.problem(f"sharding.{line}", *worded("check.fsdp-moves-all"))
         return
     if placed["weights"] and way != "zero3":
         yield recipe.problem("sharding.offload_weights", *worded("check.zero3-alone", way=way))
@@ -255,14 +257,6 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         yield recipe.problem("sharding.offload_optimizer", *worded("check.optimizer-on-disk", way=way))
     elif placed["weights"] == "nvme" and placed["optimizer"] == "":
         yield recipe.problem("sharding.offload_weights", *worded("check.weights-on-disk-alone"))
-
-
-def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
-    if on_disk := [name for name, where in placed.items() if where == "nvme"]:
-        yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.fsdp-to-disk"))
-    elif placed["optimizer"] != placed["weights"]:
-        line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
-        yield recipe.problem(f"sharding.{line}", *worded("check.fsdp-moves-all"))
 
 
 def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
@@ -341,9 +335,7 @@ LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
-    for name, section in recipe.sections.items():
-        if section.knows("learning_rate"):
-            yield name, section
+    return ((name, section) for name, section in recipe.sections.items() if section.knows("learning_rate"))
 
 
 def rates(recipe: Recipe) -> Iterator[Problem]:

@@ -47,7 +47,12 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
         known = error.schema["properties"]
         there = {*error.instance, *(meant(key, known) for key in error.instance if key not in known)}
         if keys := [key for key in error.validator_value if key not in there and (path or key not in lost)]:
-            found.append(_missing(document, known, path, keys))
+            owner, hints = f"`{_name(path)}`" if path else "The recipe", []
+            for key in keys:
+                example = known[key].get("examples", [None])[0]
+                line = f" For example: `{key}: {example}`" if isinstance(example, str | int | float) and example else ""
+                hints.append(f"Add `{key}`: {known[key]['description']}{line}")
+            found.append(document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True))
     # A value of the wrong kind gets no second Problem about its bounds.
     of_another_kind = {tuple(error.absolute_path) for error in others if error.validator == "type"}
     for error in others:
@@ -138,16 +143,6 @@ def _home(schema: Schema, key: str) -> str | None:
     return f"`{setting(home)}`" if home else "the recipe's top level, without indentation"
 
 
-def _missing(document: Document, known: Schema, path: Path_, keys: list[str]) -> Problem:
-    owner = f"`{_name(path)}`" if path else "The recipe"
-    hints = []
-    for key in keys:
-        example = known[key].get("examples", [None])[0]
-        line = f" For example: `{key}: {example}`" if isinstance(example, str | int | float) and example else ""
-        hints.append(f"Add `{key}`: {known[key]['description']}{line}")
-    return document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True)
-
-
 def explain(document: Document, path: Path_, error: ValidationError) -> tuple[str, str]:
     """The message about a refused value, and the hint."""
     rule, allowed, value, part = error.validator, error.validator_value, error.instance, error.schema
@@ -213,8 +208,7 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
         said = f"`{shortened(value, SHOWN)}` is text"
         if allowed in ("integer", "number"):
             form = "such as 2" if allowed == "integer" else "with a point for decimals: 0.00005 or 5e-5"
-            alone = f"Write only {kind}, without quotes and without a unit, {form}."
-            hint = next(_numbers(value.strip()), alone)
+            hint = next(_numbers(value.strip()), f"Write only {kind}, without quotes and without a unit, {form}.")
         elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
             hint = f"Write `{meant}`."
     elif allowed == "integer" and isinstance(value, float):
@@ -294,8 +288,13 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
     name: its name in messages, empty for a whole file."""
     from jsonschema import Draft202012Validator
 
-    for outer in Draft202012Validator(schema).iter_errors(value):
-        error = _innermost(outer)
+    for error in Draft202012Validator(schema).iter_errors(value):
+        # For a value that fits none of several forms: the error of the form that it is closest to.
+        while error.context:
+            inner = max(error.context, key=lambda inner: len(inner.absolute_path))
+            if len(inner.absolute_path) == len(error.absolute_path) and inner.validator in ("type", "enum", "const"):
+                break
+            error = inner
         place = (*path, *error.absolute_path)
         called = ".".join(map(str, (*filter(None, (name,)), *error.absolute_path)))
         if error.validator == "additionalProperties":
@@ -314,16 +313,6 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
             if len(forms) > MOST_FORMS:
                 hint = f"{did_you_mean(written, [form.strip('`') for form in forms])}{owner} accepts {len(forms)} values there."
             yield document.problem(place, f"`{called}` cannot be `{written}`.", hint)
-
-
-def _innermost(error: ValidationError) -> ValidationError:
-    """For a value that fits none of several forms: the error of the form that it is closest to."""
-    while error.context:
-        inner = max(error.context, key=lambda inner: len(inner.absolute_path))
-        if len(inner.absolute_path) == len(error.absolute_path) and inner.validator in ("type", "enum", "const"):
-            break
-        error = inner
-    return error
 
 
 def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:

@@ -93,24 +93,6 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         yield recipe.note((*home, "hub"), *worded("check.form-is-found", data=data))
 
 
-def _form(
-    recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str]
-) -> Iterator[Problem]:
-    """The columns must match a form: the recipe's, else the one that the columns indicate."""
-    stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
-    shown = conversation_formats.told(columns)
-    form = stated or shown
-    needed = conversation_formats.COLUMNS.get(form, ()) if form else ()
-    missing = [column for column in needed if column not in columns]
-    if form is None or missing:
-        wrong = f"lacks {listed(missing)}, which the form {form} needs" if form else "has columns that match no form"
-        message = f"`{source}` {wrong}. Its columns are {listed(columns)}."
-        hint = f"Write `form: {shown}`, or delete the line." if shown else conversation_formats.NO_FORM
-        yield recipe.problem((*home, setting), message, hint)
-    elif stated is None:
-        yield recipe.note((*home, setting), *worded("check.form-by-columns", source=source, form=form))
-
-
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files exist and have the columns that the templates name."""
     for home, data in recipe.data_sections:
@@ -176,8 +158,21 @@ def fits(
 ) -> Iterator[Problem]:
     """The columns must match a form, and include those that the recipe names. setting: the setting that names the data;
     source: the data's name in messages; other: one more remedy."""
-    if data.knows("question"):
-        yield from _form(recipe, home, data, setting, source, columns)
+    if data.knows("question"):  # the recipe's form, else the one that the columns indicate
+        stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
+        shown = conversation_formats.told(columns)
+        form = stated or shown
+        needed = conversation_formats.COLUMNS.get(form, ()) if form else ()
+        missing = [column for column in needed if column not in columns]
+        if form is None or missing:
+            wrong = (
+                f"lacks {listed(missing)}, which the form {form} needs" if form else "has columns that match no form"
+            )
+            message = f"`{source}` {wrong}. Its columns are {listed(columns)}."
+            hint = f"Write `form: {shown}`, or delete the line." if shown else conversation_formats.NO_FORM
+            yield recipe.problem((*home, setting), message, hint)
+        elif stated is None:
+            yield recipe.note((*home, setting), *worded("check.form-by-columns", source=source, form=form))
     for column, user in templates.needed(data).items():
         place, count = (*home, *user.split(".")), columns.count(column)
         if count > 1:

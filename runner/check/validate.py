@@ -34,9 +34,8 @@ def load(
     requested, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
-    for name in idle:
-        notes.append(Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note"))
-    return recipe, made, [*aside, *notes]
+    lost = (Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note") for name in idle)
+    return recipe, made, [*aside, *notes, *lost]
 
 
 def opened(document: Document) -> tuple[Document, list[Problem]]:

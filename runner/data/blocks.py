@@ -100,11 +100,7 @@ class TextReport(Examined):
 
 
 def prepare(
-    plain_text: PlainText,
-    out: Path,
-    *,
-    tokenizer_for: TokenizerFor | None = None,
-    sample_rows: int | None = None,
+    plain_text: PlainText, out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
 ) -> TextReport:
     """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`. sample_rows: make at
     most this many blocks, the first ones. Raises Stop if there is no tokenizer, or too little text for one block."""
@@ -112,7 +108,11 @@ def prepare(
     tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
     if tokenizer is None or tokenizer.eos_token_id is None:
         raise Stop(*worded("data.no-tokenizer"))
-    key = _key(plain_text, tokenizer, sample_rows)
+    contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
+    tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
+    figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
+    settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}
+    key = content_hash([settings, contents, tokens, sample_rows], 32)
     known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
         known.notes = list(_notes(plain_text, known))
@@ -210,14 +210,6 @@ def _wrong(row: DataRow, column: str) -> str:
     if not isinstance(text, str | None):
         return f"column `{column}` is not text"
     return "" if text and text.strip() else "the text is empty"
-
-
-def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
-    contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
-    tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
-    figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
-    settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}
-    return content_hash([settings, contents, tokens, sample_rows], 32)
 
 
 def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
@@ -356,8 +348,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
 
 def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
     """Lists of items in order. A list ends as soon as its sizes add up to `enough`; the last one has the rest."""
-    group: list[Made] = []
-    together = 0
+    group, together = list[Made](), 0
     for thing in things:
         group.append(thing)
         together += size(thing)

@@ -115,15 +115,13 @@ class ConversationRows(ItemPreparer[Talk]):
         """The type of the additional fields of turns in all rows, or None."""
         types = []
         for batch in self.spool.batches():
-            there = set(batch["turns"].flatten().field("besides").to_pylist()) - {""}
-            if there:
+            if there := set(batch["turns"].flatten().field("besides").to_pylist()) - {""}:
                 # The order of a set differs from run to run, but that of columns must not.
                 types.append(pa.schema(list(pa.infer_type([json.loads(besides) for besides in sorted(there)]))))
         return pa.struct(list(pa.unify_schemas(types, promote_options="permissive"))) if types else None
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        for conversation in conversations(batch):
-            yield conversation.said, conversation.turns[-1].content
+        return ((conversation.said, conversation.turns[-1].content) for conversation in conversations(batch))
 
     def texts(self, kept: np.ndarray) -> Iterator[str]:
         for batch in self.spool.batches(kept):
@@ -161,8 +159,7 @@ class ConversationRows(ItemPreparer[Talk]):
         return pa.table(columns | ({"tools": tools} if self.tools else {}))
 
     def _messages(self, turns: pa.StructArray, offsets: np.ndarray) -> pa.ListArray:
-        prompt = self.asked.system_prompt
-        if prompt:
+        if prompt := self.asked.system_prompt:
             turns, offsets = _with_system(prompt.strip(), turns, offsets)
         fields = {name: turns.field(name) for name in ("role", "content")}
         if self.besides:
@@ -217,9 +214,8 @@ class PreferenceRows(ItemPreparer[Prompted]):
         return kept
 
     def told(self, prompt: Sequence[Turn], answer: str) -> str:
-        return rendered(
-            self.asked.special_tokens, behind(self.asked.system_prompt, (*prompt, Turn("assistant", answer)))
-        )
+        messages = behind(self.asked.system_prompt, (*prompt, Turn("assistant", answer)))
+        return rendered(self.asked.special_tokens, messages)
 
     def rendered(self, item: Answered) -> RenderedExample:
         _, answer, (name, beside) = vars(item).items()
@@ -243,8 +239,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
         longer = lengths.max(axis=0)
         report.token_lengths = blocks.figures(longer)
         lost = int((lengths - limit).clip(min=0).sum())
-        lines = self.where(kept[longer > limit])
-        report.findings += too_long(longer, limit, lines, lost, "cut in training")
+        report.findings += too_long(longer, limit, self.where(kept[longer > limit]), lost, "cut in training")
         return kept
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:

@@ -225,8 +225,7 @@ def _turns(form: Form, row: Mapping[str, Any], thoughts: str) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
-        texts = _text(row["instruction"], "instruction"), _text(row.get("input"), "input")
-        asked = "\n".join(filter(None, texts))
+        asked = "\n".join(filter(None, (_text(row["instruction"], "instruction"), _text(row.get("input"), "input"))))
         said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
     elif form == "prompt_completion":
         said = [*_turns_in(row["prompt"], "prompt", "user"), *_turns_in(row["completion"], "completion", "assistant")]
@@ -461,8 +460,7 @@ class LabelSet(DataSet):
 
     def item(self, row: Mapping[str, Any]) -> Labelled | str:
         """The answer of a row with its label, or why it has none."""
-        named = (f"[{column}]" for column in PROMPTS if column in row)
-        asks = self.prompt or next(named, self.completion)
+        asks = self.prompt or next((f"[{column}]" for column in PROMPTS if column in row), self.completion)
         prompt = _asked(asks, row, asks == self.completion)
         completion, label = _answer(self.completion, row, prompt), templates.fill(self.label, row).strip().lower()
         if not prompt[-1].content or not completion:

@@ -132,9 +132,7 @@ def set_name(index: int) -> str:
 
 def drawn(row: Mapping[str, Any], share: float, seed: int) -> bool:
     """Whether a row is in the share of its data set that is taken, by a hash of row and seed."""
-    if share >= 1:
-        return True
-    return hash_64(f"set\n{seed}\n{json.dumps(row, default=str)}") < share * 2**64
+    return share >= 1 or hash_64(f"set\n{seed}\n{json.dumps(row, default=str)}") < share * 2**64
 
 
 def hash_64(text: str) -> int:

@@ -136,8 +136,7 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
         """The places of items in the data sets, as messages name them."""
-        places = self.spool.facts[["origin", "line"]][kept].tolist()
-        return [data_sets.where(self.asked, *place) for place in places]
+        return [data_sets.where(self.asked, *place) for place in self.spool.facts[["origin", "line"]][kept].tolist()]
 
     def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
         """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they exist already. sample_rows: of a
@@ -186,8 +185,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         for index, counts in enumerate(report.sets):
             counts.train_rows = int((facts["origin"][sides[0]] == index).sum())
         if not all(map(len, sides)):
-            lines = "\n".join(report.lines())
-            raise Stop(*worded("data.too-few-rows", lines=lines, report=report))
+            raise Stop(*worded("data.too-few-rows", lines="\n".join(report.lines()), report=report))
         for name, side in zip(SIDES, sides, strict=True):
             with replacing(out / f"{name}.parquet") as partial:
                 _write(map(self.table, self.spool.batches(side)), partial)
@@ -274,8 +272,7 @@ def folder(out: Path) -> Iterator[Path]:
 def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
     """Writes items, with their lines and data sets' numbers, into an Arrow stream. seed: of the order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
-    files: list[Path] = []
-    facts = [np.empty(0, FACTS)]
+    files, facts = list[Path](), [np.empty(0, FACTS)]
     with ExitStack() as opened:
         for held in in_groups(keyed, lambda each: len(each[1]), BATCH_CHARACTERS):
             those, keys, *places = zip(*held, strict=True)
@@ -311,8 +308,7 @@ def of_sets(
             spools.append(_of_rows(*jobs[0], report))
             continue
         # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
-        context = get_context("spawn")
-        with ProcessPoolExecutor(len(parts), context, child_process.end_with, (os.getpid(),)) as pool:
+        with ProcessPoolExecutor(len(parts), get_context("spawn"), child_process.end_with, (os.getpid(),)) as pool:
             for part, counted in pool.map(_in_process, jobs):
                 spools.append(part)
                 report.add(counted)
@@ -343,10 +339,8 @@ def _of_rows(
             try:
                 item = item_of(row)
             except KeyError as column:
-                reason, why = (
-                    "a column is missing",
-                    f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}",
-                )
+                reason = "a column is missing"
+                why = f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}"
             except NoText as error:
                 reason, why = "not a conversation", str(error)
             else:
@@ -378,9 +372,8 @@ def drawn(groups: np.ndarray, share: float) -> np.ndarray:
     together, and one remains for training."""
     order, starts = runs(groups)
     sizes = np.diff(np.append(starts, len(groups)))
-    target, taken = max(1, round(share * len(groups))), 0
+    target, taken, count = max(1, round(share * len(groups))), 0, 0
     chosen = np.zeros(len(groups), bool)
-    count = 0
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         if taken >= target or count == len(starts) - 1:
             break

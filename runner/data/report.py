@@ -142,8 +142,7 @@ class Examined:
 
     def listed_bad_lines(self, what: str = "line") -> Iterator[str]:
         """The first bad lines with the reasons. what: the word for one."""
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    {what} {number}: {reason}"
+        yield from (f"    {what} {number}: {reason}" for number, reason in self.bad_lines[:SHOWN_BAD_LINES])
         if len(self.bad_lines) > SHOWN_BAD_LINES:
             yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
 
@@ -291,8 +290,7 @@ class Report(Examined):
         for index, one in enumerate(several):
             yield f"  {f'sets[{index}]':<19}{one.train_rows:>9,}   {one.train_rows / max(1, self.train_rows):.1%} of them"
         yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} is also among the training rows"
-        for task, count in self.tasks.items():
-            yield f"  {task.replace('_', ' '):<19}{count:>9,}"
+        yield from (f"  {task.replace('_', ' '):<19}{count:>9,}" for task, count in self.tasks.items())
         if self.token_lengths:
             shown = ", ".join(f"{name} {value:,}" for name, value in self.token_lengths.items())
             yield f"tokens a row         {shown}   (tokenizer of {self.tokenizer})"
@@ -376,7 +374,4 @@ def contents(data: Mapping[str, Any]) -> str:
 def _paths(value: Any) -> Iterator[str]:
     items = value.items() if isinstance(value, Mapping) else enumerate(value if isinstance(value, list | tuple) else ())
     for name, item in items:
-        if name == "path" and item:
-            yield item
-        else:
-            yield from _paths(item)
+        yield from [item] if name == "path" and item else _paths(item)

@@ -77,8 +77,7 @@ class Unreadable(Exception):
         hint: str = "Open it, and compare its first line with its file extension.",
     ) -> None:
         super().__init__(reason)
-        self.severity = severity
-        self.hint = hint
+        self.severity, self.hint = severity, hint
 
 
 class RowFile:
@@ -329,8 +328,7 @@ class Documents(RowFile):
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
-            first = 0
-            document: list[str] = []
+            first, document = 0, list[str]()
             # The added empty line ends the last document.
             for number, line in enumerate(chain(lines, [""]), 1):
                 if line.strip():

@@ -28,9 +28,8 @@ def _library(name: str, what: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise Unreadable(
-            f"reading {what} needs {name.split('.')[0]}, which is not installed", "note", packaged.install("train")
-        ) from None
+        reason = f"reading {what} needs {name.split('.')[0]}, which is not installed"
+        raise Unreadable(reason, "note", packaged.install("train")) from None
 
 
 class Sheet(RowFile):

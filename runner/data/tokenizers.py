@@ -41,12 +41,10 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
     Raises Stop if it has code of its own that may not run, or fails."""
     from transformers import AutoTokenizer
 
-    options = {"revision": revision} if revision else {}
+    options = {"trust_remote_code": trust_remote_code} | ({"revision": revision} if revision else {})
     for local in (True,) if local_only else (True, False):
         try:
-            return AutoTokenizer.from_pretrained(
-                base, local_files_only=local, trust_remote_code=trust_remote_code, **options
-            )
+            return AutoTokenizer.from_pretrained(base, local_files_only=local, **options)
         except Exception as error:
             if "trust_remote_code" in str(error):
                 raise Stop(*worded("data.tokenizer-code-untrusted", base=base)) from None
@@ -81,8 +79,7 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
         show_progress=False,
     )
     # The time to learn from a word grows with the square of its length: hours for one of a million characters.
-    parted = (re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts)
-    tokenizer.train_from_iterator(parted, trainer)
+    tokenizer.train_from_iterator((re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts), trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=jinja(template), **special)
     fast.save_pretrained(str(folder))
     return AutoTokenizer.from_pretrained(str(folder))

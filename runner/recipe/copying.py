@@ -49,8 +49,7 @@ def rename(document: Document, name: str) -> str:
 def edit(text: str, changes: Iterable[Override]) -> str:
     """The text with each change: a value replaced, a line removed (None) or a line added."""
     for change in changes:
-        document = parse("the copy", text)
-        path = change.path
+        document, path = parse("the copy", text), change.path
         if change.after is None:
             home = document.values.get(path[:-1])
             if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
@@ -150,16 +149,12 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             blanks = old[len(old.rstrip()) :]
             tail = (comment[1] if comment else "") + (blanks if block and "\n" in blanks else "")
             rest, new = text[place.end :], flow(value) if isinstance(value, dict) else written(value)
-            text = text[: place.start] + new + tail + (rest if block else _aligned(rest, len(old), len(new)))
+            gap = len(rest) - len(rest.lstrip(" "))
+            if not block and rest[gap : gap + 1] == "#":
+                # The comment stays in its column if there is room.
+                rest = " " * max(1, gap + len(old) - len(new)) + rest[gap:]
+            text = text[: place.start] + new + tail + rest
     return text
-
-
-def _aligned(rest: str, old_width: int, new_width: int) -> str:
-    """The rest of a line, its comment moved so that it stays in its column if there is room."""
-    gap = len(rest) - len(rest.lstrip(" "))
-    if rest[gap : gap + 1] != "#":
-        return rest
-    return " " * max(1, gap + old_width - new_width) + rest[gap:]
 
 
 def _without(document: Document, path: Path_) -> str:
@@ -167,10 +162,8 @@ def _without(document: Document, path: Path_) -> str:
     lines = document.text.splitlines(keepends=True)
     first = document.keys[path].line - 1
     last = document.text.count("\n", 0, max(document.values[path].start, _end(document, path)))
-    value = document.lookup(path)
-    if not isinstance(value, dict | list) and document.values[path].line == first + 1:
-        block = re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first])
-        last = last if block else first
+    if not isinstance(document.lookup(path), dict | list) and document.values[path].line == first + 1:
+        last = last if re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first]) else first  # a block scalar continues
     # A list or a section ends where the next one begins; the blank lines between them do not belong to it.
     while last > first and not lines[last].strip():
         last -= 1
@@ -229,9 +222,7 @@ def flow(value: Any) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    return written(value)
+    return "[" + ", ".join(map(flow, value)) + "]" if isinstance(value, list) else written(value)
 
 
 def _with(document: Document, path: Path_, change: Override) -> str:
@@ -305,9 +296,8 @@ def _sentence(path: Path_, says: Says) -> str:
 
 def _reckoned_from(change: Path_, path: Path_) -> bool:
     """Whether a figure in the comment of `path` may depend on the changed settings."""
-    for apart in ("data", "machines"):
-        if apart in path:
-            return apart in change
+    if apart := next((name for name in ("data", "machines") if name in path), ""):
+        return apart in change
     if change[0] == path[0] == "stages" and change[1:2] != path[1:2]:
         return False
     return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)
@@ -323,7 +313,6 @@ def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]
             by_line.setdefault(place.line - 1, []).append((path, place))
     lines = document.text.splitlines()
     for number, places in sorted(by_line.items()):
-        end = max(place.column - 1 + place.width for _, place in places)
-        if found := _COMMENT.search(lines[number], end):
+        if found := _COMMENT.search(lines[number], max(place.column - 1 + place.width for _, place in places)):
             paths = sorted({path for path, _ in places}, key=len)
             yield number, paths, found.start(), found[0].lstrip().removeprefix("#").strip()

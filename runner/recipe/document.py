@@ -77,8 +77,7 @@ class Document:
 
 def path_of(setting: str) -> Path_:
     """The keys and indices of a dotted setting, whose indices may be in brackets."""
-    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
-    return tuple(int(part) if part.isdecimal() else part for part in parts)
+    return tuple(int(part) if part.isdecimal() else part for part in re.sub(r"\[(\d+)\]", r".\1", setting).split("."))
 
 
 def value_at(value: Any, path: Path_) -> Any:

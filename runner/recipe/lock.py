@@ -70,8 +70,7 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
     if not problems and entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
         message = f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`."
         again = f"`recipe models add {name} --revision {revision} --out {document.file}`"
-        remedy = f"Run {again}, or change `revision` there."
-        problems = [document.problem(("models", name, "branch"), message, remedy)]
+        problems = [document.problem(("models", name, "branch"), message, f"Run {again}, or change `revision` there.")]
     return (None, problems) if problems else (model_of(name, entry), [])
 
 
@@ -96,25 +95,23 @@ def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: the requested revision on the hub."""
     said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
     entry = {key: said[key] if key in said else getattr(model, key) for key in _fields()} | {"config": model.own}
-    return {
-        key: value for key, value in entry.items() if (value if key in RARE else model.revision or key not in ON_HUB)
-    }
+    return {key: one for key, one in entry.items() if (one if key in RARE else model.revision or key not in ON_HUB)}
 
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
     # The entry of a folder has the same values as its config.json, so that file counts as the source.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
-    facts = {key: value for key, value in entry.items() if key in TYPES}
-    return of_facts(facts | {"id": name, "source": place})
+    return of_facts({key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place})
 
 
 def _read(file: Path) -> Document | None:
     """The lock file, or None. Raises Stop if it is not a lock file."""
     if not file.is_file():
         return None
-    restored = f"`git checkout {file.name}` restores an older version."
-    remedy = f"{restored} Or delete the file, and run `recipe models add NAME`."
+    remedy = (
+        f"`git checkout {file.name}` restores an older version. Or delete the file, and run `recipe models add NAME`."
+    )
     document = reading.read(file, "lock file", remedy)
     if not isinstance(document.data.get("models"), dict):
         raise Stop(document.problem(("models",), "A lock file lists its models under `models`.", remedy))

@@ -109,8 +109,9 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     by, why = f"--data {data}", "the file you named"
     # The removed settings belong to the data sets that the file replaces.
-    gone = ("hub", "sets", "validation_split", "validation_path")
-    changes = dict.fromkeys(gone) | {"path": str(Path(data).resolve())}
+    changes = dict.fromkeys(("hub", "sets", "validation_split", "validation_path")) | {
+        "path": str(Path(data).resolve())
+    }
     return [Override(f"data.{name}", None, value, by, why) for name, value in changes.items()]
 
 
@@ -145,29 +146,24 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
         before = changed.lookup(path)
         if before == change.after and type(before) is type(change.after):
             continue
-        _put(parent, path, change)
+        # A copy, because a later change may modify it.
+        last, value = path[-1], copy.deepcopy(change.after)
+        if isinstance(parent, dict) and value is None:
+            parent.pop(str(last), None)
+        elif isinstance(parent, dict):
+            parent[str(last)] = value
+        elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
+            parent[last] = value
+        else:
+            where = f"{change.by}: `{'.'.join(map(str, path[:-1]))}`"
+            if isinstance(parent, list):
+                raise Stop(f"{where} has {len(parent)} entries, and no entry `{last}`.", "Entries are counted from 0.")
+            raise Stop(f"{where} is one value, and has no setting `{last}`.")
         for old in [place for place in changed.origins if place[: len(path)] == path]:
             del changed.origins[old]
         changed.origins[path] = change.by
         made.append(replace(change, before=before))
     return changed, made
-
-
-def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
-    # A copy, because a later change may modify it.
-    last, value = path[-1], copy.deepcopy(change.after)
-    if isinstance(parent, dict):
-        if value is None:
-            parent.pop(str(last), None)
-        else:
-            parent[str(last)] = value
-    elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
-        parent[last] = value
-    else:
-        where = f"{change.by}: `{'.'.join(map(str, path[:-1]))}`"
-        if isinstance(parent, list):
-            raise Stop(f"{where} has {len(parent)} entries, and no entry `{last}`.", "Entries are counted from 0.")
-        raise Stop(f"{where} is one value, and has no setting `{last}`.")
 
 
 def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]) -> list[Override]:

@@ -92,9 +92,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
-        builder.problems.append(
-            document.problem_at(Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown))
-        )
+        builder.problems += [document.problem_at(Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown))]
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
@@ -130,8 +128,7 @@ class Builder:
         self.anchors: dict[str, tuple[Any, int] | None] = {}
         # By section: the keys that are set again, each with its place.
         self.twice: dict[Path_, list[tuple[str, Span]]] = {}
-        self.count = 0
-        self.depth = 0
+        self.count, self.depth = 0, 0
 
     def build(self) -> None:
         """Raises MarkedYAMLError and yaml.reader.ReaderError if the text is not YAML, and Stop beyond the limits."""
@@ -162,8 +159,7 @@ class Builder:
             return self._repeated(event), event.end_mark
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
-            written = event.tag.replace("tag:yaml.org,2002:", "!!")
-            self._problem(event, *worded("recipe.yaml-tag", written=written))
+            self._problem(event, *worded("recipe.yaml-tag", written=event.tag.replace("tag:yaml.org,2002:", "!!")))
         before = self.count
         if event.anchor:
             self.anchors[event.anchor] = None
@@ -187,23 +183,19 @@ class Builder:
             if is_list:
                 items.append(self._value(inner, (*path, len(items))))
             else:
-                key = self._key(inner, section, path)
+                value, _ = self._node(inner, path)
+                if isinstance(value, dict | list):
+                    self._problem(inner, *worded("recipe.name-is-no-word"))
+                    value = f"(section {len(self.problems)})"
+                # `yes:` and `1:` are names like any other; the schema then reports them as unknown.
+                key = value if isinstance(value, str) else inner.value if isinstance(inner, ScalarEvent) else str(value)
+                if key in section:
+                    self.twice.setdefault(path, []).append((key, _place(inner)))
+                else:
+                    self.document.keys[*path, key] = _place(inner)
                 section[key] = self._value(next(self.events), (*path, key))
         self.depth -= 1
         return (items if is_list else section), inner.end_mark
-
-    def _key(self, event: Event, section: dict[str, Any], path: Path_) -> str:
-        value, _ = self._node(event, path)
-        if isinstance(value, dict | list):
-            self._problem(event, *worded("recipe.name-is-no-word"))
-            value = f"(section {len(self.problems)})"
-        # `yes:` and `1:` are names like any other; the schema then reports them as unknown.
-        key = value if isinstance(value, str) else event.value if isinstance(event, ScalarEvent) else str(value)
-        if key in section:
-            self.twice.setdefault(path, []).append((key, _place(event)))
-        else:
-            self.document.keys[*path, key] = _place(event)
-        return key
 
     def set_twice(self) -> Iterator[Problem]:
         """One Problem for each repeated key; a single one if a section or a list's entry has merged with another."""
@@ -330,11 +322,8 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     if seen := next(_seen(lines, line, column), None):
         return document.problem_at(*seen)
     complaint = f"{error.context or ''} {error.problem or ''}"
-    kind, known = next(
-        (kind, known)
-        for kind, known in table("yaml-errors").items()
-        if any(word in complaint for word in known["words"])
-    )
+    kinds = table("yaml-errors").items()
+    kind, known = next(one for one in kinds if any(word in complaint for word in one[1]["words"]))
     if kind == "second colon" and (header := hidden_header(document, line)):
         return behind_a_comment(document, header)
     if kind == "indentation" and (
@@ -445,8 +434,7 @@ def _unindented(document: Document, lines: list[str], line: int) -> Problem | No
         before, odd, line = odd, line, odd
     if not _indent(lines[odd - 1]) < _indent(lines[line - 1]) == _indent(lines[before - 1]):
         return None
-    depth = _indent(lines[line - 1])
     return document.problem_at(
         Span(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
-        *worded("recipe.unindented", depth=depth),
+        *worded("recipe.unindented", depth=_indent(lines[line - 1])),
     )

@@ -191,9 +191,7 @@ _SHOWS_ROWS = {
     **dict.fromkeys(("completion", "label"), LABELS),
     **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
     "text": TEXT,
-    "form": CONVERSATIONS,
-    "question": CONVERSATIONS,
-    "answer": CONVERSATIONS,
+    **dict.fromkeys(("form", "question", "answer"), CONVERSATIONS),
 }
 
 
@@ -203,8 +201,7 @@ def rows_of(recipe: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if "x-by-rows" not in known.get("form", {}):
         return ""
     written, train = (part if isinstance(part := recipe.get(name), Mapping) else {} for name in ("data", "train"))
-    objective = train.get("objective")
-    sets = written.get("sets")
+    objective, sets = train.get("objective"), written.get("sets")
     every = [one for one in (written, *(sets if isinstance(sets, list) else ())) if isinstance(one, Mapping)]
     if written.get("songs") is not None:
         return SONGS
@@ -251,8 +248,7 @@ class Recipe(Sections):
 
     def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
         """A Problem at a setting, by its path or dotted name. how: arguments of `Document.problem`."""
-        path = path_of(setting) if isinstance(setting, str) else setting
-        return self.document.problem(path, message, hint, **how)
+        return self.document.problem(path_of(setting) if isinstance(setting, str) else setting, message, hint, **how)
 
     def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
         """The same as a note."""
@@ -382,10 +378,8 @@ class Recipe(Sections):
         """The questions before and after training, each with its category or None."""
         demo = self.settings.get("demo") or {}
         plain = ((None, question) for question in demo.get("questions") or ())
-        return (
-            *plain,
-            *((part.name, question) for part in demo.get("categories") or () for question in part.questions),
-        )
+        of_categories = ((part.name, question) for part in demo.get("categories") or () for question in part.questions)
+        return (*plain, *of_categories)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -40,8 +40,7 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
     base: dict[str, Any] = {}
     based = -1
     for index, stage in enumerate(listed):
-        named_well = isinstance(stage, Mapping) and isinstance(stage.get(NAME), str)
-        technique = stage.get(TECHNIQUE) if named_well else None
+        technique = stage.get(TECHNIQUE) if isinstance(stage, Mapping) and isinstance(stage.get(NAME), str) else None
         if not isinstance(technique, str) or technique not in TECHNIQUES:
             continue
         own = {name: value for name, value in stage.items() if name not in (NAME, TECHNIQUE, EARLIER_ROWS)}
@@ -132,5 +131,4 @@ def found_in(document: Document, index: int, problem: Problem) -> Problem:
     if problem.mends is None:
         return problem
     setting, value = problem.mends
-    path = path_in(document, index, path_of(setting))
-    return replace(problem, mends=(".".join(map(str, path)), value))
+    return replace(problem, mends=(".".join(map(str, path_in(document, index, path_of(setting)))), value))

@@ -39,8 +39,7 @@ def newest(plan: Plan) -> StageFolder:
     for folder in folders:
         if folder.weights_files:
             return folder
-    run = folders[0].run
-    raise Stop(*worded("run.no-model-yet", run=run))
+    raise Stop(*worded("run.no-model-yet", run=folders[0].run))
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:

@@ -103,8 +103,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
 
 def engine_environment() -> dict[str, str]:
     """This process's environment for an engine that ends with it."""
-    bin_dir = str(Path(sys.executable).parent)
-    path = f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())}
 
 
@@ -119,8 +118,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
     env = engine_environment() | ({} if place.accelerator else WITHOUT_GPU) | dict(stage.env)
     if place.accelerator and stage.machines.nodes == 1 and not place.on_cluster:
         # One process would take more GPUs than planned: the Trainer copies the model, Axolotl spreads it.
-        names = device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size))
     return env
 
 

@@ -88,10 +88,8 @@ def decision_on(folder: StageFolder) -> Decision:
     stage = folder.stage
     if not folder.state:
         return Decision(stage, "begin")
-    changed = differences(folder.state.inputs, inputs(folder.plan, stage))
-    if changed:
-        shown = (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else []))
-        return Decision(stage, "again", shown)
+    if changed := differences(folder.state.inputs, inputs(folder.plan, stage)):
+        return Decision(stage, "again", (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else [])))
     if not folder.finished:
         return Decision(stage, "go on")
     if wrong := folder.changed_outputs():
@@ -200,9 +198,15 @@ def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     """Prepares the stage's folder: clears results of other inputs and records its inputs. In folders where people keep
     runs, the caller has called `keep_what_took_training`. Raises Stop if the recipe's time for training is used up."""
-    stage = folder.stage
+    plan, stage = folder.plan, folder.stage
     over = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
-    _time_left(folder, over)
+    limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
+    # As in training itself, the time of later stages does not count, nor the own time of a stage that starts over.
+    before = plan.stages[: plan.stages.index(stage) + (not over)]
+    used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
+    if limit and used >= limit:
+        whole, taken, more = units.duration(limit), units.duration(used), _more_time(folder, "here")
+        raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
     if over:
         tell(f"{decision}")
         # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is
@@ -214,7 +218,7 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
     if "dataset_prepared_path" in stage.config:
         forget_older(stage.config)
-    folder.mark("begun", inputs=inputs(folder.plan, stage), keys=dict(stage.keys), outputs=None)
+    folder.mark("begun", inputs=inputs(plan, stage), keys=dict(stage.keys), outputs=None)
     for name in (SUMMARY, STOPPED):
         (folder.path / name).unlink(missing_ok=True)
 
@@ -294,7 +298,15 @@ def finish(folder: StageFolder) -> Iterable[str]:
     if folder.run.kind == "run":
         shutil.rmtree(folder.place.scratch_dir, ignore_errors=True)
     folder.mark("finished", outputs=folder.outputs())
-    return _lines_about(folder)
+    report = folder.results / REPORT
+    if folder.prepares and report.is_file():
+        return report.read_text(encoding="utf-8").splitlines()
+    if summary is None:
+        return []
+    losses = f", {summary.losses}" if summary.losses else ""
+    tokens = f", {summary.tokens:,} tokens" if summary.tokens else ""
+    early_stop = [summary.early_stop.told] if summary.early_stop else []
+    return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}", *early_stop]
 
 
 def _complete(folder: StageFolder) -> None:
@@ -316,38 +328,12 @@ def _complete(folder: StageFolder) -> None:
     ).write(folder.path)
 
 
-def _time_left(folder: StageFolder, over: bool) -> None:
-    """Raises Stop if the stage trains and the recipe's training time is used up. over: the stage starts over, so its
-    own time does not count."""
-    plan, stage = folder.plan, folder.stage
-    limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
-    # As in training itself, the time of later stages does not count.
-    before = plan.stages[: plan.stages.index(stage) + (not over)]
-    used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
-    if limit and used >= limit:
-        whole, taken, more = units.duration(limit), units.duration(used), _more_time(folder, "here")
-        raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
-
-
 def _more_time(folder: StageFolder, point: str) -> str:
     if folder.run.kind == "rehearsal":
         return "The rehearsal sets this limit; your recipe need not change. `--fresh` repeats the rehearsal. A smaller model makes more steps in this time."
     if folder.run.kind != "run":
         return "The measurement sets this limit; your recipe need not change."
     return f"Raise `limits.time`. The same command then continues from {point}."
-
-
-def _lines_about(folder: StageFolder) -> Iterable[str]:
-    """The lines about a finished stage."""
-    report, summary = folder.results / REPORT, folder.summary
-    if folder.prepares and report.is_file():
-        return report.read_text(encoding="utf-8").splitlines()
-    if summary is None:
-        return []
-    losses = f", {summary.losses}" if summary.losses else ""
-    tokens = f", {summary.tokens:,} tokens" if summary.tokens else ""
-    early = [summary.early_stop.told] if summary.early_stop else []
-    return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}", *early]
 
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:

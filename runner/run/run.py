@@ -101,11 +101,8 @@ def _require_patience(
             tell(f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}.")
         if decision.action not in ("keep", "go on"):
             total += math.inf if each.seconds is None else each.seconds
-    takes = (
-        f"training takes about {units.duration(total)} here"
-        if total < math.inf
-        else "how long training takes is unknown"
-    )
+    known = f"training takes about {units.duration(total)} here"
+    takes = known if total < math.inf else "how long training takes is unknown"
     if total > UNASKED and not confirm(f"This machine has no GPU, and {takes}."):
         raise Stop("Nothing was started.", f"{instead}.")
 
@@ -190,9 +187,8 @@ def rehearse(
     `rehearsal`).
     """
     own, place = own or scenarios.rehearsal(recipe.scenario), run.place()
-    rehearsed, made = changed(
-        recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())]
-    )
+    first = own.before_data(recipe, data)
+    rehearsed, made = changed(recipe, [*first, *(rehearsal.real(recipe, model) if model else ())])
     plan = translate(rehearsed, place)
     chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
@@ -208,10 +204,8 @@ def rehearse(
         stages = chosen.of(plan)
         if engine := next((stage for stage in stages if stage.trains), None):
             launch.ahead(engine, place)
-        data_alone, keeping = (
-            [stage for stage in stages if stage.name == DATA],
-            partial(keep, run, recipe, plan, rehearsed),
-        )
+        data_alone = [stage for stage in stages if stage.name == DATA]
+        keeping = partial(keep, run, recipe, plan, rehearsed)
         carry_out(plan, data_alone, tell, watch, run.made_with(changes, made, run.state.processor), keeping)
         rows = PreparedRows.read(Path(place.data_dir))
         if not rows:
@@ -228,14 +222,12 @@ def rehearse(
     if model:
         _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
     keeping = partial(keep, run, recipe, plan, rehearsed)
-    summaries = carry_out(
-        plan, chosen.of(plan), tell, watch, run.made_with(changes, made, run.state.processor), keeping
-    )
+    done = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made, run.state.processor), keeping)
     if run.kind == "rehearsal":
         for line in report(plan):
             tell(line)
     try:
-        own.judge(plan, summaries)
+        own.judge(plan, done)
     except Stop as stop:
         run.mark(run.state.status, fault=stop.text)
         raise
@@ -245,8 +237,9 @@ def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]
     """The substitutions for a real model, with as much training as fits into a rehearsal, by the planner's estimate."""
     whole = changed(recipe, rehearsal.training(recipe, rows, 1.0))[0]
     planner = forecasting()
-    foreseen = planner.on_processor(whole, translate(whole, place)) if planner else ()
-    seconds = sum(each.seconds or 0 for each in foreseen)
+    seconds = sum(
+        each.seconds or 0 for each in (planner.on_processor(whole, translate(whole, place)) if planner else ())
+    )
     share = min(1.0, rehearsal.PLANNED_SECONDS / seconds) if seconds else 1.0
     return rehearsal.training(recipe, rows, share)
 

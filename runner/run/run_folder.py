@@ -80,9 +80,8 @@ class RunFolder:
     @property
     def overrides(self) -> list[Override]:
         """The substitutions of a rehearsal or of this machine; paths in this folder follow the folder when it moves."""
-        state = self.state
-        there, here = state.folder, str(self.path)
-        return [replace(made, after=moved(made.after, there, here)) for made in state.substitutions]
+        state, here = self.state, str(self.path)
+        return [replace(made, after=moved(made.after, state.folder, here)) for made in state.substitutions]
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
@@ -202,5 +201,4 @@ def find(name: str, given: str | None) -> RunFolder:
 def _newest(run: RunFolder) -> tuple[float, float]:
     """When a run last trained something, 0 for never; and when it last changed."""
     summaries = [*run.path.glob(SUMMARY), *run.path.glob(f"*/{SUMMARY}")]
-    trained = max((file.stat().st_mtime for file in summaries), default=0.0)
-    return trained, (run.path / RUN).stat().st_mtime
+    return max((file.stat().st_mtime for file in summaries), default=0.0), (run.path / RUN).stat().st_mtime

@@ -135,9 +135,7 @@ class StageFolder:
     @property
     def has_trained(self) -> bool:
         """Whether the folder has results of training."""
-        if not self.stage.trains:
-            return False
-        return bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*"))
+        return self.stage.trains and (bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*")))
 
     def set_aside(self) -> Path | None:
         """Moves the folder of a stage that has trained aside, and returns its new path; None if nothing was trained.
@@ -180,8 +178,7 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     for name, beginnings in stage.reads.items():
         before = StageFolder(plan, plan.stage(name))
         done = before.finished and before.state.outputs
-        results = content_hash(before.state.beginning_with(beginnings), 32) if done else None
-        by_name[f"results of {name}"] = results
+        by_name[f"results of {name}"] = content_hash(before.state.beginning_with(beginnings), 32) if done else None
     # In the form of the JSON record, which has lists but no tuples.
     read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
     return read_back

@@ -94,12 +94,8 @@ def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterat
 
 # The kinds of data sets, whose settings may be mixed.
 KINDS = (
-    "SFTDataset",
-    "DPODataset",
-    "KTODataset",
-    "StepwiseSupervisedDataset",
-    "SyntheticDataset",
-    "PretrainingDataset",
+    *("SFTDataset", "DPODataset", "KTODataset", "StepwiseSupervisedDataset"),
+    *("SyntheticDataset", "PretrainingDataset"),
 )
 
 
@@ -154,8 +150,7 @@ def as_axolotl_reads(document: Document, path: Path_, value: Any) -> Any:
 def loaded(document: Document) -> list[str]:
     """The plug-ins that a file loads, by the names of the catalog; without ours."""
     written = document.data.get("plugins")
-    ours = catalog.axolotl_settings()["plugins"]
-    homes = {name.rpartition(".")[0]: name for name in ours}
+    homes = {name.rpartition(".")[0]: name for name in catalog.axolotl_settings()["plugins"]}
     texts = [one for one in written if isinstance(one, str)] if isinstance(written, list) else []
     # Axolotl finds a plug-in's class in its package or in the package's module `plugin`.
     return [next((homes[home] for home in homes if one.startswith(f"{home}.")), one) for one in texts]

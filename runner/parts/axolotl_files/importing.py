@@ -150,7 +150,11 @@ def read(document: Document) -> Import:
     made.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
     _model(made)
     _training(made, scenario)
-    _tokens(made)
+    tokens = {name: token for name, token in (made.get("special_tokens") or {}).items() if token is not None}
+    if tokens.pop("pad_token", None):
+        made.note(("special_tokens",), "The runner pads with the model's own token; padding is never trained.")
+    if tokens:
+        made.say("advanced.axolotl.special_tokens", tokens, "special_tokens")
     _machines(made)
     _rest(made)
     return made
@@ -176,13 +180,11 @@ def _model(made: Import) -> None:
     if revision := made.get("revision_of_model"):
         made.say("model.revision", revision, "revision_of_model")
     # Axolotl's default is bf16.
-    missing = None if "bf16" in made.file.data else "bf16"
-    key = next((key for key in ("bf16", "fp16") if made.get(key)), missing)
+    key = next((key for key in ("bf16", "fp16") if made.get(key)), None if "bf16" in made.file.data else "bf16")
     made.say("model.precision", key or "fp32", key or "bf16")
     old = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
     key = next((key for key in old if made.get(key)), "attn_implementation")
-    attention = old.get(key) or made.get(key) or "sdpa"
-    made.choose("model.attention", attention, key)
+    made.choose("model.attention", old.get(key) or made.get(key) or "sdpa", key)
     if made.get("trust_remote_code"):
         made.say("model.trust_remote_code", True, "trust_remote_code")
     checkpointing = made.get("gradient_checkpointing", False)
@@ -391,14 +393,6 @@ def _shape(made: Import, path: Path_, left: dict[str, Any], usual: dict[str, str
     for role, words in (left.pop("roles", None) or {}).items():
         if strange := [word for word in words if ROLES.get(word) != role]:
             made.refuse((*path, "roles"), f"Recipes know no role {listed(strange)} of the {role}.")
-
-
-def _tokens(made: Import) -> None:
-    tokens = {name: token for name, token in (made.get("special_tokens") or {}).items() if token is not None}
-    if tokens.pop("pad_token", None):
-        made.note(("special_tokens",), "The runner pads with the model's own token; padding is never trained.")
-    if tokens:
-        made.say("advanced.axolotl.special_tokens", tokens, "special_tokens")
 
 
 def _machines(made: Import) -> None:

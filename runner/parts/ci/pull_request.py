@@ -52,10 +52,8 @@ class Request:
         if not (pull := event.get("pull_request")):
             return None
         issues = f"{environment['GITHUB_API_URL']}/repos/{environment['GITHUB_REPOSITORY']}/issues"
-        who = {
-            "Authorization": f"Bearer {environment.get('RECIPE_TOKEN', '')}",
-            "Accept": "application/vnd.github+json",
-        }
+        token = f"Bearer {environment.get('RECIPE_TOKEN', '')}"
+        who = {"Authorization": token, "Accept": "application/vnd.github+json"}
         return cls(pull["base"]["sha"], f"{issues}/{pull['number']}/comments", f"{issues}/comments", "PATCH", who)
 
     @classmethod

@@ -111,8 +111,7 @@ def _repeated(rows: list[ExaminedRow]) -> list[Where]:
 
 
 def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    beginnings: dict[str, list[Where]] = {}
-    answers = 0
+    beginnings, answers = dict[str, list[Where]](), 0
     for row in rows:
         if row.wanted is not None:
             answers += 1

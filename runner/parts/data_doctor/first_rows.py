@@ -55,11 +55,8 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     if lost := [(number, row) for number, row in read if isinstance(row, str)]:
         first, reason = lost[0]
         yield worded("data_doctor.left-out", among=among, lost=len(lost), first=first, reason=reason)
-    good = [
-        doctor.ExaminedRow(number, row.said, row.turns[-1].content)
-        for number, row in read
-        if isinstance(row, Conversation)
-    ]
+    talks = [(number, row) for number, row in read if isinstance(row, Conversation)]
+    good = [doctor.ExaminedRow(number, row.said, row.turns[-1].content) for number, row in talks]
     # A pattern in a few rows means nothing, but personal data in one row does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
         told = finding.told_of().replace(finding.said, f"({finding.said})", 1)

@@ -197,9 +197,8 @@ class Form:
             for field in self.section.fields:
                 self.fields[field.path] = (field, self._element(field))
             if self.section.in_text:
-                ui.label(f"You can set these only in the text: {', '.join(self.section.in_text)}.").classes(
-                    "recipe-says"
-                )
+                names = ", ".join(self.section.in_text)
+                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
         self.refresh()
 
     def refresh(self) -> None:

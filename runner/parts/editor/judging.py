@@ -192,8 +192,7 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
 def meaning(text: str, line: int) -> Meaning | None:
     """The meaning of the setting in a line, counted from 0."""
     lines = text.split("\n")
-    found = _KEY.match(lines[line])
-    if not found:
+    if not (found := _KEY.match(lines[line])):
         return None
     section, _ = _around(lines, line, found.start(3))
     part = _part(text, (*section, found[3]))
@@ -212,9 +211,8 @@ def _part(text: str, path: Path_) -> Mapping[str, Any]:
     part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
     if named and named[1] in names:
         part = by_schema.schema(named[1])
-    if path == ("scenario",):
-        return {**part["properties"]["scenario"], "enum": names}
-    return by_schema.below(part, path)
+    alone = path == ("scenario",)
+    return {**part["properties"]["scenario"], "enum": names} if alone else by_schema.below(part, path)
 
 
 def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[str]]:

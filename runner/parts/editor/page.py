@@ -100,9 +100,8 @@ class Text:
                 ui.label(problem.hint).classes("recipe-hint")
             if problem.mends:
                 setting, value = problem.mends
-                ui.button(f"Write {value}", on_click=lambda: self.write(Override(setting).path, value)).props(
-                    "outline dense no-caps size=sm"
-                )
+                button = ui.button(f"Write {value}", on_click=lambda: self.write(Override(setting).path, value))
+                button.props("outline dense no-caps size=sm")
 
 
 class VerdictPane:
@@ -162,9 +161,8 @@ class RowsPane:
 
     def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
         self.recipe = recipe
-        ui.label("See how the model will read the first rows of your data, with its special tokens.").classes(
-            "recipe-says"
-        )
+        says = "See how the model will read the first rows of your data, with its special tokens."
+        ui.label(says).classes("recipe-says")
         ui.button("Show three rows", on_click=self.show).props("outline no-caps dense").classes("recipe-show-rows")
         self.below = ui.column().classes("recipe-rows")
 
@@ -189,8 +187,7 @@ class RowsPane:
                         ui.label(row.text).classes("recipe-row")
                         continue
                     with ui.row().classes("recipe-row recipe-pictured"):
-                        image = b64encode(row.picture).decode()
-                        ui.element("img").props(f'src="data:image/png;base64,{image}" alt=""')
+                        ui.element("img").props(f'src="data:image/png;base64,{b64encode(row.picture).decode()}" alt=""')
                         ui.label(row.text)
             if not any(found.values()):
                 ui.label(said)
@@ -203,10 +200,8 @@ class RehearsalPane:
         self.rehearsal = rehearsal
         # The news, the rehearsal and the number of lines that this pane has shown.
         self.seen, self.number, self.lines = -1, -1, 0
-        self.said = ui.label(
-            "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
-        )
-        self.said.classes("recipe-said")
+        says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
+        self.said = ui.label(says).classes("recipe-said")
         self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
         # The style sheet fills it from the bottom, so the browser follows the last line unless a person scrolls up.
         with ui.element("div").classes("recipe-log"):
@@ -237,8 +232,12 @@ class RehearsalPane:
 def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
     """The losses over steps, as a chart of ECharts."""
     grey = {"color": GREY}
-    faint = {"lineStyle": {"color": f"{GREY}40"}}
-    axis = {"type": "value", "nameTextStyle": grey, "axisLabel": grey, "splitLine": faint}
+    axis = {
+        "type": "value",
+        "nameTextStyle": grey,
+        "axisLabel": grey,
+        "splitLine": {"lineStyle": {"color": f"{GREY}40"}},
+    }
     steps = {"name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None}
     lines = (("training", rehearsal.losses, BLUE, False), ("validation", rehearsal.measured, ORANGE, True))
     return {
@@ -296,9 +295,8 @@ class Page:
     def _build_header(self) -> None:
         ui.label("recipe edit").classes("recipe-title")
         known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
-        ui.select(known, value=str(self.file.path), on_change=self.choose).props(
-            "dense borderless dark options-dense"
-        ).classes("recipe-file")
+        chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes("recipe-file")
+        chosen.props("dense borderless dark options-dense")
         self.state = ui.label().classes("recipe-state")
         ui.space()
         buttons = [
@@ -336,9 +334,8 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                self.judged, verdict = await run.io_bound(
-                    judging.whole, self.text.value, self.file.path, self.verdict.price
-                )
+                asked = self.text.value, self.file.path, self.verdict.price
+                self.judged, verdict = await run.io_bound(judging.whole, *asked)
                 self.verdict.show(verdict)
                 self.text.show(self.judged.problems)
                 self.form.show(self.judged.document, self.judged.problems)
@@ -449,8 +446,9 @@ class Page:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"
         running = self.rehearsal.running
         self.rehearse_button.text, self.rehearse_button.icon = ("Stop", "stop") if running else (saves, "play_arrow")
-        stops = "Stop the rehearsal; the next one reuses its finished parts"
-        self.rehearse_tooltip.text = stops if running else REHEARSE
+        self.rehearse_tooltip.text = (
+            "Stop the rehearsal; the next one reuses its finished parts" if running else REHEARSE
+        )
         self.live.look()
 
 

@@ -144,9 +144,8 @@ def edit(path: str, port: int) -> None:
     def ready(address: str) -> None:
         say(f"The page: {address}  (^C ends it)")
         # If there is no desktop, some browsers would take the terminal.
-        if sys.stdout.isatty() and (
-            sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-        ):
+        desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if sys.stdout.isatty() and desktop:
             webbrowser.open(address)
 
     serve(Path(path), port, ready)

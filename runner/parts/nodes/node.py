@@ -117,8 +117,7 @@ class Main:
             self._say(word, {})
         until = time.monotonic() + SILENT_S
         while time.monotonic() < until:
-            arrived = self.store.add("arrivals", 0)
-            if self.store.check([f"left/{number}" for number in range(1, arrived + 1)]):
+            if self.store.check([f"left/{number}" for number in range(1, self.store.add("arrivals", 0) + 1)]):
                 break
             time.sleep(BEAT_S)
         del self.store
@@ -287,7 +286,10 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     recipe, mine = read(file), len(gpus.split(","))
     cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
-        _gpus_are_here(gpus, mine)
+        import torch
+
+        if (here := torch.cuda.device_count()) != mine:
+            raise Stop(*worded("nodes.invisible-gpus", gpus=gpus, here=here))
     installed = versions()
     # The patch number of Python may differ.
     comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
@@ -335,13 +337,6 @@ def read(file: str) -> Recipe:
     for one in (data, *(data.get("sets") or ())) if isinstance(data, dict) else ():
         one.pop("sample", None)
     return valid(document)[0]
-
-
-def _gpus_are_here(gpus: str, count: int) -> None:
-    import torch
-
-    if (here := torch.cuda.device_count()) != count:
-        raise Stop(*worded("nodes.invisible-gpus", gpus=gpus, here=here))
 
 
 def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:

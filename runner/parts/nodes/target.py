@@ -57,16 +57,19 @@ def place(recipe: Recipe) -> Place:
 def render(plan: Plan) -> list[Artifact]:
     """The engine's own configs, as they will be in the results folder, and a script for each machine."""
     stage = plan.stages[-1]
-    scripts = [
-        Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stage, rank)) for rank in range(stage.machines.nodes)
-    ]
+    ranks = range(stage.machines.nodes)
+    scripts = [Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stage, rank)) for rank in ranks]
     return [*(Artifact(f"{FOLDER}/{file.path}", file.text) for file in stage.files), *scripts]
 
 
 def script(plan: Plan, stage: Stage, rank: int) -> str:
     """The start script of one machine: `run_node.sh` with its blanks filled in."""
     machine, main = plan.nodes["machines"][rank], plan.nodes["machines"][0]
-    return _Script(_of_machine(rank)).substitute(
+    # Without the lines for other machines, which begin with `@main: ` or `@others: `.
+    whom, others = ("@main: ", "@others: ") if rank == 0 else ("@others: ", "@main: ")
+    lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
+    own = "".join(line.removeprefix(whom) for line in lines if not line.startswith(others))
+    return _Script(own).substitute(
         rank=rank,
         nodes=stage.machines.nodes,
         main_one=", the main one" if rank == 0 else "",
@@ -98,17 +101,9 @@ class _Script(Template):
     delimiter = "@"
 
 
-def _of_machine(rank: int) -> str:
-    """The template without the lines for other machines, which begin with `@main: ` or `@others: `."""
-    whom, others = ("@main: ", "@others: ") if rank == 0 else ("@others: ", "@main: ")
-    lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
-    return "".join(line.removeprefix(whom) for line in lines if not line.startswith(others))
-
-
 def _data_files(stage: Stage) -> list[str]:
     """Relative data files as the recipe names them; the stage's own paths start from the folder of rendering."""
-    text = next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")
-    data = json.loads(text).get("data", {})
+    data = json.loads(next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")).get("data", {})
     named = [*(one.get("path") for one in data.get("sets", [data])), data.get("validation_path")]
     return [path for path in named if path and not path.startswith("/")]
 

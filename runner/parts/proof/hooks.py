@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,9 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
     for row in proof.shown:
         yield [("", f"row {row['row']:,}, {row['tokens']:,} tokens")]
         for kind, tokens in row["spans"]:
-            yield [("", f"  {kind:<8} "), (kind, _joined(tokens, whole))]
+            if not whole and len(tokens) > FIRST + LAST + 1:
+                tokens = [*tokens[:FIRST], f"… {len(tokens) - FIRST - LAST:,} more …", *tokens[-LAST:]]
+            yield [("", f"  {kind:<8} "), (kind, "·".join(token.replace("\n", "⏎") for token in tokens))]
     if all_tokens:
         shares = ", ".join(f"{kind} {share:.1%}" for kind, _, share in proof.shares)
         cut = f", in {proof.rows_cut:,} rows" if proof.rows_cut else ""
@@ -101,15 +103,7 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
     for question in proof.asked:
         yield [("", f"  note: the question «{question}» of the demo or a gate is also in the training rows")]
     yield from ([("", f"  {tried}")] for tried in proof.rewards)
-    for note in proof.notes:
-        yield [("", f"  note: {note}")]
-
-
-def _joined(tokens: Sequence[str], whole: bool) -> str:
-    if not whole and len(tokens) > FIRST + LAST + 1:
-        left = len(tokens) - FIRST - LAST
-        tokens = [*tokens[:FIRST], f"… {left:,} more …", *tokens[-LAST:]]
-    return "·".join(token.replace("\n", "⏎") for token in tokens)
+    yield from ([("", f"  note: {note}")] for note in proof.notes)
 
 
 def _held(proof: Proof) -> Iterator[str]:
@@ -126,11 +120,8 @@ def _held(proof: Proof) -> Iterator[str]:
         return
     else:
         yield f"in {of} every answer starts where the model will answer, and is trained to its end"
-    yield (
-        f"in {proof.batches} batches no padding is trained"
-        if proof.padding
-        else f"{proof.batches} batches train the same tokens as their rows"
-    )
+    same = f"{proof.batches} batches train the same tokens as their rows"
+    yield f"in {proof.batches} batches no padding is trained" if proof.padding else same
     if proof.logits_moved is not None:
         yield f"the model never looks from one {proof.joined} row into another ({proof.attention})"
     if proof.loss_at_once is not None and proof.loss_accumulated is not None:

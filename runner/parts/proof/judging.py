@@ -90,10 +90,8 @@ class Reader:
     def talk(self, row: Mapping[str, Any], field: str) -> Talk:
         said = [_bare(message) for message in row[field]]
         marks = [message.get(self.marked) if self.marked else None for message in said]
-        trained = [
-            message["role"] in self.roles if mark is None else bool(mark)
-            for message, mark in zip(said, marks, strict=True)
-        ]
+        marked = zip(said, marks, strict=True)
+        trained = [message["role"] in self.roles if mark is None else bool(mark) for message, mark in marked]
         shown = [{name: value for name, value in message.items() if name != self.marked} for message in said]
         tools = row.get("tools")
         tools = json.loads(tools) if isinstance(tools, str) else tools
@@ -137,8 +135,9 @@ class Reader:
             # A turn of another role may have no end of its own.
             if not ended and (answers or (after < len(tokens) and tokens[after] in self.ends)):
                 left = f", and {self.words(tokens[after : after + 1])} behind it is not" if after < len(tokens) else ""
-                last = self.words(tokens[after - 1 : after])
-                faults.add("end_not_trained", f"the last trained token is {last}{left}")
+                faults.add(
+                    "end_not_trained", f"the last trained token is {self.words(tokens[after - 1 : after])}{left}"
+                )
 
     def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
         """The first token after untrained blanks. Mistral's template writes a blank before an answer; some tokenizers
@@ -365,13 +364,11 @@ def words(row: Mapping[str, Any]) -> str:
 
 def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:
     """The documents in blocks of tokens; the first and the last may be parts."""
-    rest: list[np.ndarray] = []
-    seen = 0
+    rest, seen = list[np.ndarray](), 0
     for block in blocks:
         seen += len(block)
-        stops = np.flatnonzero(np.isin(block, list(ends)))
         begin = 0
-        for stop in stops:
+        for stop in np.flatnonzero(np.isin(block, list(ends))):
             document = np.concatenate([*rest, block[begin:stop]])
             rest, begin = [], int(stop) + 1
             if len(document):

@@ -206,8 +206,7 @@ class Prover:
         asked = 0
         for prepared in self._prepared():
             messages = [*prepared["messages"], {"role": "assistant", "content": ""}]
-            talk = self.reader.talk({"messages": messages}, "messages")
-            prompt = talk.prompts[-1] or ()
+            prompt = self.reader.talk({"messages": messages}, "messages").prompts[-1] or ()
             asked += 1
             if prompt not in prompts and (limit is None or len(prompt) < limit):
                 trained = min(prompts, key=lambda known: abs(len(known) - len(prompt)), default=())
@@ -267,8 +266,7 @@ class Prover:
 
     def _batches(self) -> None:
         """Judges the first batches of training, and one of a short and a long row, which needs padding."""
-        padding = batches = 0
-        made = list(self.engine.batches(BATCHES))
+        padding, made = 0, list(self.engine.batches(BATCHES))
         if self.kind == "conversations":
             lengths = self.rows.lengths
             pair = [int(lengths.argmin()), int(lengths.argmax())]
@@ -284,8 +282,7 @@ class Prover:
                     trained = batch["completion_mask"] != 0
                     batch = {**batch, "labels": batch["input_ids"].masked_fill(~trained, UNTRAINED)}
             padding += judging.judge(batch, rows, self.ends, self.faults)
-            batches += 1
-        self.facts |= {"batches": batches, "padding": padding}
+        self.facts |= {"batches": len(made), "padding": padding}
 
     def _sides(self, rows: Sequence[list[list[int]]]) -> list[judging.Row]:
         """The rows of a batch of preferences: all better answers, then all worse ones; or those with a label."""
@@ -308,9 +305,12 @@ class Prover:
         asked, later = set(), {same(question): question for question in questions}
         for row in judging.conversations(self._files("datasets")):
             if (known := held.pop(judging.words(row), None)) is not None:
-                exactly = known["messages"] == row["messages"]
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
-                how = "word for word" if exactly else "apart from spaces, case or system prompt"
+                how = (
+                    "word for word"
+                    if known["messages"] == row["messages"]
+                    else "apart from spaces, case or system prompt"
+                )
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
             questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
             asked |= later.keys() & questioned
@@ -318,13 +318,12 @@ class Prover:
 
     def _same_documents(self) -> None:
         """Finds validation documents in the training text."""
-        blocks = (self.cfg.recipe_runner or {}).get("blocks")
-        if blocks:
+        if blocks := (self.cfg.recipe_runner or {}).get("blocks"):
             files = (f"{blocks['folder']}/{side}-{blocks['sequence_len']}.npy" for side in ("train", "validation"))
             sides = [iter(np.load(file, mmap_mode="r")) for file in files]
         elif self._files("test_datasets"):
-            both = (self._files(side) for side in ("datasets", "test_datasets"))
-            batches = (judging.batches(side, 100, ("input_ids",)) for side in both)
+            both = ("datasets", "test_datasets")
+            batches = (judging.batches(self._files(side), 100, ("input_ids",)) for side in both)
             sides = [(np.asarray(batch.column(0).flatten()) for batch in side) for side in batches]
         else:
             return
@@ -342,9 +341,8 @@ class Prover:
         rows = judging.few(self.engine, vocabulary, numbers)
         attention = str(getattr(trainer.model.config, "_attn_implementation", ""))
         if (planned := self.settings.proof.planned) not in (None, attention):
-            self.notes.append(
-                f"{planned} needs a GPU; {attention} was judged, which tells rows apart by the same positions"
-            )
+            judged = f"{attention} was judged, which tells rows apart by the same positions"
+            self.notes.append(f"{planned} needs a GPU; {judged}")
         joined = "packed" if self.engine.packs else "flattened" if self.cfg.batch_flattening is True else "padded"
         self.facts |= {"attention": attention, "joined": joined}
         if len(rows) < 2:

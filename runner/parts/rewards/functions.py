@@ -88,8 +88,7 @@ class Samples(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and (now := samples(state.global_step, self.rules)):
-            before = read_json(self.file) or []
-            write_json(self.file, [row for row in before if row["step"] < state.global_step] + now)
+            write_json(self.file, [row for row in read_json(self.file) or [] if row["step"] < state.global_step] + now)
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
@@ -134,13 +133,8 @@ def _seen(trainer: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) ->
         (row["full-question"], words.decode(ids, skip_special_tokens=True), row["answer"])
         for row, ids in zip(rows, written, strict=True)
     ]
-    generate, trainer._generate_single_turn = (
-        trainer._generate_single_turn,
-        lambda *asked: (
-            [[*ids, words.eos_token_id] for ids in written],
-            None,
-        ),
-    )
+    generate = trainer._generate_single_turn
+    trainer._generate_single_turn = lambda *asked: ([[*ids, words.eos_token_id] for ids in written], None)
     tokens = trainer.state.num_input_tokens_seen
     try:
         prompts = [row["prompt"] for row in rows]

@@ -141,11 +141,8 @@ def search(
         _send(found, submit)
         return
     seconds = sum(each.planned.seconds or 0 for each in found.tried if each.planned)
-    if (
-        not rehearse
-        and seconds > running.UNASKED
-        and not confirm(yes, f"The trials take about {units.duration(seconds)}.")
-    ):
+    takes = f"The trials take about {units.duration(seconds)}."
+    if not rehearse and seconds > running.UNASKED and not confirm(yes, takes):
         raise Stop("Nothing was started.")
     for each in found.tried:
         if (known := found.known(each)) and known.state.is_finished():
@@ -215,8 +212,7 @@ def _conclude(found: Search, rehearse: bool) -> None:
     if (best := found.best) is None:
         raise Stop(*worded("search.unfinished"))
     results = {each.trial.number: value for each in found.tried if (value := found.reached(each)) is not None}
-    measure = "MEAN REWARD" if found.higher else "VALIDATION LOSS"
-    rows = [("TRIAL", *best.trial.settings, measure, "STEPS", "")]
+    rows = [("TRIAL", *best.trial.settings, "MEAN REWARD" if found.higher else "VALIDATION LOSS", "STEPS", "")]
     worst = -math.inf if found.higher else math.inf
     in_order = sorted(found.tried, key=lambda each: results.get(each.trial.number, worst), reverse=found.higher)
     for each in in_order:
@@ -254,12 +250,8 @@ def _send(found: Search, submit: bool) -> None:
         for file in files:
             say(f"\n{file}")
             context.invoke(cast(click.Command, group.get_command(context, "submit")), path=str(file))
-        end(
-            f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them.",
-            "runs",
-            "--sort",
-            "loss",
-        )
+        said = f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them."
+        end(said, "runs", "--sort", "loss")
         return
     end(f"{len(files)} recipes were written, {files[0]} and so on.", "check", *files[:1])
 

@@ -58,8 +58,7 @@ class Pruning(TrainerCallback):
         self.trial: Trial | None = None
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        over = state.is_world_process_zero and self._poor(state)
-        if checkpoints.any_of(over, args.device):
+        if checkpoints.any_of(state.is_world_process_zero and self._poor(state), args.device):
             control.should_training_stop = True
         return control
 

@@ -55,21 +55,18 @@ class Trial:
 
 def of(section: Settings) -> list[Trial]:
     """The trials of a section: every combination, or `trials` random ones, at most MOST."""
-    over, between = _different(section["over"].plain()), section["between"].plain()
+    # Each value once. A list may hold lists, so that values have no hash.
+    over = {
+        name: [value for index, value in enumerate(values) if value not in values[:index]]
+        for name, values in section["over"].plain().items()
+    }
+    between = section["between"].plain()
     names, count = [*over, *between], section.get("trials")
     if not between and (count is None or math.prod(map(len, over.values())) <= count):
         every: Iterator[tuple[Any, ...]] = islice(product(*over.values()), MOST)
     else:
         every = _drawn(over, between, count or MOST, random.Random(section["seed"]))
     return [Trial(number, dict(zip(names, values, strict=True))) for number, values in enumerate(every, 1)]
-
-
-def _different(over: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Each value once. A list may hold lists, so that values have no hash."""
-    return {
-        name: [value for index, value in enumerate(values) if value not in values[:index]]
-        for name, values in over.items()
-    }
 
 
 def _drawn(
@@ -117,8 +114,7 @@ def _settings_exist(recipe: Recipe, section: Settings) -> Iterator[Problem]:
                 yield recipe.problem(("search", kind, name), *worded("search.no-setting", name=name), key=True)
     for name, (low, high) in section["between"].items():
         if low >= high:
-            said = worded("search.bounds", name=name, low=low, high=high)
-            yield recipe.problem(("search", "between", name), *said)
+            yield recipe.problem(("search", "between", name), *worded("search.bounds", name=name, low=low, high=high))
         if name in section["over"]:
             yield recipe.problem(("search", "between", name), *worded("search.twice", name=name), key=True)
     for kind in ("over", "between"):

@@ -72,7 +72,8 @@ def song_of(row: Mapping[str, Any], songs: Songs) -> Song | str:
     match = _pattern(songs.instruction_form).match(instruction)
     if not match:
         return NO_INSTRUCTION
-    artist, genre = (_named(match[part]) for part in ("artist", "genre"))
+    names = (" ".join(match[part].split()).strip("\"'") for part in ("artist", "genre"))
+    artist, genre = (None if name.casefold() in UNKNOWN else name for name in names)
     words = len(lyrics.split())
     if words < songs.min_words:
         return f"fewer than {songs.min_words:,} words"
@@ -82,11 +83,6 @@ def song_of(row: Mapping[str, Any], songs: Songs) -> Song | str:
     if not any(share and kind in _answerable(song) for kind, share in songs.tasks.items()):
         return "the row answers none of the recipe's tasks"
     return song
-
-
-def _named(text: str) -> str | None:
-    name = " ".join(text.split()).strip("\"'")
-    return None if name.casefold() in UNKNOWN else name
 
 
 def _answerable(song: Song) -> dict[str, tuple[str, str]]:
@@ -151,9 +147,8 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
             none = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
             first = str(read[0][asked.instruction])[:60]
-            yield recipe.note(
-                (*home, "songs", "instruction"), *worded("songs.other-instructions", none=none, file=file, first=first)
-            )
+            said = worded("songs.other-instructions", none=none, file=file, first=first)
+            yield recipe.note((*home, "songs", "instruction"), *said)
 
 
 RULES = (songs,)
