@@ -120,11 +120,9 @@ def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str 
         return None
     values = value if isinstance(value, list) else [value]
     for known in table("axolotl-refusals").values():
-        least = known.get("above", math.inf)
         off = not known.get("even_off") and (value is False or value == [])
-        fine = values and all(
-            one in known.get("fine", ()) or (isinstance(one, int | float) and one > least) for one in values
-        )
+        least, good = known.get("above", math.inf), known.get("fine", ())
+        fine = values and all(one in good or (isinstance(one, int | float) and one > least) for one in values)
         met = "needs" in known and all(_there(config, name) for name in known["needs"])
         free = "without" in known and not any(config.get(name) for name in known["without"])
         free |= not all(_there(config, name) for name in known.get("beside", ()))

@@ -165,9 +165,8 @@ def fits(
         needed = conversation_formats.COLUMNS.get(form, ()) if form else ()
         missing = [column for column in needed if column not in columns]
         if form is None or missing:
-            wrong = (
-                f"lacks {listed(missing)}, which the form {form} needs" if form else "has columns that match no form"
-            )
+            lacks = f"lacks {listed(missing)}, which the form {form} needs"
+            wrong = lacks if form else "has columns that match no form"
             message = f"`{source}` {wrong}. Its columns are {listed(columns)}."
             hint = f"Write `form: {shown}`, or delete the line." if shown else conversation_formats.NO_FORM
             yield recipe.problem((*home, setting), message, hint)

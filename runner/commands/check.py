@@ -102,8 +102,7 @@ def standing(path: str) -> int:
     following = ["check"] if verdict.errors else []
     if not verdict.errors:
         recipe, _, _ = load(path, [], {})
-        train = training_verb(recipe)
-        for kind, command, done in (("rehearsal", "rehearse", "rehearsed"), ("run", train, "trained")):
+        for kind, command, done in (("rehearsal", "rehearse", "rehearsed"), ("run", training_verb(recipe), "trained")):
             text, next_command = _progress(folder(recipe.name, kind), recipe, command)
             rows.append((done, text))
             following += [next_command] if next_command else []

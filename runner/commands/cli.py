@@ -46,8 +46,7 @@ ORDER = tuple(name for names in GROUPS.values() for name in names)
 @cache
 def commands() -> dict[str, tuple[str, str]]:
     """The line of `recipe --help` for each command, and its module."""
-    ours = {name: (told, f"runner.commands.{module}") for name, (module, told) in CORE.items()}
-    known = ours | parts.commands()
+    known = {name: (told, f"runner.commands.{module}") for name, (module, told) in CORE.items()} | parts.commands()
     return {name: known[name] for name in sorted(known, key=lambda name: (*ORDER, name).index(name))}
 
 
@@ -84,8 +83,7 @@ class _Commands(click.Group):
         return [CompletionItem(name, help=told) for name, told in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        others = tuple(name for name in commands() if name not in ORDER)
-        for heading, names in {**GROUPS, "More": others}.items():
+        for heading, names in {**GROUPS, "More": tuple(name for name in commands() if name not in ORDER)}.items():
             if listed := [(name, commands()[name][0]) for name in names if name in commands()]:
                 with formatter.section(heading):
                     formatter.write_dl(listed)
@@ -165,11 +163,8 @@ def _code(arguments: list[str] | None) -> int:
 _NO_FOLDER = "A file is in the place of a folder. Use another folder, or move the file."
 _NO_RIGHT = "You have no permission to read or write there. Use another folder, or ask its owner."
 REMEDIES = {
-    errno.EEXIST: _NO_FOLDER,
-    errno.ENOTDIR: _NO_FOLDER,
-    errno.EACCES: _NO_RIGHT,
-    errno.EPERM: _NO_RIGHT,
-    errno.EROFS: _NO_RIGHT,
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), _NO_FOLDER),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NO_RIGHT),
     errno.ENOSPC: "Free some space, or use a folder on another disk.",
 }
 

@@ -77,8 +77,7 @@ def _scenarios(context: click.Context) -> Sequence[str]:
 
     # `args` has the words that click could not assign yet, because the option before them lacks its value.
     words = [context.params.get("path"), context.params.get("source"), *context.args]
-    files = (packaged.named().get(str(word), Path(str(word))) for word in words if word)
-    for file in files:
+    for file in (packaged.named().get(str(word), Path(str(word))) for word in words if word):
         with suppress(Stop, OSError):
             if file.is_file() and (scenario := read(file).data.get("scenario")) in scenarios.names():
                 return [scenario]

@@ -53,7 +53,6 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
         click.option("--until", "last", metavar="STAGE", help="Run the stages up to this one."),
         click.option("--fresh", is_flag=True, help="Delete the old results, and start again."),
     )
-
     return lambda command: reduce(lambda made, option: option(made), reversed(every), command)
 
 
@@ -118,14 +117,8 @@ def watch() -> Iterator[Callable[[Event], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("  {task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"),
-    )
-    with Progress(*columns) as bar:
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[loss]}")) as bar:
         task = bar.add_task("starting", total=None, loss="")
 
         def show(event: Event) -> None:
@@ -277,8 +270,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     if data and STAGES in read(path).data:
         raise one_file()
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
-    run = folder(recipe.name, "run")
-    place = run.place(str(Path(out).resolve()) if out else None)
+    place = folder(recipe.name, "run").place(str(Path(out).resolve()) if out else None)
     # The trained tokens are proven on request, and again before a stage reserves a GPU.
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     if show:

@@ -117,22 +117,13 @@ def prepare(
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
         known.notes = list(_notes(plain_text, known))
         return known
-    report = TextReport(
-        key=key,
-        source=plain_text.name,
-        tokenizer=getattr(tokenizer, "said_as", str(tokenizer.name_or_path)),
-        block_len=plain_text.sequence_len,
-    )
+    said_as = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
+    report = TextReport(key=key, source=plain_text.name, tokenizer=said_as, block_len=plain_text.sequence_len)
     (out / "validation.parquet").unlink(missing_ok=True)
     examining = examiners(report) if sample_rows is None else []
     for side in sides:
-        counts = write(
-            documents(plain_text, side, report, examining if side == "train" else ()),
-            tokenizer,
-            plain_text.sequence_len,
-            out / f"{side}.parquet",
-            most_blocks=sample_rows,
-        )
+        texts, file = documents(plain_text, side, report, examining if side == "train" else ()), out / f"{side}.parquet"
+        counts = write(texts, tokenizer, plain_text.sequence_len, file, most_blocks=sample_rows)
         setattr(report, side, counts.facts)
         report.cut_short |= counts.blocks == sample_rows
         require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
@@ -140,10 +131,8 @@ def prepare(
             name = "validation" if side == "validation" else "training"
             length, share = plain_text.sequence_len, side == "validation" and plain_text.validation_share
             too_few = f"The {name} text has {counts.tokens:,} tokens, too few for one block of {length:,}."
-            raise Stop(
-                "\n".join([too_few, *report.left_out()]),
-                f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`.",
-            )
+            hint = f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`."
+            raise Stop("\n".join([too_few, *report.left_out()]), hint)
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:

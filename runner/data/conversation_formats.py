@@ -286,8 +286,10 @@ def _turn(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     besides = {name: message[name] for name in fields if message.get(name)}
     if CALLS in besides:
         besides[CALLS] = [_call(call, number) for call in _turns_in(besides[CALLS], CALLS)]
-    if isinstance(content, list):
-        content = "".join(_part(part, number) for part in content)
+    if isinstance(content, list):  # of parts, each `{type: text, text: …}`
+        if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
+            raise NoConversation(f"turn {number} contains something other than text")
+        content = "".join(str(part["text"]) for part in content)
     if content is None and not besides:
         raise NoConversation(f"turn {number} has no content (`content`, or `value`)")
     for name, value in ({"content": content or ""} | besides).items():
@@ -295,13 +297,6 @@ def _turn(message: Any, number: int, thoughts: str = REASONING) -> Turn:
             raise NoConversation(f"`{name}` of turn {number} is not text")
     more = json.dumps(besides, ensure_ascii=False, sort_keys=True) if besides else ""
     return Turn(role, (content or "").strip(), more)
-
-
-def _part(part: Any, number: int) -> str:
-    """The text of one part of a turn, `{type: text, text: …}`."""
-    if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-        raise NoConversation(f"turn {number} contains something other than text")
-    return str(part["text"])
 
 
 def _call(call: Any, number: int) -> Message:

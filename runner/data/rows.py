@@ -282,8 +282,7 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
     marks, end = cut
     ends = iter([*(place for place, _ in marks if place < end), end])
     begin, parts = (0, 1), []
-    numbers = dict(marks)
-    place = 0
+    numbers, place = dict(marks), 0
     for part in range(1, count + 1):
         while place * count < end * part:
             place = next(ends)
@@ -302,10 +301,8 @@ def columns(file: Path, split: str | None = None) -> list[str]:
             raise Unreadable(f"{error}, so its columns cannot be checked.", error.severity, error.hint) from None
         raise
     except (UnicodeDecodeError, csv.Error):
-        raise Unreadable(
-            "it is not text in UTF-8.",
-            hint="Save it again with the encoding UTF-8; a spreadsheet calls that `CSV UTF-8`.",
-        ) from None
+        hint = "Save it again with the encoding UTF-8; a spreadsheet calls that `CSV UTF-8`."
+        raise Unreadable("it is not text in UTF-8.", hint=hint) from None
     except OSError as error:
         raise Unreadable(f"{error.strerror}.") from None
 

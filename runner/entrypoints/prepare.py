@@ -16,7 +16,7 @@ from typing import Any
 from runner import parts, scenarios
 from runner.data import conversation_formats, data_sets, general_documents, tokenizers
 from runner.data.data_sets import DataSource
-from runner.data.report import Report, require_room, rows_of
+from runner.data.report import require_room, rows_of
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
@@ -65,14 +65,27 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
 
 def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
     """The same, without the base model."""
-    out = Path(work["out"])
+    out, data, twin = Path(work["out"]), work["data"], work.get("twin")
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
-    report = _rows(work, out)
+    for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
+        if source["path"] and not Path(source["path"]).exists():
+            raise Stop(*worded("entrypoints.no-data-file", source=source))
+    documents = []
+    if twin:
+        without_scikit_learn()
+        documents = general_documents()
+        tokenizer_for = twins.tokenizer_for(twin, documents)
+    else:
+        named = data.get("tokenizer")
+        tokenizer_for = partial(_tokenizer, Pretrained(**named) if named else None, work["model"])
+    report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
+    if twin:
+        twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
     for line in (lines := list(report.lines())):
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
-    rows_of(report, work["data"]).write(out)
+    rows_of(report, data).write(out)
 
 
 def require_columns(data: Mapping[str, Any]) -> None:
@@ -94,25 +107,6 @@ def require_columns(data: Mapping[str, Any]) -> None:
                 if column not in there:
                     hint = f"{did_you_mean(column, there)}Its columns are {listed(there)}."
                     raise Stop(f"The data set `{source.hub}` has no column `{column}`, which {user} names.", hint)
-
-
-def _rows(work: Mapping[str, Any], out: Path) -> Report:
-    data, twin = work["data"], work.get("twin")
-    for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
-        if source["path"] and not Path(source["path"]).exists():
-            raise Stop(*worded("entrypoints.no-data-file", source=source))
-    documents = []
-    if twin:
-        without_scikit_learn()
-        documents = general_documents()
-        tokenizer_for = twins.tokenizer_for(twin, documents)
-    else:
-        named = data.get("tokenizer")
-        tokenizer_for = partial(_tokenizer, Pretrained(**named) if named else None, work["model"])
-    report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
-    if twin:
-        twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
-    return report
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
@@ -151,9 +145,8 @@ def fetch_model(
         )
         require_space(folder, missing + RESERVE, f"the model {model['base']}")
         tell(f"Downloading {model['base']} at {facts.sha}, {missing / 2**30:.1f} GiB")
-        snapshot_download(
-            model["base"], revision=facts.sha, local_dir=folder, allow_patterns=list(MODEL_FILES), max_workers=4
-        )
+        wanted = {"revision": facts.sha, "allow_patterns": list(MODEL_FILES)}
+        snapshot_download(model["base"], local_dir=folder, max_workers=4, **wanted)
     except (HTTPError, OSError) as error:
         raise Stop(*worded("entrypoints.no-download", model=model, error=first_line(error), hint=hint)) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})

@@ -109,9 +109,8 @@ def _read(file: Path) -> Document | None:
     """The lock file, or None. Raises Stop if it is not a lock file."""
     if not file.is_file():
         return None
-    remedy = (
-        f"`git checkout {file.name}` restores an older version. Or delete the file, and run `recipe models add NAME`."
-    )
+    restored = f"`git checkout {file.name}` restores an older version."
+    remedy = f"{restored} Or delete the file, and run `recipe models add NAME`."
     document = reading.read(file, "lock file", remedy)
     if not isinstance(document.data.get("models"), dict):
         raise Stop(document.problem(("models",), "A lock file lists its models under `models`.", remedy))

@@ -109,9 +109,8 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     by, why = f"--data {data}", "the file you named"
     # The removed settings belong to the data sets that the file replaces.
-    changes = dict.fromkeys(("hub", "sets", "validation_split", "validation_path")) | {
-        "path": str(Path(data).resolve())
-    }
+    gone = ("hub", "sets", "validation_split", "validation_path")
+    changes = dict.fromkeys(gone) | {"path": str(Path(data).resolve())}
     return [Override(f"data.{name}", None, value, by, why) for name, value in changes.items()]
 
 

@@ -222,9 +222,8 @@ _FORM = ("form", "question", "answer")
 def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
     """The data sets of a section at the path `home`, each with its path and its settings: its own, and the section's
     for the others. A section that names one data set is that set itself."""
-    return [
-        ((*home, "sets", index), data.with_own(own, _FORM)) for index, own in enumerate(data.get("sets") or ())
-    ] or [(home, data)]
+    sets = enumerate(data.get("sets") or ())
+    return [((*home, "sets", index), data.with_own(own, _FORM)) for index, own in sets] or [(home, data)]
 
 
 @dataclass(frozen=True)

@@ -237,9 +237,8 @@ def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]
     """The substitutions for a real model, with as much training as fits into a rehearsal, by the planner's estimate."""
     whole = changed(recipe, rehearsal.training(recipe, rows, 1.0))[0]
     planner = forecasting()
-    seconds = sum(
-        each.seconds or 0 for each in (planner.on_processor(whole, translate(whole, place)) if planner else ())
-    )
+    foreseen = planner.on_processor(whole, translate(whole, place)) if planner else ()
+    seconds = sum(each.seconds or 0 for each in foreseen)
     share = min(1.0, rehearsal.PLANNED_SECONDS / seconds) if seconds else 1.0
     return rehearsal.training(recipe, rows, share)
 

@@ -31,10 +31,9 @@ TOGETHER = {"language": ("causal-lm", "full", "last-layers", "lora")}
 @cache
 def packages() -> dict[str, str]:
     """Every scenario's package, by its name in recipes, sorted."""
-    folders = [file.parent for file in Path(__file__).parent.glob("*/translation.py")]
     ours = {
         name: f"{__name__}.{folder.name}"
-        for folder in folders
+        for folder in (file.parent for file in Path(__file__).parent.glob("*/translation.py"))
         if (folder / "schema.yaml").is_file()
         for name in TOGETHER.get(folder.name, (folder.name.replace("_", "-"),))
     }
@@ -143,8 +142,7 @@ def composed(scenario: str) -> Schema:
 
 def _whole(scenario: str) -> Schema:
     """A scenario's schema; or, by the name of a folder in TOGETHER, that of all its scenarios in one."""
-    package = packages().get(scenario, f"{__name__}.{scenario}")
-    source = dict(yaml_file.read(_file(package, "schema.yaml")).data)
+    source = dict(yaml_file.read(_file(packages().get(scenario, f"{__name__}.{scenario}"), "schema.yaml")).data)
     return cast(Schema, narrowed(inlined(source), "scenario", scenario if scenario in packages() else ""))
 
 
@@ -164,13 +162,9 @@ def narrowed(node: Any, key: str, kind: str) -> Any:
         return node
     for name, value in node.get(f"x-by-{key}", {}).get(kind, {}).items():
         node = {**node, name: value}
-    made = {
-        name: value for name, value in node.items() if name not in (f"x-{key}", f"x-by-{key}") and value is not None
-    }
+    made = {name: one for name, one in node.items() if name not in (f"x-{key}", f"x-by-{key}") and one is not None}
     if isinstance(known := made.get("properties"), dict):
-        others = {
-            name: part for name, part in known.items() if kind and part and kind not in part.get(f"x-{key}", (kind,))
-        }
+        others = {name: one for name, one in known.items() if kind and one and kind not in one.get(f"x-{key}", (kind,))}
         made["properties"] = {name: part for name, part in known.items() if name not in others}
         said = {name: _elsewhere(key, kind, part) for name, part in others.items()}
         made |= {"x-renamed": said | made.get("x-renamed", {})} if said else {}

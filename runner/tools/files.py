@@ -167,8 +167,7 @@ def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
             path = folder / artifact.path
             if path.is_dir():
                 raise IsADirectoryError(21, "a folder already has the name of this file", str(path))
-            partial = renamed.enter_context(replacing(path))
-            partial.write_text(artifact.text, encoding="utf-8", newline="\n")
+            renamed.enter_context(replacing(path)).write_text(artifact.text, encoding="utf-8", newline="\n")
             paths.append(path)
     return paths
 

@@ -29,8 +29,7 @@ def worded(name: str, /, **words: object) -> tuple[str, str]:
 def _messages(room: str) -> dict[str, dict[str, str]]:
     code = Path(__file__).parents[1]
     core = code / room / "messages.toml"
-    file = core if core.is_file() else code / "parts" / room / "messages.toml"
-    return tomllib.loads(file.read_text("utf-8"))
+    return tomllib.loads((core if core.is_file() else code / "parts" / room / "messages.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,8 @@ def hush() -> None:
     for name in _CHATTY:
         # A filter, because DeepSpeed sets its own level when it is imported.
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
-    warnings.filterwarnings(
-        "ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub|bitsandbytes)(\.|$)"
-    )
+    noisy = r"(torch|torchao|transformers|datasets|huggingface_hub|bitsandbytes)(\.|$)"
+    warnings.filterwarnings("ignore", module=noisy)
 
 
 def without_scikit_learn() -> None:

@@ -38,8 +38,7 @@ class Styled(str):
 @lru_cache(4096)
 def _analysis(text: str) -> ScalarAnalysis:
     """PyYAML's look at each character of a text. Files repeat most of their texts, and each other's."""
-    emitter = Emitter(io.StringIO(), allow_unicode=True)
-    return emitter.analyze_scalar(text)
+    return Emitter(io.StringIO(), allow_unicode=True).analyze_scalar(text)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -86,15 +86,14 @@ class Saving(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         self.busy = time.monotonic()
-        if self._due(args, state) and not saved_anyway(args, state, control):
+        if self.every is not None:
+            due = bool(state.global_step % self.every == 0)
+        else:
+            over = self.busy - self.saved >= records.seconds_between(self.writing)
+            due = any_of(over and state.is_world_process_zero, args.device)
+        if due and not saved_anyway(args, state, control):
             control.should_save = True
         return control
-
-    def _due(self, args: Any, state: Any) -> bool:
-        if self.every is not None:
-            return bool(state.global_step % self.every == 0)
-        over = self.busy - self.saved >= records.seconds_between(self.writing)
-        return any_of(over and state.is_world_process_zero, args.device)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.busy = time.monotonic()

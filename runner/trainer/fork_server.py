@@ -163,24 +163,20 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
             gc.freeze()
             if (pid := os.fork()) == 0:
                 listener.close()
-                _become(asked, output, asker, begun_with)
+                os.setpgid(0, asked["group"])
+                os.chdir(asked["folder"])
+                for file in (1, 2):
+                    os.dup2(output, file)
+                os.close(output)
+                # Variables that imports have set stay; the server's other variables do not.
+                own = {name: value for name, value in os.environ.items() if begun_with.get(name) != value}
+                os.environ.clear()
+                os.environ.update(asked["env"] | own)
+                asker.send((True, os.getpid()))
+                asker.close()
                 return asked["module"], asked["arguments"]
             os.close(output)
             threading.Thread(target=_tell_end, args=(pid, asker), daemon=True).start()
-
-
-def _become(asked: Mapping[str, Any], output: int, asker: Connection, begun_with: Mapping[str, str]) -> None:
-    os.setpgid(0, asked["group"])
-    os.chdir(asked["folder"])
-    for file in (1, 2):
-        os.dup2(output, file)
-    os.close(output)
-    # Variables that imports have set stay; the server's other variables do not.
-    own = {name: value for name, value in os.environ.items() if begun_with.get(name) != value}
-    os.environ.clear()
-    os.environ.update(asked["env"] | own)
-    asker.send((True, os.getpid()))
-    asker.close()
 
 
 def _tell_end(pid: int, asker: Connection) -> None:

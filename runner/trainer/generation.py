@@ -246,8 +246,7 @@ def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]
     rows = [row for batch in firsts if batch for row in batch.to_pylist()]
     # Preferences have the learned answer in a column; a completion with a bad label is not learned.
     preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
-    texts = chain(taught(rows, tokenizer), preferred)
-    return {word for text in texts for word in words(text)}
+    return {word for text in chain(taught(rows, tokenizer), preferred) for word in words(text)}
 
 
 def main(run_dir: Path, *files: Path) -> None:

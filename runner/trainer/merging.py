@@ -39,7 +39,6 @@ def merge(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     without_gpu_kernels()
-
     base, revision = base_of(adapter, known)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     trust = {"trust_remote_code": trust_remote_code}

@@ -73,8 +73,7 @@ class RecipePlugin(BasePlugin):
         # Axolotl 0.19.0 stores weights in the precision of the computation, and bf16 loses small steps. It reads this
         # setting before `pre_model_load`. DeepSpeed stores fp32 weights itself. Frozen weights need no fp32; only FSDP
         # shards weights of one precision.
-        in_full = cfg.fsdp_config or not cfg.unfrozen_parameters
-        if settings.master_weights == "fp32" and not cfg.deepspeed and in_full:
+        if settings.master_weights == "fp32" and not cfg.deepspeed and (cfg.fsdp_config or not cfg.unfrozen_parameters):
             cfg.torch_dtype = torch.float32
         # Without FlashAttention Axolotl 0.19.0 refuses this, because a mask costs memory. It is correct nevertheless:
         # transformers makes the mask from the positions, which restart with each row.
@@ -87,8 +86,7 @@ class RecipePlugin(BasePlugin):
             self.resumed_from = checkpoints.choose(cfg, settings, Watchdog(settings).stop)
         if settings.blocks is None:
             return None
-        reached = checkpoints.reached(cfg)
-        load = parts.hook("blocks")
+        load, reached = parts.hook("blocks"), checkpoints.reached(cfg)
         train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
@@ -128,8 +126,11 @@ class RecipePlugin(BasePlugin):
         if not cfg.rl:
             # Axolotl 0.19.0 looks for a parameter `num_items_in_batch` of the inner model and never finds it. Each
             # micro batch would then have the same weight, whatever its tokens, so the loss would depend on
-            # accumulation.
-            trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
+            # accumulation. So this is transformers' own rule (5.16.1).
+            model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
+            takes = inspect.signature(model.forward).parameters.values()
+            by_name = any(name.kind is name.VAR_KEYWORD for name in takes)
+            trainer.model_accepts_loss_kwargs = bool(getattr(model, "accepts_loss_kwargs", by_name))
         if not torch.cuda.is_available():
             # Some optimizers compile their step, which takes longer here than all steps.
             torch.compiler.set_stance("force_eager")
@@ -151,8 +152,7 @@ class RecipePlugin(BasePlugin):
         settings = run_settings(cfg)
         self.history = History(settings)
         watched: dict[str, Any] = {"of_words": not cfg.rl, "measure": REWARD if settings.rewards else LOSS}
-        watched["own"] = self.trackers
-        return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, **watched)
+        return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, own=self.trackers, **watched)
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:
@@ -182,15 +182,7 @@ def keep_gradients(model: torch.nn.Module) -> None:
             layer.support_avx512bf16_for_cpu = False
 
 
-def _averages_over_tokens(trainer: Any) -> bool:
-    """Whether the model averages its loss over the tokens of a whole step, by the rule of transformers 5.16.1."""
-    model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
-    takes = inspect.signature(model.forward).parameters.values()
-    return bool(getattr(model, "accepts_loss_kwargs", any(name.kind is name.VAR_KEYWORD for name in takes)))
-
-
 def run_settings(cfg: DictDefault) -> RunSettings:
-    settings: RunSettings = RunSettings.model_validate(
-        cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
-    )
+    own = cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
+    settings: RunSettings = RunSettings.model_validate(own)
     return settings

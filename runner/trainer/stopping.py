@@ -39,8 +39,7 @@ class Watchdog(TrainerCallback):
     that of words, which is never 0, and at first near the logarithm of the vocabulary."""
 
     def __init__(self, settings: RunSettings, of_words: bool = True) -> None:
-        self.settings = settings
-        self.of_words = of_words
+        self.settings, self.of_words = settings, of_words
         self.vocabulary: int | None = None
         self.first_loss_seen = False
 
@@ -52,9 +51,17 @@ class Watchdog(TrainerCallback):
         self._compare_share(args, train_dataloader)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        for name in ("loss", "eval_loss"):
-            if name in (logs or {}):
-                self._judge(name, float(logs[name]), state.global_step)
+        ignorance, step = math.log(self.vocabulary) if self.vocabulary else math.inf, state.global_step
+        for name, what in (("loss", "loss"), ("eval_loss", "validation loss")):
+            if name not in (logs or {}):
+                continue
+            if not math.isfinite(loss := float(logs[name])):
+                self.stop(*worded("trainer.diverged", what=what, step=step, loss=loss))
+            if loss == 0 and self.of_words:
+                self.stop(*worded("trainer.loss-of-zero", what=what, step=step))
+            if self.of_words and not self.first_loss_seen and loss > (ceiling := CEILING * ignorance):
+                self.stop(*worded("trainer.weights-broken", what=what, loss=loss, ceiling=ceiling, ignorance=ignorance))
+            self.first_loss_seen = True
 
     def _compare_processes(self) -> None:
         """Processes that are not connected would each train everything alone, and exit 0."""
@@ -80,17 +87,6 @@ class Watchdog(TrainerCallback):
         if not math.floor(share) <= batches <= math.ceil(share):
             self.stop(*worded("trainer.other-share", share=math.ceil(share), rows=rows, batches=batches))
 
-    def _judge(self, name: str, loss: float, step: int) -> None:
-        what = "validation loss" if name == "eval_loss" else "loss"
-        if not math.isfinite(loss):
-            self.stop(*worded("trainer.diverged", what=what, step=step, loss=loss))
-        if loss == 0 and self.of_words:
-            self.stop(*worded("trainer.loss-of-zero", what=what, step=step))
-        ignorance = math.log(self.vocabulary) if self.vocabulary else math.inf
-        if self.of_words and not self.first_loss_seen and loss > (ceiling := CEILING * ignorance):
-            self.stop(*worded("trainer.weights-broken", what=what, loss=loss, ceiling=ceiling, ignorance=ignorance))
-        self.first_loss_seen = True
-
     def stop(self, message: str, remedy: str = "") -> NoReturn:
         """Ends training on every process; the first one writes the reason for the parent process."""
         message = f"{message} {remedy}".strip()
@@ -110,8 +106,7 @@ class Ended(TrainerCallback):
 def no_step_more(trainer: Any) -> None:
     """Lets the trainer skip the rest of an epoch when training is over. transformers 5.16.1 checks that only after a
     step, so a run of 104 steps with epochs of 21 makes a 105th; older versions have no such method."""
-    run_epoch = getattr(trainer, "_run_epoch", None)
-    if run_epoch is None:
+    if (run_epoch := getattr(trainer, "_run_epoch", None)) is None:
         return
 
     def run(*args: Any, **kwargs: Any) -> None:
@@ -172,8 +167,7 @@ class TimeLimit(TrainerCallback):
     first checkpoint, whose time is unknown, may end after the limit."""
 
     def __init__(self, settings: RunSettings) -> None:
-        limit = settings.time_limit_seconds
-        self.limit = math.inf if limit is None else limit
+        self.limit = math.inf if settings.time_limit_seconds is None else settings.time_limit_seconds
         self.run_dir = Path(settings.run_dir)
         self.earlier = elapsed_seconds(settings.time_limit_earlier)
         self.before = 0.0
@@ -201,8 +195,7 @@ class TimeLimit(TrainerCallback):
         if control.should_training_stop:  # it ends here by itself
             return control
         kept_back = self.longest_step + self.longest_evaluation + self.longest_save
-        over = self.earlier + self.used + kept_back > self.limit
-        if not self.reached and checkpoints.any_of(over, args.device):
+        if not self.reached and checkpoints.any_of(self.earlier + self.used + kept_back > self.limit, args.device):
             self.reached = True
             control.should_training_stop = control.should_log = True
             # With epochs, the Trainer evaluates and saves at the end of this one, which is now.

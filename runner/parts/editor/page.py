@@ -232,12 +232,8 @@ class RehearsalPane:
 def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
     """The losses over steps, as a chart of ECharts."""
     grey = {"color": GREY}
-    axis = {
-        "type": "value",
-        "nameTextStyle": grey,
-        "axisLabel": grey,
-        "splitLine": {"lineStyle": {"color": f"{GREY}40"}},
-    }
+    faint = {"lineStyle": {"color": f"{GREY}40"}}
+    axis = {"type": "value", "nameTextStyle": grey, "axisLabel": grey, "splitLine": faint}
     steps = {"name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None}
     lines = (("training", rehearsal.losses, BLUE, False), ("validation", rehearsal.measured, ORANGE, True))
     return {
@@ -446,9 +442,8 @@ class Page:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"
         running = self.rehearsal.running
         self.rehearse_button.text, self.rehearse_button.icon = ("Stop", "stop") if running else (saves, "play_arrow")
-        self.rehearse_tooltip.text = (
-            "Stop the rehearsal; the next one reuses its finished parts" if running else REHEARSE
-        )
+        stops = "Stop the rehearsal; the next one reuses its finished parts"
+        self.rehearse_tooltip.text = stops if running else REHEARSE
         self.live.look()
 
 

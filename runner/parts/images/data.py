@@ -157,7 +157,10 @@ class PictureReader:
         elif any(file.name == "batches.meta" or file.name.startswith("data_batch_") for file in files):
             raise Stop(*worded("images.pickles", path=path))
         else:
-            yield from self._folders(path)
+            self.classes = class_names(path)
+            for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
+                name, image = str(file.relative_to(path)), b"" if isinstance(label, Bad) else file.read_bytes()
+                yield SourceImage(split, number, image, label, name, name)
             return
         for file in chosen:
             for found in read(file):
@@ -212,12 +215,6 @@ class PictureReader:
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
                 yield SourceImage(split, number, row[image], row[label], named=f"{name}, image {number}")
 
-    def _folders(self, path: Path) -> Iterator[SourceImage]:
-        self.classes = class_names(path)
-        for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
-            name = str(file.relative_to(path))
-            yield SourceImage(split, number, b"" if isinstance(label, Bad) else file.read_bytes(), label, name, name)
-
     def _picture(self, found: SourceImage) -> Picture | Bad:
         image, label, size, classes = found.image, found.label, self.images.image_size, self.images.classes
         if isinstance(label, Bad):
@@ -245,7 +242,6 @@ def decoded(data: bytes) -> np.ndarray | Bad:
         from PIL import Image
     except ImportError:
         raise Stop(*worded("images.no-pillow")) from None
-
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
@@ -335,24 +331,34 @@ class ImageReport(Report):
 def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any) -> ImageReport:
     """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width
     × 3, and `label`) and `report.json`. Does nothing if they exist. sample_rows: keep at most this many images, drawn
-    by the seed, the same number of each class. Raises Stop if a class has too few images for both sides."""
+    by the seed, the same number of each class. Raises Stop if a class has too few images for both sides, or if training
+    has more than a small share of the test images."""
     # The hash of everything that the result depends on, also of the folder of each image, which is its class.
     key = content_hash([asdict(images), images.content, sample_rows], 32)
     known = ImageReport.read(out)
-    if known and all((out / f"{split}.parquet").is_file() for split in SPLITS):
-        # Images may be uploaded to a cluster prepared, without their source.
-        elsewhere = images.file and not images.file.exists()
-        if known.key == key or elsewhere:
-            return known
+    whole = all((out / f"{split}.parquet").is_file() for split in SPLITS)
+    # Images may be uploaded to a cluster prepared, without their source.
+    if known and whole and (known.key == key or (images.file and not images.file.exists())):
+        return known
     report = ImageReport(key=key, source=images.name)
     splits = _read(images, report)
-    _require_few_shared(report, len(splits["test"]), out)
+    count, of = report.shared, len(splits["test"])
+    if count > max(1, MOST_SHARED * of):
+        # One side was made from the other. The report has no key, because no data is written.
+        report.key = ""
+        report.write(out)
+        named = "\n".join(report.named_in_both())
+        words = {"count": count, "of": of, "share": count / of, "most": MOST_SHARED, "named": named}
+        raise Stop(*worded("images.test-in-training", **words))
     pictures = splits["train"]
     if sample_rows is not None and len(pictures) > sample_rows:
         report.sampled_from = len(pictures)
         pictures = sample(pictures, sample_rows, images.seed)
     train, validation = train_and_validation(pictures, images.validation_share, images.seed)
-    _judge(train, validation, report)
+    there = {picture.label for picture in train} & {picture.label for picture in validation}
+    if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
+        lines = "\n".join(report.lines())
+        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines=lines))
     report.train_rows, report.validation_rows = len(train), len(validation)
     report.test_rows = len(splits["test"])
     _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), images.image_size, report)
@@ -399,29 +405,15 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
     return pictures
 
 
-def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
-    """Raises Stop if training has more than a small share of the test images: then one was made from the other."""
-    count = report.shared
-    if count <= max(1, MOST_SHARED * of):
-        return
-    # Without a key, because no data is written.
-    report.key = ""
-    report.write(out)
-    named = "\n".join(report.named_in_both())
-    raise Stop(*worded("images.test-in-training", count=count, of=of, share=count / of, most=MOST_SHARED, named=named))
-
-
 def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:
     """About `count` pictures, the same number of each class, drawn by the seed."""
     by_class = _by_class(pictures, seed)
-    each = max(1, count // len(by_class))
-    return [picture for group in by_class.values() for picture in group[:each]]
+    return [picture for group in by_class.values() for picture in group[: max(1, count // len(by_class))]]
 
 
 def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tuple[list[Picture], list[Picture]]:
     """Training and validation pictures; about `share` of each class, at least one, go to validation."""
-    train: list[Picture] = []
-    validation: list[Picture] = []
+    train, validation = list[Picture](), list[Picture]()
     for group in _by_class(pictures, seed).values():
         kept = max(1, round(share * len(group)))
         validation += group[:kept]
@@ -436,13 +428,6 @@ def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
     for picture in drawn:
         groups.setdefault(picture.label, []).append(picture)
     return dict(sorted(groups.items()))
-
-
-def _judge(train: list[Picture], validation: list[Picture], report: ImageReport) -> None:
-    there = {picture.label for picture in train} & {picture.label for picture in validation}
-    if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
-        lines = "\n".join(report.lines())
-        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines=lines))
 
 
 def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:

@@ -78,7 +78,6 @@ def convolutions(work: Images) -> Iterator[Convolution]:
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormulas:
     """The formulas for a stage, from the config of the image trainer."""
     model, trainer = stage.config["model"], stage.config["trainer"]
-    facts = catalog.dataset(stage.data.get("hub"))
     work = Images(
         machines=stage.machines,
         **model,
@@ -93,7 +92,7 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormu
         warmup_ratio=trainer["warmup_ratio"] if trainer["lr_scheduler_type"] != "constant" else 0.0,
         rows=rows.training,
         evaluation_rows=rows.validation,
-        test_rows=facts.get("test_rows", 0) if stage.data.get("test_split") else 0,
+        test_rows=catalog.dataset(stage.data.get("hub")).get("test_rows", 0) if stage.data.get("test_split") else 0,
         keep=trainer["save_total_limit"],
         **cadence(trainer, stage.config["recipe_runner"]),
     )
@@ -124,9 +123,8 @@ class ImageFormulas:
         needs, and the output of the ReLU after it."""
         wide, image = self._width, 3 * self.work.image_size**2
         copy = 0 if wide == FULL else HALF * image
-        return [FULL * image + copy] + [
-            wide * layer.output * (1 if layer.kernel == 1 else 2) for layer in convolutions(self.work)
-        ]
+        outputs = (wide * layer.output * (1 if layer.kernel == 1 else 2) for layer in convolutions(self.work))
+        return [FULL * image + copy, *outputs]
 
     @property
     def _width(self) -> int:
@@ -193,8 +191,7 @@ class ImageFormulas:
         world = work.machines.world_size
 
         def waiting(gbit_s: float) -> float:
-            link = duration.slowest_link(work.machines, gpu, gbit_s)
-            return 0.5 * 2 * (world - 1) / world * state.gradients / link
+            return 0.5 * 2 * (world - 1) / world * state.gradients / duration.slowest_link(work.machines, gpu, gbit_s)
 
         update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
         own = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation

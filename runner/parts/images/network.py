@@ -71,8 +71,7 @@ class Weights(TrainerCallback):
     optimizer and the schedule, with every checkpoint. facts: the content of every file beside the weights."""
 
     def __init__(self, run_dir: Path, facts: dict[str, Any]) -> None:
-        self.run_dir = run_dir
-        self.facts = facts
+        self.run_dir, self.facts = run_dir, facts
         self.best_accuracy = -1.0
         self.accuracy: float | None = None
 

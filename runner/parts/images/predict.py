@@ -42,8 +42,7 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
         batch = torch.from_numpy(scaled(pixels, facts["image_size"]).copy()).permute(2, 0, 1).unsqueeze(0)
         with torch.no_grad():
             shares = model(pixel_values=normalise(batch, mean, std)).logits.softmax(-1)[0].tolist()
-        named = zip(map(str, facts["classes"]), shares, strict=True)
-        return dict(sorted(named, key=lambda each: -each[1]))
+        return dict(sorted(zip(map(str, facts["classes"]), shares, strict=True), key=lambda each: -each[1]))
 
     return ask
 
@@ -66,10 +65,8 @@ def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
     built, facts = network.load(model)
     built = built.to(device)
     classes = list(map(str, facts["classes"]))
-    sides = (
-        ImageDataset(folder / f"{side}.parquet", facts["image_size"], facts["mean"], facts["std"])
-        for side in ("test", "validation")
-    )
+    shape = (facts["image_size"], facts["mean"], facts["std"])
+    sides = (ImageDataset(folder / f"{side}.parquet", *shape) for side in ("test", "validation"))
     images = next((side for side in sides if len(side)), None)
     if images is None:
         raise ValueError("there are no held-out images")

@@ -66,8 +66,6 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     resume = checkpoints.last_good(Path(args.output_dir))
     # A continued run has the evaluation before training in its history already.
     args.eval_on_start = resume is None
-    # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be memorised.
-    callbacks = stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights, *trackers])
     trainer = Trainer(
         model=model,
         args=args,
@@ -76,7 +74,8 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=validation,
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=callbacks,
+        # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be memorised.
+        callbacks=stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights, *trackers]),
     )
     no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -132,16 +131,14 @@ def finish(
     if not main:
         return
     results.keep_log_and_configs(run_dir, Path(trainer.args.output_dir), Path(settings.recipe_file))
-    summary = results.summary(settings, history, {}, engine="images")
-    summary = dataclasses.replace(
-        summary,
+    dataclasses.replace(
+        results.summary(settings, history, {}, engine="images"),
         model=shape,
         best_accuracy=best["accuracy"],
         best_epoch=best["epoch"],
         test_accuracy=measured.get("test_accuracy"),
         test_loss=measured.get("test_loss"),
-    )
-    summary.write(run_dir)
+    ).write(run_dir)
 
 
 class ImageDataset(Dataset):

@@ -48,13 +48,8 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 def train(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains, in the plan's own folders."""
     runs_on, data = common.machines(recipe, place), recipe.data
-    prepare = common.made(
-        ImageSet,
-        data,
-        path=common.data_file(recipe, place, data.path),
-        image_size=recipe.model.image_size,
-        classes=recipe.model.classes,
-    )
+    own = {"image_size": recipe.model.image_size, "classes": recipe.model.classes}
+    prepare = common.made(ImageSet, data, path=common.data_file(recipe, place, data.path), **own)
     conditions, evaluation = common.measured(recipe, Evaluation("images", rows=place.data_dir))
     return Stage(
         name="train",

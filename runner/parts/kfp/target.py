@@ -97,9 +97,8 @@ def _kind(name: str) -> Spec:
 def _component(part: str) -> Spec:
     """The inputs and outputs of a kind of task. The model before it is an input, for the dashboard's lineage."""
     takes, gives, leaves, built_on = PARTS[part]
-    outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | (
-        {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}
-    )
+    artifacts = {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}
+    outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | artifacts
     base = {**_kind("model"), "isOptional": True} if built_on else None
     own = {"executorLabel": f"exec-{part}", "inputDefinitions": _inputs(takes, base=base)}
     return own | ({"outputDefinitions": outputs} if outputs else {})
@@ -183,8 +182,7 @@ class _Tasks:
                     {_channel(gate): TEXT, "made": TEXT}, model=_kind("model") if model else None
                 ),
             }
-            given = _inputs({_channel(gate): verdict, "made": made}, model=model)
-            tasks[name] = _condition(name, "==", gate, given)
+            tasks[name] = _condition(name, "==", gate, _inputs({_channel(gate): verdict, "made": made}, model=model))
         return tasks
 
     def _task(self, name: str, part: str, parameters: Spec, base: Spec | None = None) -> Spec:

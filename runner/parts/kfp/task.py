@@ -58,10 +58,8 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
         # Something other than this gate caused the refusal.
         raise Stop(refusal)
     table = pipeline.table(cluster, milestone)
-    rows = [row for line in table if (row := ROW.match(line))]
-    values: Output = {row["metric"]: float(row["got"]) for row in rows}
-    said = refusal or "\n".join(table)
-    return {"verdict": found, "said": said}, {"metrics": {**values, "verdict": found}}
+    values: Output = {row["metric"]: float(row["got"]) for line in table if (row := ROW.match(line))}
+    return {"verdict": found, "said": refusal or "\n".join(table)}, {"metrics": {**values, "verdict": found}}
 
 
 def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:

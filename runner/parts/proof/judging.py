@@ -135,9 +135,8 @@ class Reader:
             # A turn of another role may have no end of its own.
             if not ended and (answers or (after < len(tokens) and tokens[after] in self.ends)):
                 left = f", and {self.words(tokens[after : after + 1])} behind it is not" if after < len(tokens) else ""
-                faults.add(
-                    "end_not_trained", f"the last trained token is {self.words(tokens[after - 1 : after])}{left}"
-                )
+                last = self.words(tokens[after - 1 : after])
+                faults.add("end_not_trained", f"the last trained token is {last}{left}")
 
     def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
         """The first token after untrained blanks. Mistral's template writes a blank before an answer; some tokenizers

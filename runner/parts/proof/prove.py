@@ -305,12 +305,9 @@ class Prover:
         asked, later = set(), {same(question): question for question in questions}
         for row in judging.conversations(self._files("datasets")):
             if (known := held.pop(judging.words(row), None)) is not None:
+                exactly = known["messages"] == row["messages"]
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
-                how = (
-                    "word for word"
-                    if known["messages"] == row["messages"]
-                    else "apart from spaces, case or system prompt"
-                )
+                how = "word for word" if exactly else "apart from spaces, case or system prompt"
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
             questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
             asked |= later.keys() & questioned

@@ -116,11 +116,10 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
     if not there:
         named = adapter.pattern or listed(sorted(adapter.targets))
         raise Stop(*worded("trace.no-such-layers", targets=named, own=listed(sorted(own))))
-    targets = adapter.pattern or list(adapter.targets)
     config = LoraConfig(
         r=adapter.rank,
         lora_dropout=adapter.dropout,
-        target_modules=targets,
+        target_modules=adapter.pattern or list(adapter.targets),
         target_parameters=list(adapter.parameters),
         use_dora=adapter.dora,
         task_type="CAUSAL_LM",

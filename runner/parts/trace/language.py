@@ -95,11 +95,7 @@ def _counts(model: torch.nn.Module) -> tuple[int, int]:
 
 
 def forward(
-    workload: Workload,
-    model: torch.nn.Module,
-    rows: int,
-    device: str = "cpu",
-    reference: torch.nn.Module | None = None,
+    workload: Workload, model: torch.nn.Module, rows: int, device: str = "cpu", reference: torch.nn.Module | None = None
 ) -> torch.Tensor:
     """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
 

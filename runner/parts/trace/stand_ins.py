@@ -198,9 +198,8 @@ class EightBit(bnb.nn.Linear8bitLt):
         self.state, self.index, self.bias = bnb.MatmulLtState(), None, old.bias
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        half = (
-            torch.get_autocast_dtype(given.device.type) if torch.is_autocast_enabled(given.device.type) else given.dtype
-        )
+        device = given.device.type
+        half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else given.dtype
         output = _MatMul8Bit.apply(given.to(half), self.weight)
         return output if self.bias is None else output + self.bias.to(output.dtype)
 

@@ -94,8 +94,7 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
-    kinds = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}
-    kind = kinds.get(recipe.rows, ChatData)
+    kind = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}.get(recipe.rows, ChatData)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
@@ -121,10 +120,9 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     """The adapter's size, and the linear layers that get one, by this model's names."""
     train, facts = recipe.train, recipe.facts
-    experts = list(facts.family.get("experts", ()))
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
-        **({"lora_target_parameters": experts} if train.get("lora_experts") else {}),
+        **({"lora_target_parameters": list(facts.family.get("experts", ()))} if train.get("lora_experts") else {}),
         # Axolotl does this only with CUDA.
         **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
         "lora_target_modules": train.lora_pattern or adapted(facts, train),
@@ -165,7 +163,7 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
         re.compile(asked)
         found = facts.matched(asked) if facts else {}
     except re.error as error:
-        yield recipe.problem("train.lora_pattern", *_no_pattern(asked, error))
+        yield recipe.problem("train.lora_pattern", *worded("scenarios.no-pattern", name=asked, error=error))
         return
     # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
@@ -185,10 +183,6 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     yield recipe.problem("train.lora_pattern", *said)
 
 
-def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
-    return worded("scenarios.no-pattern", name=name, error=error)
-
-
 def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
     why, linear = facts.family["missed"][name], listed(facts.linear)
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
@@ -202,7 +196,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         try:
             found = facts.fitting(name)
         except re.error as error:
-            said = _no_pattern(name, error)
+            said = worded("scenarios.no-pattern", name=name, error=error)
         else:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:
@@ -342,7 +336,6 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
             said = worded("scenarios.validation-needs", name=name, source=source, lacking=setting(lacking[0]))
             yield recipe.problem(("data", name), *said)
-
     file, split = data.get("validation_path"), data.get("validation_split")
     trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
     same_file = file and (recipe.folder / file).resolve() in trained
@@ -362,17 +355,11 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
         return rehearsal.before_data(recipe, file)
     rows = rehearsal.data(recipe, file)
     one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
-    return [*rows, *_short_blocks(recipe, one_file), *rehearsal.split(recipe), *rehearsal.gates(recipe)]
-
-
-def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
-    """Short blocks, judged on held-out documents. one_file: whether the text is one file without validation text."""
-    yield rehearsal.substitute(
-        "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
-    )
-    yield from rehearsal.kernels(recipe)
+    shortest = min(64, recipe.model.sequence_len)
+    rows.append(rehearsal.substitute("model.sequence_len", shortest, "short blocks make quick steps"))
+    rows += rehearsal.kernels(recipe)
     if one_file and not recipe.data.validation_share:
         why = "the text is one file, and the rehearsal needs held-out documents"
-        yield rehearsal.substitute("data.validation_split", None, why)
-        yield rehearsal.substitute("data.validation_path", None, why)
-        yield rehearsal.substitute("data.validation_share", 0.1, why)
+        for name, value in (("split", None), ("path", None), ("share", 0.1)):
+            rows.append(rehearsal.substitute(f"data.validation_{name}", value, why))
+    return [*rows, *rehearsal.split(recipe), *rehearsal.gates(recipe)]

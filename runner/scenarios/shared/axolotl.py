@@ -45,11 +45,8 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
         settings["trust_remote_code"] = True
     if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
         # The kernels for MXFP4 only run a model; for training, its experts become plain numbers.
-        unpacked = {
-            "model_quantization_config": "Mxfp4Config",
-            "model_quantization_config_kwargs": {"dequantize": True},
-        }
-        settings |= unpacked
+        settings["model_quantization_config"] = "Mxfp4Config"
+        settings["model_quantization_config_kwargs"] = {"dequantize": True}
     return settings
 
 
@@ -305,10 +302,7 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
 
 
 def with_advanced(
-    recipe: Recipe,
-    config: EngineConfig,
-    home: str = "axolotl",
-    sections: tuple[str, ...] = ("model", "train", "data"),
+    recipe: Recipe, config: EngineConfig, home: str = "axolotl", sections: tuple[str, ...] = ("model", "train", "data")
 ) -> EngineConfig:
     """The recipe's own Axolotl settings (`advanced.<home>`) on top. sections: those that `config` follows from. Raises
     Stop for one that contradicts them, or that Axolotl refuses here."""

@@ -83,14 +83,8 @@ def machines(recipe: Recipe, place: Place) -> Machines:
     """The machines of the stages at a place; pods get a part of them. Limits follow from requests or the reverse;
     without either, pods get what the machines can give."""
     stated, counts = recipe.machines, recipe.gpu_counts
-    whole = Machines(
-        stated.nodes,
-        stated.gpus_per_node,
-        stated.gpu,
-        units.size(stated.memory) / GIB,
-        stated.cpus,
-        uneven=counts if len(set(counts)) > 1 else (),
-    )
+    uneven, size = counts if len(set(counts)) > 1 else (), units.size(stated.memory) / GIB
+    whole = Machines(stated.nodes, stated.gpus_per_node, stated.gpu, size, stated.cpus, uneven=uneven)
     if not place.on_cluster:
         return whole
     site: Openshift = recipe.settings["openshift"]
@@ -118,12 +112,11 @@ def shared_memory_gib(runs_on: Machines) -> int:
 def batch_facts(recipe: Recipe) -> Mapping[str, float]:
     """World size, rows (or tokens, if packed) of a step, and the learning rate before and after scaling."""
     own, rows = recipe.training, effective_batch_size(recipe)
-    # The data decides how many rows become one packed row.
-    packed = own.get("packing") == "pack"
     return {
         "world_size": world_size(recipe),
         "effective_batch_size": rows,
-        **({"effective_batch_tokens": rows * recipe.model.sequence_len} if packed else {}),
+        # The data decides how many rows become one packed row.
+        **({"effective_batch_tokens": rows * recipe.model.sequence_len} if own.get("packing") == "pack" else {}),
         "base_learning_rate": own.learning_rate,
         "learning_rate": learning_rate(recipe),
     }
@@ -139,7 +132,9 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
 
 
 def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
-    """The run's facts for the training process, under `recipe_runner` in its config."""
+    """The run's facts for the training process, under `recipe_runner` in its config; and the settings of the runner's
+    plugin: checkpoints at their own steps, and early stopping."""
+    every, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
     return {
         "name": recipe.name,
         "fingerprint": recipe.fingerprint,
@@ -148,7 +143,8 @@ def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
         **time_limit(recipe),
-        **_of_plugin(recipe.training),
+        **({"save_steps": every} if every else {}),
+        **({"early_stopping": stopping.plain()} if stopping else {}),
     }
 
 
@@ -160,7 +156,7 @@ def time_limit(recipe: Recipe) -> dict[str, float]:
 
 def evaluated(section: Settings) -> EngineConfig:
     """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated checkpoint. The runner
-    saves those in between (see `_of_plugin`)."""
+    saves those in between (see `run_facts`)."""
     every = section.get("eval_steps")
     if every is None:
         return {"eval_strategy": "epoch", "save_strategy": "epoch"}
@@ -168,18 +164,9 @@ def evaluated(section: Settings) -> EngineConfig:
 
 
 def unevaluated(section: Settings) -> EngineConfig:
-    every = section.get("save_steps")
-    by_steps = {"save_strategy": "steps", "save_steps": every}
-    return {"eval_strategy": "no", **(by_steps if every else {"save_strategy": "epoch"})}
-
-
-def _of_plugin(section: Settings) -> EngineConfig:
-    """Settings of the runner's plugin: checkpoints at their own steps, and early stopping."""
-    stopping = section.get("early_stopping")
-    return {
-        **({"save_steps": every} if (every := section.get("save_steps")) else {}),
-        **({"early_stopping": stopping.plain()} if stopping else {}),
-    }
+    if every := section.get("save_steps"):
+        return {"eval_strategy": "no", "save_strategy": "steps", "save_steps": every}
+    return {"eval_strategy": "no", "save_strategy": "epoch"}
 
 
 def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> Callable[[Recipe], Iterator[Problem]]:
@@ -193,17 +180,12 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
             evaluation, saving = section.get("eval_steps"), section.get("save_steps")
             if not validates(recipe):
                 if section.get("early_stopping"):
-                    yield recipe.document.problem(
-                        (name, "early_stopping"), *worded("scenarios.no-validation"), key=True
-                    )
+                    yield recipe.problem((name, "early_stopping"), *worded("scenarios.no-validation"), key=True)
             elif evaluation and saving and evaluation % saving and name != "pretrain":
                 # Each evaluation needs a checkpoint. Without validation rows, the intervals are independent.
                 fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
-                yield recipe.document.problem(
-                    (name, "save_steps"),
-                    *worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting),
-                    mending=fitting,
-                )
+                said = worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting)
+                yield recipe.problem((name, "save_steps"), *said, mending=fitting)
 
     return cadence
 
@@ -241,8 +223,7 @@ def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
     """The base model at a place: the folder of its download (if `fetched`), its own folder, or its name on the hub."""
     if fetched and place.model_dir:
         return place.model_dir
-    folder = data_file(recipe, place, recipe.model.base) if recipe.base_folder else None
-    return folder or str(recipe.model.base)
+    return (data_file(recipe, place, recipe.model.base) if recipe.base_folder else None) or str(recipe.model.base)
 
 
 def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
@@ -310,15 +291,14 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
             training = replace(training, reads={FETCHING: ()})
         yield training
         return
-    ahead = place.prepared
     config = {
         "work": "rows",
         "out": place.data_dir,
         "data": dict(training.data),
-        "on_claim": ahead,
+        "on_claim": place.prepared,
         "model": fetched_ahead(recipe, place),
     }
-    yield proving(recipe, place, work(place, DATA, config, PREPARING), [training] if ahead else [])
+    yield proving(recipe, place, work(place, DATA, config, PREPARING), [training] if place.prepared else [])
     yield replace(training, reads={DATA: ()})
 
 
@@ -409,17 +389,15 @@ def plan(
         has_gates=any(stage.gates for stage in bare),
         stages=tuple(_written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
     )
-    return _guarded(whole) if place.on_cluster else whole
-
-
-def _guarded(plan: Plan) -> Plan:
-    stages = []
-    for stage in plan.stages:
-        file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
+    if not place.on_cluster:
+        return whole
+    guarded = []
+    for stage in whole.stages:
+        file = f"{whole.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(PLAN_FILE, plan.upto(stage).as_json))
-        stages.append(replace(stage, command=command, files=files))
-    return replace(plan, stages=tuple(stages))
+        files = (*stage.files, LazyArtifact(PLAN_FILE, whole.upto(stage).as_json))
+        guarded.append(replace(stage, command=command, files=files))
+    return replace(whole, stages=tuple(guarded))
 
 
 def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
@@ -446,8 +424,7 @@ def _json(facts: Mapping[str, Any]) -> str:
 def _text(recipe: Recipe, stage: Stage) -> str:
     if not stage.trains:
         return _json(stage.config)
-    own = stage.engine != "axolotl"
-    reader = f"its own engine `{stage.engine}`" if own else f"Axolotl {catalog.AXOLOTL_VERSION}"
+    reader = f"Axolotl {catalog.AXOLOTL_VERSION}" if stage.engine == "axolotl" else f"its own engine `{stage.engine}`"
     return (
         f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"
         "# Change the recipe and render again; changes made here are lost.\n"

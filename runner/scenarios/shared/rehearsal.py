@@ -178,13 +178,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
     if file := data.get("sample"):
         why = "the recipe's own sample, so nothing is downloaded"
         return [substitute(f"{name}.hub", None, why), substitute(f"{name}.path", file, why)]
-    raise Stop(
-        recipe.document.problem(
-            home,
-            *worded("scenarios.no-local-rows", name=name, other=other),
-            key=True,
-        )
-    )
+    raise Stop(recipe.document.problem(home, *worded("scenarios.no-local-rows", name=name, other=other), key=True))
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
@@ -299,7 +293,6 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     most_rows, most_batches = (8, 2) if share is None else (2, 1)
     micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
     accumulation = min(chosen.gradient_accumulation_steps, most_batches)
-
     answers = 1
     if recipe.rows == PROMPTS:
         answers, micro, accumulation = ANSWERS, 4 * ANSWERS, 1
@@ -322,9 +315,8 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     if recipe.rows in (PREFERENCES, LABELS):
         rate /= 10
     of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
-    limit = overrides.without_time_limit(BY)
-    if share is not None:
-        limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
+    minutes = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
+    limit = overrides.without_time_limit(BY) if share is None else minutes
     if share is not None and share < 1:
         epochs, few = round(epochs * share, 3), f"as many steps as this CPU makes in {LONGEST}"
     third = max(1, steps() // 3)

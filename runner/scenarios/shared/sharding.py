@@ -106,12 +106,10 @@ NOT_ITS_OWN = ("optimizer", "scheduler")
 
 def own_file(recipe: Recipe) -> Document | None:
     """The user's own file; None if the recipe names none. Raises Stop if it cannot be read."""
-    name = recipe.document.lookup(("sharding", "file"))
-    if not name:
+    if not (name := recipe.document.lookup(("sharding", "file"))):
         return None
-    document = reading.read(
-        recipe.folder / str(name), "configuration", "Write the settings of DeepSpeed or FSDP in it."
-    )
+    start = "Write the settings of DeepSpeed or FSDP in it."
+    document = reading.read(recipe.folder / str(name), "configuration", start)
     if not isinstance(document.data, dict):
         raise Stop(Problem(document.file, 1, 1, *worded("scenarios.no-settings")))
     return document
@@ -122,8 +120,7 @@ def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
     decides = decided(recipe, precision, max_grad_norm)
-    usual = _defaults(recipe, precision, merged(own, decides))
-    return merged(merged(usual, own), decides)
+    return merged(merged(_defaults(recipe, precision, merged(own, decides)), own), decides)
 
 
 def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
@@ -153,8 +150,7 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
 
 def _defaults(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
     """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
-    said = both["zero_optimization"]
-    gpus = common.world_size(recipe)
+    said, gpus = both["zero_optimization"], common.world_size(recipe)
     zero: EngineConfig = {
         "overlap_comm": True,
         "contiguous_gradients": True,

@@ -173,17 +173,16 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     between empty lines. rows: the folder with the prepared rows; only training questions are asked."""
     import torch
 
-    draw = random.Random(seed)
     prompts, taken = _asked(rows, tokenizer), set[tuple[str, ...]]()
-    for text in _taught(rows, tokenizer):
-        taken |= in_a_row(text)
+    for side in ("train", "validation"):
+        for text in taught(_rows(rows / f"{side}.parquet"), tokenizer):
+            taken |= in_a_row(text)
     texts = list(paragraphs(documents, taken))
     if not texts:
         return  # the rows are this very text
-    blocks = _blocks(list(_readings(texts, prompts, tokenizer)), draw)
+    blocks = _blocks(list(_readings(texts, prompts, tokenizer)), random.Random(seed))
     embeddings = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
-    matrices: list[Any] = []
-    others: list[Any] = []
+    matrices, others = list[Any](), list[Any]()
     with torch.no_grad():
         for weights in model.parameters():
             own = weights.dim() == 2 and id(weights) not in embeddings
@@ -249,9 +248,7 @@ def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> I
 
 def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
     """`STEPS` steps of blocks, cut from the readings in an order that is drawn again whenever all are read."""
-    read: list[int] = []
-    learned: list[int] = []
-    size = BLOCKS * LENGTH
+    read, learned, size = list[int](), list[int](), BLOCKS * LENGTH
     for _ in range(STEPS):
         while len(read) < size:
             draw.shuffle(readings)
@@ -276,8 +273,3 @@ def _asked(rows: Path, tokenizer: Any) -> list[str]:
         if asked:
             prompts.append(tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False))
     return prompts
-
-
-def _taught(rows: Path, tokenizer: Any) -> Iterator[str]:
-    for side in ("train", "validation"):
-        yield from taught(_rows(rows / f"{side}.parquet"), tokenizer)
