@@ -95,6 +95,7 @@ WAITING = PlanSummary(("Fix the errors to see the plan.",))
 
 def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
     """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour."""
+    found = Judged(None, None, [])
     try:
         found = judge(text, file)
         return found, plan(found.recipe, price) if found.recipe else WAITING

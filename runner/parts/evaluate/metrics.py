@@ -65,9 +65,9 @@ def parse(text: str) -> Gate:
 
 def bounds(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> tuple[float, float]:
     """The lowest and the highest value of a metric, infinite without a bound. rewards: of the recipe."""
-    if metric == REWARD and rewards and "python" not in rewards:
-        weights = [rule["weight"] for rule in rewards.values()]
-        return sum(min(0.0, weight) for weight in weights), sum(max(0.0, weight) for weight in weights)
+    weights = [rule["weight"] for rule in rewards.values()] if metric == REWARD and "python" not in rewards else []
+    if any(weights):
+        return -math.inf, sum(max(0.0, weight) for weight in weights)
     return next((ends for name, ends in _BOUNDS.items() if re.fullmatch(name, metric)), (-math.inf, math.inf))
 
 
@@ -82,6 +82,8 @@ def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> 
 def is_senseless(gate: Gate, rewards: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether the threshold is an impossible value of its metric, or no value can pass."""
     lowest, highest = bounds(gate.metric, rewards)
+    if gate.metric == REWARD and gate.comparison in ("<", "<="):
+        return False  # a rehearsal's own gate, which knows no weights
     if not lowest <= gate.threshold <= highest:
         return True
     return not any(HOLDS[gate.comparison](end, gate.threshold) for end in (lowest, highest))

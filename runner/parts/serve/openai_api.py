@@ -251,7 +251,7 @@ def others(recipe: Recipe) -> dict[str, Pair]:
     for file in (section.recipes if section else None) or ():
         other = load(recipe.folder / file, look=False)[0]
         if taken.intersection(called := names.served(other.name)):
-            raise Stop(worded("serve.same-name", name=called[1])[0], f"Rename `{file}`, or leave it out.")
+            raise Stop(f"Two recipes of this server are called `{called[1]}`.", f"Rename `{file}`, or leave it out.")
         taken |= {*called}
         found[other.name] = inference.models(other, inference.folder_of(other, None))
     return found

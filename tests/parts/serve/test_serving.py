@@ -179,7 +179,7 @@ def test_two_recipes_of_one_name_cannot_share_a_server(tmp_path):
     (tmp_path / "other.yaml").write_text(text, "utf-8")
     (tmp_path / "demo.yaml").write_text(f"{text}\nserve: {{recipes: [other.yaml]}}\n", "utf-8")
     recipe, _, _ = load(tmp_path / "demo.yaml", look=False)
-    with pytest.raises(Stop, match="Two models of the server would be called `minimal-lora`"):
+    with pytest.raises(Stop, match="Two recipes of this server are called `minimal-lora`"):
         openai_api.others(recipe)
 
 
