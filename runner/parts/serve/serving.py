@@ -134,9 +134,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
     too. Raises Stop if it is on no claim."""
     if named:
         return ServedModel(named)
-    results = plan.on_claim(plan.place_of(stage).run_dir)
-    if results is None:
-        raise Stop(*worded("serve.on-no-claim", stage=stage))
+    results = _results(plan, stage)
     whole, asked = results.below(BEST_MODEL).uri, {system_prompt(one) for one in (plan, *others)}
     template = len(asked) == 1 and asked != {None}
     if not stage.config.get("adapter"):
@@ -155,14 +153,17 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
     return ServedModel(mounted[0].uri, below, results, adapters, mounted, template=template, prompts_differ=differ)
 
 
+def _results(plan: Plan, stage: Stage) -> OnClaim:
+    if found := plan.on_claim(plan.place_of(stage).run_dir):
+        return found
+    raise Stop(*worded("serve.on-no-claim", stage=stage))
+
+
 def _adapter(plan: Plan) -> ServedAdapter:
     stage = plan.stages[-1]
     base_name, name = served(plan.name)
-    results = plan.on_claim(plan.place_of(stage).run_dir)
-    if results is None:
-        raise Stop(*worded("serve.on-no-claim", stage=stage))
     content = content_hash([stage.keys.get("", ""), plan.fingerprint])
-    return ServedAdapter(name, base_name, int(stage.config["lora_r"]), results, content)
+    return ServedAdapter(name, base_name, int(stage.config["lora_r"]), _results(plan, stage), content)
 
 
 def system_prompt(plan: Plan) -> str | None:
