@@ -348,8 +348,8 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
         report.key = ""
         report.write(out)
         named = "\n".join(report.named_in_both())
-        words = {"count": count, "of": of, "share": count / of, "most": MOST_SHARED, "named": named}
-        raise Stop(*worded("images.test-in-training", **words))
+        share, most = count / of, MOST_SHARED
+        raise Stop(*worded("images.test-in-training", count=count, of=of, share=share, most=most, named=named))
     pictures = splits["train"]
     if sample_rows is not None and len(pictures) > sample_rows:
         report.sampled_from = len(pictures)

@@ -163,7 +163,7 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
         re.compile(asked)
         found = facts.matched(asked) if facts else {}
     except re.error as error:
-        yield recipe.problem("train.lora_pattern", *worded("scenarios.no-pattern", name=asked, error=error))
+        yield recipe.problem("train.lora_pattern", *_no_pattern(asked, error))
         return
     # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
@@ -183,6 +183,10 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     yield recipe.problem("train.lora_pattern", *said)
 
 
+def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
+    return worded("scenarios.no-pattern", name=name, error=error)
+
+
 def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
     why, linear = facts.family["missed"][name], listed(facts.linear)
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
@@ -196,7 +200,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         try:
             found = facts.fitting(name)
         except re.error as error:
-            said = worded("scenarios.no-pattern", name=name, error=error)
+            said = _no_pattern(name, error)
         else:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:
