@@ -231,8 +231,8 @@ class OnClaim:
     def below(self, name: str) -> OnClaim:
         return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
 
-    def from_(self, above: OnClaim) -> str:
-        """The way to it from a folder that contains it, on the same claim; empty for the folder itself."""
+    def path_from(self, above: OnClaim) -> str:
+        """Its path from a folder of the same claim that contains it; empty for that folder itself."""
         return self.path.removeprefix(above.path).strip("/")
 
 

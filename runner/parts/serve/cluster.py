@@ -38,10 +38,10 @@ DEPLOYED = ("Deployment", "ReplicaSet")  # the kinds of objects between an Infer
 def start(
     cluster: Cluster, plans: Plans, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
 ) -> None:
-    """Sends the server of the first plan, which has the adapters of the others too, waits until it answers, and forwards
-    `port` of this machine to it until ^C; the server continues. An identical server is not sent again. `confirm` is asked before another person's server is
-    replaced. port: 0 for any; mine: the owner of what is sent. Raises Stop if the model is not trained yet, the cluster
-    refuses anything, or the server cannot start."""
+    """Sends the server of the first plan, which has the adapters of the others too, waits until it answers, and
+    forwards `port` of this machine to it until ^C; the server continues. An identical server is not sent again.
+    `confirm` is asked before another person's server is replaced. port: 0 for any; mine: the owner of what is sent.
+    Raises Stop if a model is not trained yet, the cluster refuses anything, or the server cannot start."""
     manifests = objects(cluster, plans, server, tell)
     if dry_run:
         for manifest in manifests:

@@ -73,12 +73,11 @@ def serve(
 
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
-    before, after = inference.models(recipe, folder)
-    others = openai_api.others(recipe)
-    chosen = engine or openai_api.engine_for(after)
+    asked = {recipe.name: inference.models(recipe, folder), **openai_api.others(recipe)}
+    chosen = engine or openai_api.engine_for(asked)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …")
     began = time.monotonic()
-    with openai_api.serving(chosen, {recipe.name: (before, after), **others}, folder.path, port) as server:
+    with openai_api.serving(chosen, asked, folder.path, port) as server:
         say(f"Ready after {time.monotonic() - began:.0f} s: {server.url}/v1  (^C ends it)")
         say(f"models: {', '.join(server.models)}")
         if len(server.models) == 1:
@@ -155,11 +154,9 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
     say(f"Model: {server.source.uri}")
     if server.base_name:
-        beside, names = (
-            "adapters are" if several else "adapter is",
-            listed([one.name for one in server.source.adapters]),
-        )
-        say(f"The {beside} served beside it, as {names}; the original model answers as `{server.base_name}`.")
+        names = listed(one.name for one in server.source.adapters)
+        which = "adapters are" if several else "adapter is"
+        say(f"The {which} served beside it, as {names}; the original model answers as `{server.base_name}`.")
     say("Computed from the model's sizes and vLLM's own rules; not measured on a GPU.")
 
 

@@ -167,7 +167,7 @@ def mount_of(index: int) -> str:
 
 def pod_path(source: ServedModel, folder: OnClaim) -> str:
     index, above = next((at, each) for at, each in enumerate(source.mounted) if each.claim == folder.claim)
-    return f"{mount_of(index)}/{folder.from_(above)}".rstrip("/")
+    return f"{mount_of(index)}/{folder.path_from(above)}".rstrip("/")
 
 
 def own_runtime(plan: Plan) -> str:

@@ -52,8 +52,10 @@ LOOK_SECONDS = 0.3
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
-def engine_for(chat: Chat) -> str:
-    return "vllm" if find_spec("vllm") and chat.adapter and not refusal(Path(chat.adapter)) else "transformers"
+def engine_for(asked: Mapping[str, Pair]) -> str:
+    """The engine for these recipes' models (see `serving`)."""
+    _, first = next(iter(asked.values()))
+    return "vllm" if find_spec("vllm") and first.adapter and not _vllm_refusal(asked) else "transformers"
 
 
 def refusal(adapter: Path) -> str:

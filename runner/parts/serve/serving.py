@@ -149,7 +149,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
     for one in adapters:
         paths.setdefault(one.results.claim, []).append(one.results.path)
     mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
-    below, differ = base.from_(mounted[0]), len(asked) > 1
+    below, differ = base.path_from(mounted[0]), len(asked) > 1
     return ServedModel(mounted[0].uri, below, results, adapters, mounted, template=template, prompts_differ=differ)
 
 

@@ -140,9 +140,13 @@ def test_vllm_gets_the_adapters_of_all_recipes(tmp_path):
         ({"rank": 1024}, "its rank is 1024, and vLLM serves ranks up to 512"),
     ],
 )
-def test_vllm_is_not_begun_for_recipes_that_cannot_share_it(other, why, tmp_path):
+def test_vllm_is_not_begun_for_recipes_that_cannot_share_it(other, why, tmp_path, monkeypatch):
+    monkeypatch.setattr(openai_api, "find_spec", lambda name: True)
     pairs = {"lyrics": asked(tmp_path, "lyrics"), "songs": asked(tmp_path, "songs", **other)}
     assert openai_api._vllm_refusal(pairs) == f"vLLM does not serve `songs` beside `lyrics`: {why}."
+    # Without `--engine`, transformers serves them, and vLLM serves the first one alone.
+    assert openai_api.engine_for(pairs) == "transformers"
+    assert openai_api.engine_for({"lyrics": pairs["lyrics"]}) == "vllm"
 
 
 def test_a_template_for_several_recipes_has_a_system_prompt_only_if_all_have_it(tmp_path, monkeypatch):
