@@ -131,8 +131,7 @@ SET = [
     # TRL's generation with vLLM raises an error, as torch's AdamW does.
     (ARITHMETIC, ("train.generator=vllm", "train.eight_bit_base=true"), "error", "train.eight_bit_base"),
     (SURVIVAL, ("advanced.axolotl.adam_beta2=1",), "error", "advanced.axolotl.adam_beta2"),
-    # Another model, or other rows, than those that are planned and proven.
-    (SURVIVAL, ("advanced.axolotl.base_model_config=me/other",), "error", "advanced.axolotl.base_model_config"),
+    # Other rows than those that are planned and proven.
     (SURVIVAL, ("advanced.axolotl.device_map=auto",), "error", "advanced.axolotl.device_map"),
     (SURVIVAL, ("advanced.axolotl.dataset_shard_num=4",), "error", "advanced.axolotl.dataset_shard_num"),
     (ARITHMETIC, ("data.prompt=[answer]",), "note", "answer"),

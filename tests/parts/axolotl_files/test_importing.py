@@ -164,6 +164,10 @@ def test_a_deepspeed_file_of_ones_own_is_named():
     assert "leaves out" in note.message and note.source == "deepspeed: mine/zero3.json"
 
 
+def test_the_usual_lines_about_the_tokenizer_are_imported():
+    assert importing.judged(made_of(FILE + "model_type: AutoModelForCausalLM\ntokenizer_type: AutoTokenizer\n")) == []
+
+
 def test_a_files_own_kind_is_read_by_itself():
     assert not made_of(FILE.replace("    split:", "    ds_type: json\n    split:")).refused
 
