@@ -127,7 +127,7 @@ class Import:
 
 
 # The order of a recipe's sections.
-ORDER = ("scenario", "name", "model", "train", "speed", "data", "distribution", "machines", "advanced")
+ORDER = ("scenario", "name", "model", "train", "speed", "data", "distribution", "sharding", "machines", "advanced")
 
 
 def read(document: Document) -> Import:

@@ -157,6 +157,7 @@ def test_offloading_is_imported(lines, parts):
     found = {path[1].removeprefix("offload_"): value for path, value in made.values.items() if path[0] == "sharding"}
     assert found == parts
     assert not any("ZeRO-3" in note.message for note in made.notes)
+    assert importing.judged(made) == []
 
 
 def test_a_deepspeed_file_of_ones_own_is_named():
