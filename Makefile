@@ -35,19 +35,22 @@ test: install lint
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(PART),tests/parts/$(PART))
 
 # Judges in environments of their own: the SDK of Kubeflow Pipelines wants an older Kubernetes client than ours, and MLflow's server
-# other older packages; its client is in the extra `mlflow`.
-KFP    := build/kfp
-MLFLOW := build/mlflow
+# other older packages; its client is in the extra `mlflow`. EvalHub's server is a program, and lm-eval needs `tenacity` to ask a server.
+KFP     := build/kfp
+MLFLOW  := build/mlflow
+EVALHUB := build/evalhub
 
 $(KFP): JUDGE := kfp==2.17.0
 $(MLFLOW): JUDGE := mlflow==3.17.2
-$(KFP) $(MLFLOW):
+$(EVALHUB): JUDGE := eval-hub-server==1.0.2 tenacity==9.2.1
+$(KFP) $(MLFLOW) $(EVALHUB):
 	$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet $(JUDGE) || { rm -rf $@; exit 1; }
 
 # The extra `gguf` compiles llama.cpp, for about 20 minutes on two cores.
-test-long: install $(KFP) $(MLFLOW)
+test-long: install $(KFP) $(MLFLOW) $(EVALHUB)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
-	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python RECIPE_TEST_MLFLOW=$(abspath $(MLFLOW))/bin/python $(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python RECIPE_TEST_MLFLOW=$(abspath $(MLFLOW))/bin/python RECIPE_TEST_EVALHUB=$(abspath $(EVALHUB)) \
+		$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
 
 # Each makes one machine compute as another processor does: the first two choose PyTorch's code, the last oneDNN's.

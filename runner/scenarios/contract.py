@@ -51,6 +51,8 @@ returns a function from a file to the share of each answer; of `targets` is a Ta
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; returns each proof's folder
     shown(folder, whole)                   lines of styled text from the proof in a folder
     models_at(url, recipe, stage)          the recipe's models behind a server
+    judged_at(hub, url, recipe, stage, tell)
+                                           the stage, and EvalHub's Measurement of its served models
     model_on_claim(recipe, folder, tell)   a context with a local folder of the small files of a model on a claim
     why_on_cluster(recipe, path, stage)    lines about the job of a recipe on the cluster
     promote_on_cluster(path, sets, stage, by, reason, tell)

@@ -27,6 +27,9 @@ from runner.tools.run_files import ANSWERS
 @run_option
 @click.option("--checkpoint", metavar="DIR", help="Measure this model instead of the stage's; no gate opens or closes.")
 @url_option
+@click.option(
+    "--evalhub", "hub", metavar="URL", help="OpenShift AI's EvalHub, which measures the tasks on the served models."
+)
 @click.option("--format", "form", type=click.Choice(("text", "json", "markdown")), default="text", show_default=True)
 def evaluate(
     path: str,
@@ -35,20 +38,30 @@ def evaluate(
     run_dir: str | None,
     checkpoint: str | None,
     url: str | None,
+    hub: str | None,
     form: str,
 ) -> int:
     """Measure the trained model of a run and the original one. The exit code is 1 if a gate is closed.
 
     STAGE is a stage of a pipeline. Default: the last stage that has a model. With `--url`, the model of a server is measured
-    on the same rows. That result is printed, but not recorded.
+    on the same rows. With `--evalhub`, EvalHub measures the recipe's tasks on the server of `recipe serve --cluster`, or on
+    that of `--url`. These results are printed, but not recorded.
     """
     recipe, _ = open_recipe(path, sets, look=False, aside=form != "text")
-    if url and checkpoint:
-        raise Stop(*worded("evaluate.url-or-checkpoint"), code=2)
+    if (url or hub) and checkpoint:
+        raise Stop(*worded("evaluate.url-or-checkpoint", option="--url" if url else "--evalhub"), code=2)
+    if hub:
+        folder, measured = parts.hook("judged_at")(hub, url, recipe, stage, lambda line: say(line, err=True))
+        verdicts = gates.on_tasks(folder.stage, measured)
+        for line in evaluation_report.shown(folder, measured, form, verdicts):
+            say(line)
+        if form == "text":
+            end("EvalHub has measured. Nothing was recorded, so no gate opens or closes.", "evaluate", path)
+        return 0 if measured.metrics and all(one.holds for one in verdicts) else 1
     folder = inference.folder_of(recipe, run_dir, stage)
     if url:
         measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
-        for line in evaluation_report.shown(folder, measured, form, judge=False):
+        for line in evaluation_report.shown(folder, measured, form, []):
             say(line)
         if form == "text":
             end(f"The model at {url} was evaluated. Nothing was recorded.", "compare", path, "--url", url)

@@ -82,15 +82,22 @@ def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
 FORMATS = ("text", "json", "markdown")
 
 
-def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = True) -> Iterator[str]:
-    """An evaluation in one of FORMATS, with the verdicts of the stage's gates if `judge` is true."""
-    verdicts = gates.verdicts(folder) if folder.stage.gates and judge else []
-    is_open, override = gates.opened(folder) if verdicts else (True, [])
+def shown(
+    folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None
+) -> Iterator[str]:
+    """An evaluation in one of FORMATS, with the verdicts on it. judged: those of an evaluation that opens and closes no
+    gate; None for the recorded ones, which do."""
+    recorded = judged is None
+    verdicts = judged if judged is not None else gates.verdicts(folder) if folder.stage.gates else []
+    is_open, override = gates.opened(folder) if verdicts and recorded else (True, [])
     if form == "json":
-        facts = asdict(measured) | ({"gates": list(map(asdict, verdicts)), "open": is_open} if judge else {})
-        yield json.dumps(facts, indent=2, ensure_ascii=False)
+        facts = asdict(measured) | ({"gates": list(map(asdict, verdicts))} if verdicts or recorded else {})
+        yield json.dumps(facts | ({"open": is_open} if recorded else {}), indent=2, ensure_ascii=False)
     elif form == "markdown":
-        yield from _markdown(folder, measured, verdicts, is_open, override)
+        yield from (f"## {folder.plan.name}: `{folder.stage.name}`", "")
+        if verdicts and recorded:
+            yield from (f"The gate is **{'open' if is_open else 'closed'}**.", "")
+        yield from _markdown(measured, verdicts, override)
     else:
         yield f"{folder.stage.name}: {measured.checkpoint}"
         rows = [("metric", "before", "after"), *_rows(measured)]
@@ -99,7 +106,8 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
         yield "  Losses and forgetting are in nats a token: lower is better. Accuracies and improvements are shares, 0 to 1."
         yield from (f"  {name} not measured: {reason}" for name, reason in sorted(measured.missing.items()))
         yield from (f"  {line}" for line in (*_confused(measured), *_counted(measured)))
-        yield from gates.described(folder)[1] if verdicts else ()
+        if verdicts:
+            yield from gates.described(folder)[1] if recorded else gates.table(verdicts)
 
 
 def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
@@ -127,12 +135,8 @@ def _counted(measured: Measurement) -> Iterator[str]:
         )
 
 
-def _markdown(
-    folder: StageFolder, measured: Measurement, verdicts: list[GateVerdict], is_open: bool, override: list[str]
-) -> Iterator[str]:
-    yield from (f"## {folder.plan.name}: `{folder.stage.name}`", "")
+def _markdown(measured: Measurement, verdicts: list[GateVerdict], override: list[str]) -> Iterator[str]:
     if verdicts:
-        yield from (f"The gate is **{'open' if is_open else 'closed'}**.", "")
         rows = [(f"`{one.metric} {one.threshold}`", one.got, one.said) for one in verdicts]
         yield from _grid(("gate", "measured", "verdict"), rows)
         yield from (*(line.strip() for line in override), *([""] if override else []))

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from runner import parts
 from runner.parts.evaluate import seal
-from runner.parts.evaluate.metrics import HOLDS, bounds, in_words
-from runner.plan import Evaluation, Gate, Plan
+from runner.parts.evaluate.metrics import HOLDS, SCORE, bounds, in_words
+from runner.plan import Evaluation, Gate, Plan, Stage
 from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash
 from runner.tools.files import Record, read_json, sha256, write_json
@@ -157,6 +157,11 @@ def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | N
         found = [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
     none = GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")
     return found or [none]
+
+
+def on_tasks(stage: Stage, measured: Found) -> list[GateVerdict]:
+    """The verdicts of the gates on tasks of lm-eval alone, on an evaluation that nothing has recorded."""
+    return [_verdict(gate, measured.metrics, measured.missing) for gate in stage.gates if gate.metric.startswith(SCORE)]
 
 
 def passed(verdicts: Sequence[GateVerdict]) -> bool:

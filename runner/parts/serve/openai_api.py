@@ -30,6 +30,7 @@ from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.language import Cannot
 from runner.parts.evaluate.metrics import ACCURACY
+from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.launch import end, end_of, engine_environment, fault
@@ -266,11 +267,19 @@ AGREEMENT = "agreement"
 _NO_LOGS = "this server gives no log-probabilities of a prompt"
 
 
-def opened(url: str, body: Mapping[str, Any] | None = None, seconds: float = SECONDS) -> Any:
-    """The answer to a request, to read or to iterate over by lines. body: sent as JSON. Raises OSError."""
-    key = os.environ.get(KEY)
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    request = urllib.request.Request(url, json.dumps(body).encode() if body is not None else None, headers)
+def opened(
+    url: str,
+    body: Mapping[str, Any] | None = None,
+    seconds: float = SECONDS,
+    headers: Mapping[str, str] | None = None,
+    method: str | None = None,
+) -> Any:
+    """The answer to a request, to read or to iterate over by lines. body: sent as JSON; headers: instead of the one with
+    the key. Raises OSError."""
+    if headers is None:
+        headers = {"Authorization": f"Bearer {os.environ[KEY]}"} if os.environ.get(KEY) else {}
+    sent = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, sent, {"Content-Type": "application/json", **headers}, method=method)
     # A proxy cannot reach a server of this machine.
     own = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
@@ -345,11 +354,7 @@ class Served:
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     """The server at an address, and how a recipe's models are asked there. stage: by default the last that trains.
     Raises Stop if the server does not answer, or the recipe trains on images."""
-    plan = translate(recipe, run_folder(recipe.name, "run").place())
-    asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
-    wanted = plan.stage(stage) if stage else asked[-1] if asked else None
-    if wanted is None or wanted not in asked:
-        raise Stop(*worded("serve.classifies-images"))
+    wanted = answering(translate(recipe, run_folder(recipe.name, "run").place()), stage)
     demo, whole = wanted.config["recipe_runner"]["demo"], url if "://" in url else f"http://{url}"
     url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
@@ -359,6 +364,15 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     how = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
     after = Chat(known, None, "", **{name: demo.get(name) for name in how})
     return Served(recipe.name, url, listed, replace(after, model=base if base in listed else ""), after)
+
+
+def answering(plan: Plan, stage: str | None) -> Stage:
+    """The stage with that name, or the last one whose model answers. Raises Stop if its model does not."""
+    asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
+    wanted = plan.stage(stage) if stage else asked[-1] if asked else None
+    if wanted is None or wanted not in asked:
+        raise Stop(*worded("serve.classifies-images"))
+    return wanted
 
 
 def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

@@ -18,20 +18,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from runner import catalog
 from runner.check.validate import load
+from runner.commands.cli import _code as command
+from runner.parts.evaluate.evaluate import SAMPLE_TASK, Measures, lm_eval_scores
 from runner.parts.serve import kserve as target
 from runner.parts.serve.kserve import MODELS, TRAINED, served
 from runner.parts.serve.serving import ServingForecast
 from runner.tools.run_files import ADAPTER, BEST_MODEL
+from runner.tools.text import yaml_text
 from runner.trainer.results import keep_template
 from runner.trainer.settings import Demo
 from tests.conftest import PROCESSOR, ROOT
 from tests.parts.openshift import kserve
 from tests.parts.openshift.api import free_port
+from tests.parts.serve.test_evalhub import evalhub_itself, itself
 from tests.parts.serve.test_kserve import sharing
 
 PYTHON = os.environ.get("RECIPE_TEST_VLLM")
@@ -223,6 +228,57 @@ def test_adapters_of_two_recipes_answer_from_one_server_as_transformers_has_them
         assert answer["choices"][0]["token_ids"] == greedy(folder, answer["prompt_token_ids"]), name
     assert said["songs"]["prompt_token_ids"] == said["lyrics"]["prompt_token_ids"], "one template, one system prompt"
     assert len({tuple(said[name]["choices"][0]["token_ids"]) for name in ("lyrics", "songs", "songs-base")}) == 3
+
+
+# EvalHub's provider: lm-eval asks a server of OpenAI's API, as EvalHub's own adapter has it.
+LM_EVAL = """
+import json, os, urllib.request
+job = json.load(open(os.environ["EVALHUB_JOB_SPEC_PATH"]))
+said, task = job["parameters"], job["benchmark_id"]
+told = {key: job[key] for key in ("provider_id", "benchmark_index")} | {"id": task, "status": "completed"}
+try:
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+    how = {"model": job["model"]["name"], "base_url": job["model"]["url"] + "/completions"}
+    how |= {"tokenizer_backend": "huggingface", "tokenizer": os.environ["TOKENIZER"], "tokenized_requests": False}
+    found = simple_evaluate(
+        model="local-completions", model_args=how, tasks=[task], num_fewshot=said["num_few_shot"],
+        limit=job["num_examples"], bootstrap_iters=0,
+        task_manager=TaskManager(include_path=os.environ["TASKS"], include_defaults=False),
+    )["results"][task]
+    told["metrics"] = {key.partition(",")[0]: value for key, value in found.items() if "," in key and value != "N/A"}
+except BaseException as error:
+    told |= {"status": "failed", "error_message": {"message": repr(error), "message_code": "failed"}}
+url = f"{job['callback_url']}/api/v1/evaluations/jobs/{job['id']}/events"
+body = json.dumps({"benchmark_status_event": told}).encode()
+urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}))
+"""
+
+
+@itself
+def test_evalhub_gives_the_numbers_that_the_models_have_here(server, models, tmp_path, monkeypatch, capsys):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    rows = [{"question": f"rain on the {word},", "choices": [" rain on the road", " roof", " the rain"], "answer": n % 3} for n, word in enumerate(("roof", "road", "rain", "the", "on") * 3)]  # fmt: skip
+    own = {"task": "sample", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}}}
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "sample.yaml").write_text(SAMPLE_TASK.read_text("utf-8") + yaml_text(own), encoding="utf-8")
+    (tmp_path / "hub").mkdir()
+    around = {"TOKENIZER": str(models[TRAINED] / BEST_MODEL), "TASKS": str(tmp_path / "tasks"), "HF_HUB_OFFLINE": "1"}
+    with evalhub_itself(tmp_path / "hub", LM_EVAL, ("sample",), **around) as hub:
+        asked = ["evaluate", str(ROOT / "recipes" / "lyrics.yaml"), "--set", "evaluation.tasks=[sample]"]
+        asked += ["--set", "evaluation.limit=15", "--url", server[0], "--evalhub", hub, "--format", "json"]
+        command(asked)
+    found = json.loads(capsys.readouterr().out)
+    assert not found["missing"]
+    task = SimpleNamespace(tasks=("sample",), sample_task=str(tmp_path / "rows.jsonl"), batch_size=8, limit=15)
+    for side, folder in (("metrics", models[TRAINED] / BEST_MODEL), ("before", models[MODELS])):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        here = lm_eval_scores(model, AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL), task, Measures())
+        assert found[side] == {name: here[name] for name in ("lm_eval.sample.acc", "lm_eval.sample.acc_norm")}
+    assert found["metrics"] != found["before"]
 
 
 def test_its_cache_holds_as_many_tokens_as_the_plan_reckons(server):

@@ -196,6 +196,9 @@ class Speaks(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._say(*self.server.says("GET", self.path, None, self.headers))
 
+    def do_DELETE(self) -> None:
+        self._say(*self.server.says("DELETE", self.path, None, self.headers))
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self._say(*self.server.says("POST", self.path, body, self.headers))

@@ -1,0 +1,262 @@
+"""`recipe evaluate --evalhub`: OpenShift AI's EvalHub measures lm-eval's tasks on the models of a server, which its pods
+ask by OpenAI's API. It is driven by its REST interface (eval-hub 1.0, docs/openapi.yaml)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from runner.parts.evaluate.evaluate import Measures
+from runner.parts.evaluate.gates import Measurement
+from runner.parts.evaluate.metrics import SCORE
+from runner.parts.serve import kserve, openai_api
+from runner.plan import OnClaim, Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.run.run_folder import folder
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.tools.names import listed, served
+from runner.tools.problem import Stop, worded
+from runner.tools.run_files import BEST_MODEL
+
+Tell = Callable[[str], None]
+PROVIDER = "lm_evaluation_harness"
+TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
+AT_WORK = ("pending", "running")
+SECONDS, PATIENCE = 5.0, 24  # between two looks at a job, and how many may fail in a row
+TEST_DATA = "/test_data"  # where EvalHub mounts a claim
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What EvalHub measures. url: of the server, as EvalHub's pods reach it; models: the trained one's name there, and
+    the original one's, if there is one; tokenizer: its name on the hub, or its folder on a claim."""
+
+    plan: Plan
+    stage: Stage
+    url: str
+    models: tuple[str, ...]
+    tokenizer: str | OnClaim
+
+    def job(self, model: str, shots: Mapping[str, int]) -> dict[str, Any]:
+        """The request for a job that measures all tasks on one model. shots: examples in a prompt, by task."""
+        evaluation, mount = self.stage.evaluation, {}
+        assert evaluation
+        tokenizer = self.tokenizer
+        if isinstance(tokenizer, OnClaim):
+            mount = {"test_data_ref": {"pvc": {"claim_name": tokenizer.claim, "sub_path": tokenizer.path}}}
+            tokenizer = TEST_DATA
+        limit = {"num_examples": evaluation.limit} if evaluation.limit else {}
+        return {
+            "name": model,
+            "model": {"url": self.url, "name": model},
+            "benchmarks": [
+                {
+                    "id": task,
+                    "provider_id": PROVIDER,
+                    "parameters": {"tokenizer": tokenizer, "num_few_shot": shots.get(task, 0), **limit},
+                    **mount,
+                }
+                for task in evaluation.tasks
+            ],
+        }
+
+
+def measured(
+    hub: str, url: str | None, recipe: Recipe, stage: str | None, tell: Tell
+) -> tuple[StageFolder, Measurement]:
+    """EvalHub's results for the trained and the original model, without any record. hub: its address; url: of the server;
+    by default the recipe's own on the cluster. Raises Stop if EvalHub or the server cannot be used."""
+    asked = _at(url, recipe, stage) if url else _on_cluster(recipe, stage)
+    evaluation = asked.stage.evaluation
+    if not evaluation or not evaluation.tasks:
+        raise Stop(*worded("serve.no-tasks", stage=asked.stage))
+    server = _Hub.at(hub, asked.plan.site.get("namespace"))
+    known = server.tasks()
+    if unknown := [task for task in evaluation.tasks if task not in known]:
+        raise Stop(*worded("serve.tasks-unknown", unknown=listed(unknown), hub=server.url))
+    shots, measures, jobs = _shots(evaluation.tasks), Measures(), dict[str, str]()
+    try:
+        for model in asked.models:
+            jobs[model] = server.start(asked.job(model, shots))
+            tell(f"EvalHub measures `{model}` at {asked.url}: job {jobs[model]}")
+        for model, job in jobs.items():
+            before = model != asked.models[0]
+            _take(measures, before, server.ended(job, model, tell))
+    except BaseException:
+        # Their results would be read by no one.
+        for job in jobs.values():
+            server.cancel(job)
+        raise
+    found = Measurement(**vars(measures.found(())), stage=asked.stage.name, checkpoint=asked.url, seed=evaluation.seed)
+    return StageFolder(asked.plan, asked.stage), found
+
+
+def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
+    """The models of a server somewhere; what trained an adapter is expected to be beside its base model."""
+    plan = translate(recipe, folder(recipe.name, "run").place())
+    wanted = openai_api.answering(plan, stage)
+    base, name = served(recipe.name)
+    whole = f"{url if '://' in url else f'http://{url}'}".rstrip("/")
+    models = (name, base) if wanted.config.get("adapter") else (name,)
+    return Asked(plan, wanted, f"{whole.removesuffix('/v1')}/v1", models, _tokenizer(plan, wanted, None))
+
+
+def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
+    """The models of the recipe's own InferenceService, at the address that KServe gave it."""
+    from runner.parts.jobs.kubernetes import job_name
+    from runner.parts.openshift.client import connect
+
+    plan, server, _ = kserve.served(recipe)
+    wanted = openai_api.answering(plan, stage)
+    if wanted != plan.stages[-1]:
+        raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
+    name, space = job_name(plan), plan.site["namespace"]
+    there = connect().get("InferenceService", space, name)
+    address = ((there or {}).get("status", {}).get("address") or {}).get("url")
+    if not address:
+        raise Stop(*worded("serve.not-served", name=name, space=space))
+    models = (server.name, server.base_name) if server.base_name else (server.name,)
+    return Asked(plan, wanted, f"{address.rstrip('/')}/v1", models, _tokenizer(plan, wanted, server.source.results))
+
+
+def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> str | OnClaim:
+    """The name on the hub of the model that training started from, or else the folder of the trained model. Raises
+    Stop if EvalHub's pods can read neither."""
+    first = next(each for each in plan.stages if "demo" in each.config.get("recipe_runner", {}))
+    # On the cluster, `base_model` is the folder that the model was downloaded into.
+    name = str((first.model or {}).get("base") or first.config["recipe_runner"]["demo"].get("base_model", ""))
+    if name and not Path(name).is_absolute():
+        return name
+    if results is None:
+        raise Stop(*worded("serve.tokenizer-elsewhere", stage=stage))
+    return results.below(BEST_MODEL)
+
+
+def _shots(tasks: tuple[str, ...]) -> dict[str, int]:
+    """The examples in a prompt that lm-eval's tasks have by themselves; EvalHub would use none. A group has none of its
+    own."""
+    from lm_eval.tasks import TaskManager
+    from lm_eval.utils import load_yaml_config
+
+    known, found = TaskManager().task_index, dict[str, int]()
+    for task in tasks:
+        file = known.get(task, {}).get("yaml_path")
+        if isinstance(file, str | Path):
+            found[task] = int(load_yaml_config(str(file), mode="simple").get("num_fewshot") or 0)
+    return found
+
+
+def _take(measures: Measures, before: bool, job: Mapping[str, Any]) -> None:
+    """Adds a finished job's results, and why a task has none. before: of the original model."""
+    scores = {one["id"]: one.get("metrics") or {} for one in job.get("results", {}).get("benchmarks") or ()}
+    states = {one["id"]: one for one in job["status"].get("benchmarks") or ()}
+    for task in (one["id"] for one in job["benchmarks"]):
+        found = {
+            f"{SCORE}{task}.{name}": float(value)
+            for name, value in scores.get(task, {}).items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and "stderr" not in name
+        }
+        (measures.before if before else measures.metrics).update(found)
+        if not found:
+            said = states.get(task, {}).get("error_message") or job["status"].get("message") or {}
+            why = " ".join(str(said.get("message") or job["status"]["state"]).split())[:300]
+            measures.missing[f"{'before: ' if before else ''}{SCORE}{task}"] = f"EvalHub says: {why}"
+
+
+@dataclass(frozen=True)
+class _Hub:
+    """EvalHub's REST interface. headers: the token, and the namespace that its jobs run in."""
+
+    url: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def at(cls, url: str, namespace: str | None) -> _Hub:
+        whole = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
+        token = os.environ.get(TOKEN) or (_own_token() if whole.startswith("https://") else "")
+        named = {"X-Tenant": namespace} if namespace else {}
+        return cls(whole, named | ({"Authorization": f"Bearer {token}"} if token else {}))
+
+    def tasks(self) -> set[str]:
+        provider = self._ask(f"evaluations/providers/{PROVIDER}")
+        return {str(one["id"]) for one in provider.get("benchmarks") or ()}
+
+    def start(self, job: Mapping[str, Any]) -> str:
+        return str(self._ask("evaluations/jobs", job)["resource"]["id"])
+
+    def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
+        """The job once it has ended. Raises Stop if EvalHub does not answer for two minutes."""
+        said, silent = "", 0
+        while True:
+            try:
+                now = self._ask(f"evaluations/jobs/{job}")
+                silent = 0
+            except Silence:
+                silent += 1
+                if silent >= PATIENCE:
+                    raise
+            else:
+                if now["status"]["state"] not in AT_WORK:
+                    return now
+                states = [one.get("status") for one in now["status"].get("benchmarks") or ()]
+                done = sum(state not in AT_WORK for state in states)
+                line = f"  `{model}`: {now['status']['state']}, {done} of {len(now['benchmarks'])} tasks done"
+                if line != said:
+                    tell(line)
+                said = line
+            time.sleep(SECONDS)
+
+    def cancel(self, job: str) -> None:
+        with suppress(Stop):
+            self._ask(f"evaluations/jobs/{job}", method="DELETE")
+
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
+        url = f"{self.url}/api/v1/{path}"
+        try:
+            with openai_api.opened(url, body, 60, self.headers, method) as answer:
+                text = answer.read()
+                known = json.loads(text) if text else {}
+        except urllib.error.HTTPError as error:
+            raise self._refused(error) from None
+        except (OSError, HTTPException) as error:
+            raise Silence(
+                *worded("serve.hub-silent", url=self.url, why=getattr(error, "reason", None) or error)
+            ) from None
+        except ValueError:
+            known = None
+        if not isinstance(known, dict):
+            raise Stop(f"{self.url} is not an EvalHub.", "Check the address.")
+        return known
+
+    def _refused(self, error: urllib.error.HTTPError) -> Stop:
+        text = error.read().decode("utf-8", errors="replace")
+        with suppress(ValueError, TypeError, KeyError):
+            text = json.loads(text)["message"]
+        said = " ".join(text.split())[:300] or error.reason
+        if error.code in (401, 403):
+            return Stop(*worded("serve.hub-forbids", url=self.url, token=TOKEN, said=said))
+        kind = Silence if error.code == 429 or error.code >= 500 else Stop
+        return kind(f"EvalHub at {self.url} answered {error.code}: {said}", "Its log says more.")
+
+
+class Silence(Stop):
+    """EvalHub does not answer now, but may in a moment."""
+
+
+def _own_token() -> str:
+    """The token of the kubeconfig, empty if there is none."""
+    from runner.parts.openshift.client import connect
+
+    with suppress(Stop):
+        for one in connect().configuration.auth_settings().values():
+            return str(one["value"] or "").removeprefix("Bearer ")
+    return ""
