@@ -221,7 +221,9 @@ def test_the_containers_own_install_lines_give_exactly_the_constraints(tmp_path)
     found = {_name(line.split("==")[0]): line.split("==")[1] for line in frozen.splitlines() if "==" in line}
     wanted = constraints()
     assert {name: version for name, version in found.items() if wanted.get(name) != version.split("+")[0]} == {}
-    missing = set(wanted) - set(found) - needed_by("dev", "cluster", "serve", "registry", "gguf", "edit", "docs")
+    missing = (
+        set(wanted) - set(found) - needed_by("dev", "cluster", "serve", "search", "registry", "gguf", "edit", "docs")
+    )
     if "+cpu" in found["torch"]:
         # This machine has torch's build for CPU, which brings none of what a GPU needs.
         missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-")) and name != "setuptools"}

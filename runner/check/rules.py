@@ -176,6 +176,15 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note((name, "packing"), *worded("check.packing-wastes", why=why))
 
 
+def mixed_rows(recipe: Recipe) -> Iterator[Problem]:
+    """Joined rows would be one long row for these models, and what they learn would depend on the order of the rows."""
+    facts = recipe.model_facts
+    if facts and facts.family.get("mixes_rows"):
+        for name, section in recipe.sections.items():
+            if section.get("packing") in ("flatten", "pack"):
+                yield recipe.problem((name, "packing"), *worded("check.mixes-rows", facts=facts))
+
+
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
     """A stated effective batch counts rows, and how many fit into a packed row depends on the data."""
     for name, section, _ in _packed_by(recipe, "pack"):
@@ -466,7 +475,7 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters)
 RULES: tuple[Rule, ...] = (
     *base_model.RULES,
-    *(joined_rows, packed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
+    *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
     *(needs_gpus, *of_section("sharding", offload_places, offload_disk), optimizers),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),

@@ -96,6 +96,9 @@ def jinja(template: ChatTemplate) -> str:
 
     asking, answering = template.turn_of("user"), template.turn_of("assistant")
     turn = filled(asking, f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])")
+    if template.end not in answering:
+        # Axolotl searches the template's text for the end of a turn; Apertus' contains the role.
+        answering = answering.replace("{role}", template.assistant)
     if answering != asking:
         answer = filled(answering, f"'{template.assistant}'")
         turn = f"({answer} if message['role'] == 'assistant' else {turn})"

@@ -20,7 +20,7 @@ from runner.plan import Machines
 from runner.recipe import lock
 from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse
-from runner.scenarios.shared import twin
+from runner.scenarios.shared import axolotl, twin
 from tests.catalog.test_catalog import SIZES, on_meta
 from tests.conftest import ROOT
 
@@ -63,9 +63,13 @@ def tiny(name, folder):
     return in_folder(folder, "tiny"), AutoModelForCausalLM.from_pretrained(str(folder))
 
 
-def problems(recipe_text: str, *sets: str):
+def judge_of(recipe_text: str, *sets: str):
     document, _ = apply(parse(str(ROOT / "recipes" / "minimal" / "mine.yaml"), recipe_text), from_options(sets))
-    return judge(document)[1]
+    return judge(document)[:2]
+
+
+def problems(recipe_text: str, *sets: str):
+    return judge_of(recipe_text, *sets)[1]
 
 
 def test_each_architecture_without_formulas_has_a_model_here():
@@ -82,6 +86,34 @@ def test_a_tiny_model_of_each_class_is_counted_by_its_folder_and_by_a_lock_file(
     assert not wrong and replace(locked, usual_glu=facts.usual_glu) == facts
     mine = problems(LORA.replace(OURS, str(tmp_path / "tiny")), "model.attention=eager")
     assert not [one for one in mine if one.severity == "error"]
+
+
+@pytest.mark.parametrize("name", [*MODELS, "GLM-4.5-Air", OURS])
+def test_rows_that_share_a_line_are_kept_apart_by_those_classes_alone_that_the_table_says(name, tmp_path):
+    import torch
+
+    facts, model = tiny(name, tmp_path / "tiny")
+    one, other = torch.arange(10, 17), torch.arange(30, 41)
+    places = torch.cat([torch.arange(len(one)), torch.arange(len(other))])
+    with torch.no_grad():
+        joined = model.eval()(torch.cat([one, other])[None], position_ids=places[None], use_cache=False).logits[
+            0, len(one) :
+        ]
+        alone = model(other[None]).logits[0]
+    assert torch.allclose(joined, alone, atol=1e-5) != facts.family.get("mixes_rows", False)
+
+
+@pytest.mark.parametrize("packing", ["pack", "flatten"])
+def test_rows_that_would_see_each_other_are_not_joined(packing):
+    for name in (name for name in MODELS if model_of(name).family.get("mixes_rows")):
+        attention = model_of(name).family.get("attention", "flash_attention_2")
+        joins = ("train.micro_batch_size=4", f"model.attention={attention}")
+        recipe, mine = judge_of(LORA.replace(OURS, name), *joins)
+        assert not axolotl.joins_rows(recipe, recipe.train, accelerator=True), name
+        assert not any("joined rows" in one.message for one in mine)
+        said = [str(one) for one in problems(LORA.replace(OURS, name), *joins, f"train.packing={packing}")]
+        kind = model_of(name).model_type
+        assert any(f"Models of type `{kind}` do not keep joined rows apart" in one for one in said), name
 
 
 @pytest.mark.parametrize("name", [*MODELS, "GLM-4.5-Air"])

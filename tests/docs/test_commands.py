@@ -68,6 +68,9 @@ def desk(tmp_path):
         "Question,Answer\n" + "".join(f"What is {n} and {n}?,It is {2 * n}.\n" for n in range(40)), encoding="utf-8"
     )
     (tmp_path / "songs.csv").write_text("instruction,lyrics\nWrite a song,la la la\n", encoding="utf-8")
+    (tmp_path / "my-tasks.jsonl").write_text(
+        "".join(f'{{"problem": "What is {n} and {n}?", "result": "{2 * n}"}}\n' for n in range(40)), encoding="utf-8"
+    )
     (tmp_path / "my-texts").mkdir()
     (tmp_path / "my-texts/one.txt").write_text("A text.\n\nAnother one.\n", encoding="utf-8")
     for kind in ("cats", "dogs", "birds"):

@@ -18,11 +18,12 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from runner.tools import child_process
-from runner.tools.files import cache_folder, read_record, replacing_folder, write_json
+from runner.tools.files import cache_folder, read_record, write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
 
@@ -40,7 +41,8 @@ def converter() -> Path:
     folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
     if (folder / CONVERTER).is_file():
         return folder
-    with tempfile.TemporaryDirectory() as fetched:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as fetched:
         wanted = Path(fetched) / "requirements.txt"
         wanted.write_text(f"llama-cpp-python=={VERSION} --hash=sha256:{SHA256}\n", encoding="utf-8")
         options = ["--require-hashes", "--no-deps", "--no-binary", "llama-cpp-python", "--dest", fetched]
@@ -52,12 +54,16 @@ def converter() -> Path:
             reason = said[-1] if said else "pip saved no archive"
             raise Stop(*worded("export.no-converter", reason=reason, version=VERSION))
         # The converter is in the folder `vendor/llama.cpp` of the source package.
-        with replacing_folder(folder) as partial, tarfile.open(archive) as packed:
+        unpacked = Path(fetched) / "unpacked"
+        with tarfile.open(archive) as packed:
             for member in packed:
                 _, _, name = member.name.partition("/vendor/llama.cpp/")
                 if name.startswith(_NEEDED) and member.isfile():
                     member.name = name
-                    packed.extract(member, partial, filter="data")
+                    packed.extract(member, unpacked, filter="data")
+        # Another process may have been faster, and its folder is in use.
+        with suppress(OSError):
+            unpacked.rename(folder)
     return folder
 
 

@@ -227,7 +227,8 @@ def cleaning_pods(folder: Path, executor: str):
     plan = translate(whole, kubernetes.place(whole))
     job = sent(plan, plan.stages[0]).job
     assert job["spec"]["backoffLimitPerIndex"] == 3 and job["spec"]["maxFailedIndexes"] == 0
-    changes = [*rehearsal._data(whole, None), *from_options(("tokenizer.base=", "tokenizer.vocabulary=600"))]
+    sample = [change for change in rehearsal.before_data(whole, None) if "data" in change.setting.split(".")]
+    changes = [*sample, *from_options(("tokenizer.base=", "tokenizer.vocabulary=600"))]
     small, _ = changed(whole, [*changes, *from_options(shared if executor == "pods" else ("data.cleaning=",))])
     place = Place(
         str(folder / "config"), str(folder / "data"), str(folder / "seven-b"), str(folder / "scratch"),

@@ -84,6 +84,8 @@ def mesh():
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
 
+    if distributed.is_initialized():  # a trace has left its own
+        distributed.destroy_process_group()
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,), mesh_dim_names=("dp_shard",))
     distributed.destroy_process_group()

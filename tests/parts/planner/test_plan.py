@@ -391,7 +391,7 @@ def strange(edited, **config):
 
 @pytest.mark.long
 @pytest.mark.parametrize("style", ["text", "json"])
-@pytest.mark.parametrize("kind", ["olmo3", "qwen3_moe", "falcon_h1"])
+@pytest.mark.parametrize("kind", ["cohere2", "qwen3_moe", "falcon_h1"])
 def test_an_architecture_without_formulas_is_planned_by_its_trace(tmp_path, edited, recipe_command, kind, style):
     """One with a sliding window, a mixture of experts, and a hybrid; from another folder than the recipe's."""
     from transformers import AutoConfig, AutoModelForCausalLM
