@@ -169,6 +169,12 @@ def test_the_usual_lines_about_the_tokenizer_are_imported():
     assert importing.judged(made_of(FILE + "model_type: AutoModelForCausalLM\ntokenizer_type: AutoTokenizer\n")) == []
 
 
+def test_rows_that_would_see_each_other_are_not_packed():
+    made = made_of(FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "LiquidAI/LFM2-8B-A1B"))
+    assert made.values["train", "packing"] == "none"
+    assert "sample_packing" in FILE and "The recipe pads rows instead." in notes(made)
+
+
 def test_a_files_own_kind_is_read_by_itself():
     assert not made_of(FILE.replace("    split:", "    ds_type: json\n    split:")).refused
 
