@@ -260,7 +260,18 @@ def test_evalhub_gives_the_numbers_that_the_models_have_here(server, models, tmp
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    rows = [{"question": f"rain on the {word},", "choices": [" rain on the road", " roof", " the rain"], "answer": n % 3} for n, word in enumerate(("roof", "road", "rain", "the", "on") * 3)]  # fmt: skip
+    words = ("roof", "road", "rain", "the", "on")
+    rows = [
+        {
+            "question": f"{one} {other}",
+            "choices": [f"{one} {third}", third, f"the {other} {third}"],
+            "answer": len(one + third) % 3,
+        }
+        for one in words
+        for other in words
+        for third in words
+        if len({one, other, third}) == 3
+    ]
     own = {"task": "sample", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}}}
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (tmp_path / "tasks").mkdir()
@@ -269,11 +280,11 @@ def test_evalhub_gives_the_numbers_that_the_models_have_here(server, models, tmp
     around = {"TOKENIZER": str(models[TRAINED] / BEST_MODEL), "TASKS": str(tmp_path / "tasks"), "HF_HUB_OFFLINE": "1"}
     with evalhub_itself(tmp_path / "hub", LM_EVAL, ("sample",), **around) as hub:
         asked = ["evaluate", str(ROOT / "recipes" / "lyrics.yaml"), "--set", "evaluation.tasks=[sample]"]
-        asked += ["--set", "evaluation.limit=15", "--url", server[0], "--evalhub", hub, "--format", "json"]
+        asked += ["--set", f"evaluation.limit={len(rows)}", "--url", server[0], "--evalhub", hub, "--format", "json"]
         command(asked)
     found = json.loads(capsys.readouterr().out)
     assert not found["missing"]
-    task = SimpleNamespace(tasks=("sample",), sample_task=str(tmp_path / "rows.jsonl"), batch_size=8, limit=15)
+    task = SimpleNamespace(tasks=("sample",), sample_task=str(tmp_path / "rows.jsonl"), batch_size=8, limit=len(rows))
     for side, folder in (("metrics", models[TRAINED] / BEST_MODEL), ("before", models[MODELS])):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         here = lm_eval_scores(model, AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL), task, Measures())
