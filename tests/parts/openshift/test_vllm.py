@@ -56,13 +56,13 @@ def models(tmp_path_factory) -> dict[str, Path]:
     """A small Phi with random weights, an adapter of the recipe's rank on the recipe's layers, and what training leaves."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
 
     home = tmp_path_factory.mktemp("claims")
     base, results = home / "base", home / "results"
     words = Tokenizer(models.BPE(unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.ByteLevel()
+    words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
     special = ["<unk>", "<end>", "<user>", "<assistant>"]
     words.train_from_iterator(
         ["rain on the roof, rain on the road"] * 3,
