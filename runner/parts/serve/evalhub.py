@@ -77,8 +77,7 @@ def measured(
     by default the recipe's own on the cluster. Raises Stop if EvalHub or the server cannot be used."""
     asked = _at(url, recipe, stage) if url else _on_cluster(recipe, stage)
     evaluation = asked.stage.evaluation
-    if not evaluation or not evaluation.tasks:
-        raise Stop(*worded("serve.no-tasks", stage=asked.stage))
+    assert evaluation
     server = _Hub.at(hub, asked.plan.site.get("namespace"))
     known = server.tasks()
     if unknown := [task for task in evaluation.tasks if task not in known]:
@@ -101,7 +100,7 @@ def measured(
 def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
     """The models of a server somewhere; what trained an adapter is expected to be beside its base model."""
     plan = translate(recipe, folder(recipe.name, "run").place())
-    wanted = openai_api.answering(plan, stage)
+    wanted = _with_tasks(plan, stage)
     base, name = served(recipe.name)
     whole = f"{url if '://' in url else f'http://{url}'}".rstrip("/")
     models = (name, base) if wanted.config.get("adapter") else (name,)
@@ -114,7 +113,7 @@ def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
     from runner.parts.openshift.client import connect
 
     plan, server, _ = kserve.served(recipe)
-    wanted = openai_api.answering(plan, stage)
+    wanted = _with_tasks(plan, stage)
     if wanted != plan.stages[-1]:
         raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
     name, space = job_name(plan), plan.site["namespace"]
@@ -124,6 +123,13 @@ def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
         raise Stop(*worded("serve.not-served", name=name, space=space))
     models = (server.name, server.base_name) if server.base_name else (server.name,)
     return Asked(plan, wanted, f"{address.rstrip('/')}/v1", models, _tokenizer(plan, wanted, server.source.results))
+
+
+def _with_tasks(plan: Plan, stage: str | None) -> Stage:
+    wanted = openai_api.answering(plan, stage)
+    if not wanted.evaluation or not wanted.evaluation.tasks:
+        raise Stop(*worded("serve.no-tasks", stage=wanted))
+    return wanted
 
 
 def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> str | OnClaim:
