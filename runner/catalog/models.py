@@ -93,6 +93,11 @@ class Model:
         return "experts" in self.family and any(self.own.get(name) for name in self.own if name.endswith("_experts"))
 
     @property
+    def mixes_rows(self) -> bool:
+        """Whether a row would see the row before it, if both were joined."""
+        return bool(self.family.get("mixes_rows"))
+
+    @property
     def free(self) -> bool:
         """Whether everybody may use and share models that are trained from it."""
         return self.licence in ("apache-2.0", "mit")

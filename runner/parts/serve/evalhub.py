@@ -102,9 +102,8 @@ def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
     plan = translate(recipe, folder(recipe.name, "run").place())
     wanted = _with_tasks(plan, stage)
     base, name = served(recipe.name)
-    whole = f"{url if '://' in url else f'http://{url}'}".rstrip("/")
     models = (name, base) if wanted.config.get("adapter") else (name,)
-    return Asked(plan, wanted, f"{whole.removesuffix('/v1')}/v1", models, _tokenizer(plan, wanted, None))
+    return Asked(plan, wanted, openai_api.address(url), models, _tokenizer(plan, wanted, None))
 
 
 def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
@@ -118,11 +117,11 @@ def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
         raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
     name, space = job_name(plan), plan.site["namespace"]
     there = connect().get("InferenceService", space, name)
-    address = ((there or {}).get("status", {}).get("address") or {}).get("url")
-    if not address:
+    url = ((there or {}).get("status", {}).get("address") or {}).get("url")
+    if not url:
         raise Stop(*worded("serve.not-served", name=name, space=space))
     models = (server.name, server.base_name) if server.base_name else (server.name,)
-    return Asked(plan, wanted, f"{address.rstrip('/')}/v1", models, _tokenizer(plan, wanted, server.source.results))
+    return Asked(plan, wanted, openai_api.address(url), models, _tokenizer(plan, wanted, server.source.results))
 
 
 def _with_tasks(plan: Plan, stage: str | None) -> Stage:
@@ -161,7 +160,7 @@ def _shots(tasks: tuple[str, ...]) -> dict[str, int]:
 
 def _take(measures: Measures, before: bool, job: Mapping[str, Any]) -> None:
     """Adds a finished job's results, and why a task has none. before: of the original model."""
-    scores = {one["id"]: one.get("metrics") or {} for one in job.get("results", {}).get("benchmarks") or ()}
+    scores = {one["id"]: one.get("metrics") or {} for one in (job.get("results") or {}).get("benchmarks") or ()}
     states = {one["id"]: one for one in job["status"].get("benchmarks") or ()}
     for task in (one["id"] for one in job["benchmarks"]):
         found = {

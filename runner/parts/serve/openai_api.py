@@ -355,8 +355,7 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     """The server at an address, and how a recipe's models are asked there. stage: by default the last that trains.
     Raises Stop if the server does not answer, or the recipe trains on images."""
     wanted = answering(translate(recipe, run_folder(recipe.name, "run").place()), stage)
-    demo, whole = wanted.config["recipe_runner"]["demo"], url if "://" in url else f"http://{url}"
-    url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
+    demo, url = wanted.config["recipe_runner"]["demo"], address(url)
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
     base, trained = names.served(recipe.name)
     # A server with one model may give it any name.
@@ -364,6 +363,12 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     how = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
     after = Chat(known, None, "", **{name: demo.get(name) for name in how})
     return Served(recipe.name, url, listed, replace(after, model=base if base in listed else ""), after)
+
+
+def address(url: str) -> str:
+    """The address of the API, with `/v1`, of a server that people may name without it."""
+    whole = url if "://" in url else f"http://{url}"
+    return f"{whole.rstrip('/').removesuffix('/v1')}/v1"
 
 
 def answering(plan: Plan, stage: str | None) -> Stage:

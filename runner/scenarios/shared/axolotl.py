@@ -108,12 +108,12 @@ def products(recipe: Recipe, fp8: bool, compile_mode: str | None) -> EngineConfi
 
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths; on
-    a processor a mask does. Compiled stages join no rows, because each joined batch has another shape. Nor do models
-    whose other layers separate none."""
+    a processor a mask does. Compiled stages join no rows, because each joined batch has another shape. Models
+    whose classes mix joined rows join none."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
-    facts = recipe.model_facts
-    able = (recipe.model.attention == FLASH or not accelerator) and not (facts and facts.family.get("mixes_rows"))
+    apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows
+    able = apart and (recipe.model.attention == FLASH or not accelerator)
     return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 
