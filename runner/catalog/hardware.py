@@ -93,6 +93,12 @@ GIB = 2**30
 # constraints.txt is built for the last one.
 DRIVERS = {"12": 525, "13": 580}
 DRIVER = DRIVERS["13"]
+# The project's own image: its size in GB, and what its build takes, in layers and while it is pushed.
+IMAGE_GB, BUILD_GIB = 10, 40
+IMAGE_NEEDS = (
+    f"The image has about {IMAGE_GB} GB; its build takes {BUILD_GIB} GiB of temporary storage, and machines with GPUs need "
+    f"NVIDIA driver {DRIVER} or newer."
+)
 # Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those bytes as memory.
 KERNEL = 64 / 4096
 # OpenShift's sizing of `system-reserved` (machine-config-operator,

@@ -128,9 +128,7 @@ def _code(arguments: list[str] | None) -> int:
         result = cli.main(arguments, prog_name="recipe", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except Stop as stop:
-        from runner.tools.text import printable
-
-        click.echo(printable(stop.text), err=True)
+        _tell(stop.text)
         return stop.code
     except click.ClickException as error:
         error.show()
@@ -138,7 +136,7 @@ def _code(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort) as ended:
         # click replaces the exception for ^C, and keeps the original as its cause.
         told = next((each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None)
-        click.echo(str(told or "Stopped by ^C. The same command starts again."), err=True)
+        _tell(str(told or "Stopped by ^C. The same command starts again."))
         return 130
     except SystemExit:
         # click's own exit when the reader of a pipe (`| head`) stops.
@@ -147,13 +145,13 @@ def _code(arguments: list[str] | None) -> int:
         package = packaged.package(error.name or "")
         if not (extra := packaged.bringing(package)):
             return _bug()
-        click.echo(f"This needs the package `{package}`, which is not installed.", err=True)
-        click.echo(packaged.install(extra), err=True)
+        _tell(f"This needs the package `{package}`, which is not installed.")
+        _tell(packaged.install(extra))
         return 1
     except OSError as error:
-        click.echo(f"{error.filename or 'A file'}: {error.strerror or error}.", err=True)
+        _tell(f"{error.filename or 'A file'}: {error.strerror or error}.")
         if error.errno in REMEDIES:
-            click.echo(REMEDIES[error.errno], err=True)
+            _tell(REMEDIES[error.errno])
         return 1
     except Exception:
         return _bug()
@@ -170,5 +168,11 @@ REMEDIES = {
 
 
 def _bug() -> int:
-    click.echo(report_bug(), err=True)
+    _tell(report_bug())
     return 3
+
+
+def _tell(text: str) -> None:
+    from runner.tools.text import printable
+
+    click.echo(printable(text), err=True)

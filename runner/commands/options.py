@@ -192,7 +192,7 @@ def end(said: str, verb: str, *then: object, same: bool = True) -> None:
         at = words.index(shared[0], 1) + 1
         words[at:at] = [*set_words(given.get("sets", ())), *run]
     command = " ".join(word if word.isupper() else shlex.quote(word) for word in words)
-    click.echo(f"\n{said}\nNext: recipe {command}", err=True)
+    say(f"\n{said}\nNext: recipe {command}", err=True)
 
 
 def open_recipe(

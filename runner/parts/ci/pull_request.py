@@ -25,6 +25,7 @@ from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.tools.problem import Stop
+from runner.tools.text import printable
 
 # The invisible beginning of our own comment.
 MARK = "<!-- recipe-runner -->"
@@ -162,10 +163,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     files = [one.file for one in recipes] if request else list(find(paths or ["."]).recipes)
     verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())
     for problem in verdict.problems:
-        print(f"{problem}\n")
+        print(printable(f"{problem}\n"))
     print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
     if forge == "github":
-        print(formats.github(files, verdict))
+        print(printable(formats.github(files, verdict)))
     else:
         Path(REPORT).write_text(formats.gitlab(files, verdict), encoding="utf-8")
     if request and environment.get("RECIPE_COMMENT", "true") == "true":

@@ -18,6 +18,7 @@ from runner.tools.files import read_json
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ANSWERS
+from runner.tools.text import printable
 
 
 @click.command()
@@ -223,8 +224,8 @@ def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str])
 
 def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("stage", "", *names, expand=True)
     stage = None
@@ -232,6 +233,6 @@ def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
         if new := row.stage != stage:
             table.add_section()
         stage = row.stage
-        table.add_row(*map(escape, (row.stage if new else "", row.what, *row.texts)))
+        table.add_row(*(Text(printable(text)) for text in (row.stage if new else "", row.what, *row.texts)))
     console = Console()
     Console(width=None if console.is_terminal else 120).print(table)

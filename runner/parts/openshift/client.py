@@ -30,6 +30,7 @@ from runner.parts.openshift.errors import Lost, Refused, no_api, passes, recent,
 from runner.tools import packaged
 from runner.tools.problem import Stop, worded
 from runner.tools.process import bound_port
+from runner.tools.text import printable
 
 ROOT = "kubernetes"
 # Packages that `client_parts` replaces while it imports: the client uses them only for an `auth-provider` or a proxy.
@@ -373,7 +374,8 @@ class Cluster:
                     raise
                 if passed > errors.SILENT_SECONDS and not told:
                     told = True
-                    print(f"{trouble.said} Trying again for {patience:.0f} seconds.", file=sys.stderr, flush=True)
+                    said = printable(f"{trouble.said} Trying again for {patience:.0f} seconds.")
+                    print(said, file=sys.stderr, flush=True)
                 unsure = unsure or trouble.status != 429
                 time.sleep(wait)
 

@@ -203,7 +203,7 @@ def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
         if not sys.stdin.isatty():
             how = f"ask {person} first, then add `--take-over {shlex.quote(person)}`" if person else "add `--yes`"
             raise Stop(f"{said} Nothing was changed.", f"To {what}, {how}.")
-        return click.confirm(f"{said} {what.capitalize()}?")
+        return click.confirm(printable(f"{said} {what.capitalize()}?"))
 
     return ask
 

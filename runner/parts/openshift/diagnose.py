@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from runner.catalog import troubles
+from runner.catalog import hardware, troubles
 from runner.parts.jobs import code, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
@@ -24,7 +24,7 @@ NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 # The last lines of a log that are searched for a reason: each of eight processes may leave a traceback.
 TAIL = 2000
 LESS = "`machines`"
-BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`."
+BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`. {hardware.IMAGE_NEEDS}"
 MORE_MEMORY = troubles.remedy("main memory")
 _OF_MACHINE = re.compile(r"\AMachine (\d+) \(`[^`]*`\)(: .*)", re.DOTALL)
 GONE = "Its pods are gone, with their logs. `recipe fetch RECIPE` downloads what it wrote to its claim."

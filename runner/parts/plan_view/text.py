@@ -20,6 +20,7 @@ from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units
 from runner.tools.problem import errors_of
+from runner.tools.text import printable
 
 WIDTH = 80
 _PARTS = {
@@ -87,7 +88,7 @@ def stages(planned: Planned) -> None:
         else:
             table.add_row(stage.name, "no GPU", "", prepared.get(stage.name, "not estimated"))
     _say_table(table)
-    _say(f"{_how_sure(planned)} More: `--details`.")
+    _say(f"{_how_sure(planned)} {_longest(planned)}More: `--details`.")
 
 
 def machines(planned: Planned, counts: list[int]) -> None:
@@ -143,12 +144,18 @@ def offered(offers: list[Offer]) -> None:
 def _fits(planned: Planned) -> str:
     most, name = max(planned.forecasts, key=lambda each: each.memory.total), planned.plan.name
     stage = most.stage.name if len(planned.forecasts) > 1 else "it"
-    need, full = f"{most.memory.total / 2**30:.1f}", most.full.memory.total
+    need = f"{most.memory.total / 2**30:.1f}"
     if most.usable is None:
         return f"{name} needs {need} GiB on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
-    longer = f" (at most {full / 2**30:.1f})" if most.fits and full > most.memory.total else ""
+    longer = f" (at most {full / 2**30:.1f})" if most.fits and (full := _full(most)) else ""
     return f"{name} {verdict}: {stage} needs {need}{longer} of each GPU's {units.gib(most.usable)}."
+
+
+def _full(forecast: Forecast) -> int:
+    """The bytes for rows as long as `sequence_len`; 0 if those are not more than what is expected."""
+    full = forecast.full.memory.total
+    return full if full > forecast.memory.total else 0
 
 
 def _time(planned: Planned) -> str:
@@ -228,6 +235,17 @@ def _how_sure(planned: Planned) -> str:
     return f"The range comes from {most.memory_spread.runs}."
 
 
+def _longest(planned: Planned) -> str:
+    """The rows that the memory in the first line is for, if `sequence_len` allows longer ones."""
+    most = max(planned.forecasts, key=lambda each: each.memory.total)
+    if not isinstance(work := most.workload, Workload) or not (full := _full(most)):
+        return ""
+    return (
+        f"The memory is for rows of up to {work.most_tokens:,} tokens ({most.rows.longest_source}); "
+        f"rows of {work.sequence_len:,} need {units.gib(full)}. "
+    )
+
+
 # In full: a table for each stage, then the claims and the sources.
 
 
@@ -240,7 +258,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
         table = Table(title=f"{plan.name}, stage {forecast.stage.name}", title_justify="left", show_header=False)
         for section in (_model(forecast), _memory(forecast), _files(forecast, plan), _pace(forecast)):
             for row in section:
-                table.add_row(*row)
+                table.add_row(*map(printable, row))
             table.add_section()
         console.print(table)
         exact(console, [forecast], traced)
@@ -285,7 +303,7 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "GPU memory, each", f"{units.both(memory.total)} needed; the peak is {_MOMENTS[memory.moment]}"
     low, high = forecast.memory_range
     yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
-    if isinstance(work, Workload) and (full := forecast.full.memory.total) > memory.total:
+    if isinstance(work, Workload) and (full := _full(forecast)):
         longest = f"{work.most_tokens:,} tokens ({forecast.rows.longest_source})"
         need = f"{units.both(full)}, if they fill `sequence_len`"
         yield "  with longer rows", f"{need}; the longest expected has {longest}"

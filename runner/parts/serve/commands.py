@@ -19,6 +19,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.text import printable
 
 if TYPE_CHECKING:
     from runner.parts.openshift.jobs import Confirm
@@ -207,8 +208,8 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
 def _talk(sides: Sides, questions: list[str]) -> None:
     from rich.console import Console
     from rich.live import Live
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     terminal = Console().is_terminal
     console = Console(width=None if terminal else 120)
@@ -218,7 +219,7 @@ def _talk(sides: Sides, questions: list[str]) -> None:
         table = Table(expand=True)
         for name in sides.names:
             table.add_column(name, ratio=1)
-        table.add_row(*(escape(text) or nothing for text in said))
+        table.add_row(*(Text(printable(text) or nothing) for text in said))
         return table
 
     for line in _lines():

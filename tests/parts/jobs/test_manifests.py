@@ -18,7 +18,7 @@ from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes, podspec
-from runner.parts.openshift import controller, driver_job, helper_pod, site
+from runner.parts.openshift import controller, diagnose, driver_job, helper_pod, site
 from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.render import emit, planned
@@ -1181,6 +1181,15 @@ def test_a_build_gets_the_checkout_without_environments_and_results():
     build = site_of("starters")  # every build asks for room on its machine's disk
     asked = [one["spec"]["resources"]["requests"] for one in called(build, "BuildConfig").values()]
     assert asked and all(one["ephemeral-storage"] == "40Gi" for one in asked)
+
+
+def test_what_the_image_needs_is_said_where_it_is_built_and_where_it_is_missing():
+    for name, built in (("survival", True), ("resnet", False)):  # resnet starts from an image of others
+        plan = plan_of(ROOT / "recipes" / f"{name}.yaml")
+        assert (f"# {hardware.IMAGE_NEEDS}" in site.steps([plan], "site")) == built
+    assert diagnose.BUILD.endswith(hardware.IMAGE_NEEDS)
+    for figure in ("10 GB", "40 GiB", "driver 580"):
+        assert figure in hardware.IMAGE_NEEDS
 
 
 def test_people_may_do_what_the_commands_do_and_never_delete_claims():

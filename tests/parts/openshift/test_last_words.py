@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import hmac
+import io
 import threading
 import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
-from runner.commands import cli
-from runner.parts.openshift import file_server
+from runner.check.batch import CheckReport
+from runner.commands import cli, options
+from runner.parts.ci import pull_request
+from runner.parts.evaluate import commands as comparing
+from runner.parts.evaluate.evaluation_report import ComparedLine
+from runner.parts.openshift import commands, errors, file_server
+from runner.parts.openshift.client import connect
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.status import FAILED, JobState
+from runner.parts.serve import commands as talking
+from runner.parts.start.commands import new
+from runner.tools.problem import Problem, Stop
 from runner.tools.text import printable
 from tests.conftest import ROOT
 from tests.parts.openshift.api import stamp
@@ -166,6 +176,51 @@ def test_control_characters_of_a_log_do_not_reach_the_terminal(tmp_path, capsys)
     (tmp_path / "pod.log").write_text(f"ValueError: {OBEYED}\n")
     assert cli._code(["why", str(tmp_path / "pod.log")]) == 0
     assert harmless(capsys.readouterr().out)
+
+
+class Talking:
+    """A model that answers with what terminals obey."""
+
+    names, asked_with = ("original", "trained"), "a question"
+
+    def ask(self, question, earlier):
+        yield "", OBEYED
+
+
+def test_control_characters_of_other_people_and_models_do_not_reach_the_terminal(tmp_path, monkeypatch, capsys):
+    """The next step of a command, the answer of a busy cluster, questions about other people's jobs and files, a
+    conversation, a comparison, and the log of a pull request."""
+    options.end(OBEYED, "report", OBEYED)
+    new._say(Stop(OBEYED))
+    assert harmless(capsys.readouterr().err)
+
+    asked = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", asked.append)
+    commands.confirm(False, ())(f"{OBEYED} made it.", "stop it", "ann")
+    assert harmless(asked[0])
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Why?\n"))
+    talking._talk(Talking(), [])
+    assert harmless(capsys.readouterr().out)
+
+    comparing._show(["run 1"], [ComparedLine(OBEYED, "state", (OBEYED,))])
+    assert harmless(capsys.readouterr().out)
+
+    verdict = CheckReport(1, (Problem("a.yaml", 1, 1, f"`{OBEYED}` is not a setting.", source=OBEYED),))
+    monkeypatch.setattr(pull_request, "judged", lambda files, jobs: verdict)
+    monkeypatch.setattr(pull_request, "find", lambda paths: SimpleNamespace(recipes=["a.yaml"]))
+    (tmp_path / "event.json").write_text("{}")
+    assert pull_request.main(["github"], {"GITHUB_EVENT_PATH": str(tmp_path / "event.json")}) == 1
+    assert harmless(capsys.readouterr().out)
+
+
+def test_control_characters_of_a_busy_cluster_do_not_reach_the_terminal(site, monkeypatch, capsys):
+    monkeypatch.setattr(errors, "SILENT_SECONDS", 0.0)
+    site.api.busy, site.api.says, site.api.retry_after = [503], OBEYED, "1"
+    assert connect().list("Pod", site.namespace) == []
+    assert harmless(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("text", ["plain", "a\tb\nc", "日本語 é ✓ 🙂", "זה עברית", "[31m"])

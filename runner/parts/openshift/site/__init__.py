@@ -48,7 +48,7 @@ STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no 
 # Blanks of templates that are comments or whole lines, and not YAML values.
 FREE = (
     *("claims", "command", "driver", "managed", "ports", "recipes", "replicas", "resources"),
-    *("space", "steps", "storage", "who", "why"),
+    *("size", "space", "steps", "storage", "who", "why"),
 )
 MANAGED = (
     "    # Lets Kueue queue its jobs. OpenShift AI then refuses jobs without a queue: every recipe here must name one.\n"
@@ -79,7 +79,8 @@ def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
 
 
 def steps(plans: Sequence[Plan], folder: str) -> list[str]:
-    """The commands for a site in `folder`, one a line; the last ones from the root of a checkout."""
+    """The commands for a site in `folder`, one a line, the last ones from the root of a checkout; then what an image
+    that is built needs."""
     spaces = _by_namespace(plans)
     typed = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, own in spaces.items():
@@ -93,7 +94,8 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
         for name in _built(space, own):
             typed.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))
     width = max(len(command) for command, _ in typed if "start-build" not in command)  # That one is long.
-    return [f"{command:<{width}}   # {what}" for command, what in typed]
+    needs = [f"# {hardware.IMAGE_NEEDS}"] if "start-build" in typed[-1][0] else []
+    return [*(f"{command:<{width}}   # {what}" for command, what in typed), *needs]
 
 
 def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
@@ -137,6 +139,8 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
                 embed=_embedded(plans, space, name),
                 command=kubernetes.build_command(name, space),
                 driver=str(hardware.DRIVER),
+                size=str(hardware.IMAGE_GB),
+                room=f"{hardware.BUILD_GIB}Gi",
             )
             for name, tag in _built(space, own).items()
         ],

@@ -233,6 +233,9 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
     if axolotl and axolotl != written_for and not images:
         text = f"version {axolotl}, but the recipes are written for {written_for}"
         yield Finding(PROBLEM, "axolotl", text, f"pip install axolotl=={written_for}")
+    site = recipe.settings.get("openshift") if recipe else None
+    if site and not site.get("image"):
+        yield Finding(OK, "image", hardware.IMAGE_NEEDS)
     if recipe and recipe.model.get("attention") == "flash_attention_2":
         yield _flash_attention(machine)
     for name, why, extra in _wanted_packages(recipe) if recipe else ():

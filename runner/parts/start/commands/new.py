@@ -23,6 +23,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.reading import read
 from runner.tools.names import JOB_NAME, did_you_mean, listed
 from runner.tools.problem import Problem, Stop, worded
+from runner.tools.text import printable
 
 # The most rows that are shown, and the most characters of each.
 ROWS, WIDTH = 3, 400
@@ -243,7 +244,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
             shown, proposed = at, one.proposed(answers) or ("" if one.open(answers) else None)
             suggested = proposed or ("as in the starter" if answers.of.keeps else "skip")
             asking = one.text.format(starters=STARTERS) + ("" if proposed is None else f" (Enter: {suggested})")
-            said = click.prompt(asking, default=proposed, show_default=False).strip()
+            said = click.prompt(printable(asking), default=proposed, show_default=False).strip()
             if said == BACK:
                 at, answers = before.pop() if before else (0, Answers())
                 seen = seen and at >= len(DATA)
@@ -303,7 +304,7 @@ def _words(problem: Problem) -> str:
 
 def _say(stop: Stop) -> None:
     said = "\n\n".join(map(_words, stop.problems)) or stop.text
-    click.echo(f"\n{said}\n", err=True)
+    say(f"\n{said}\n", err=True)
 
 
 def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
