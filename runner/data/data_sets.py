@@ -166,6 +166,14 @@ def hub_columns(source: DataSource) -> list[str]:
         raise no_dataset(source, error) from None
 
 
+def hub_files(source: DataSource) -> int:
+    """The number of a dataset's files. Raises as `hub_rows` does."""
+    try:
+        return int(_loaded(source, stream=True).n_shards)
+    except Exception as error:
+        raise no_dataset(source, error) from None
+
+
 def _loaded(source: DataSource, stream: bool) -> Any:
     from datasets import load_dataset
 

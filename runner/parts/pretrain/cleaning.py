@@ -305,15 +305,13 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
         parts = [FilePart(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
-    limit = -1
+    # Asked even without a limit: a dataset that cannot be read is reported before tasks begin.
+    limit, files = -1, data_sets.hub_files(one)
     if one.limit is not None:
-        from datasets import load_dataset
-
         # datatrove 0.10.1 divides whole files among the tasks if there are several.
-        files = load_dataset(one.hub, **options, streaming=True).n_shards if tasks > 1 else 1
         limit = -(-one.limit // (min(tasks, files) if files > 1 else tasks))
     reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
-    reader.taken = (one.share, corpus.seed)
+    reader.source, reader.seed = one, corpus.seed
     return reader
 
 
@@ -323,9 +321,19 @@ def _parts(one: CorpusSet, tasks: int) -> list[Any]:
 
 
 class HubRows(HuggingFaceDatasetReader):
-    """Documents of a dataset on the hub. taken: the share of its rows that is taken, and the seed of the draw."""
+    """Documents of a dataset on the hub, as `source` describes it. seed: of the draw of its share. Raises Stop if the
+    dataset cannot be read."""
 
-    taken = (1.0, 0)
+    source: CorpusSet
+    seed: int
+
+    def run(self, *given: Any, **named: Any) -> Iterator[Document]:
+        try:
+            yield from super().run(*given, **named)
+        except Stop:
+            raise
+        except Exception as error:
+            raise data_sets.no_dataset(self.source, error) from None
 
     def _get_dataset_shard(self, dst: Any, rank: int, world_size: int) -> Any:
         """Gives each task neighbouring files, so that documents keep their order."""
@@ -334,7 +342,7 @@ class HubRows(HuggingFaceDatasetReader):
         return dst.shard(num_shards=world_size, index=rank, contiguous=True)
 
     def get_document_from_dict(self, data: DataRow, *place: Any) -> Document | None:
-        if not data_sets.drawn(data, *self.taken):
+        if not data_sets.drawn(data, self.source.share, self.seed):
             self.stat_update("dropped_not_taken")
             return None
         document: Document | None = super().get_document_from_dict(data, *place)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import datasets
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,6 +93,44 @@ def assert_same(folder: Path, text: Corpus, where: Cleaning) -> None:
     assert len(texts(folder / "here")) >= 3
     assert texts(folder / "there") == texts(folder / "here")
     assert (there.documents_in, there.kept, there.dropped) == (here.documents_in, here.kept, here.dropped)
+
+
+def on_hub(text: Corpus, name: str, limit: int | None) -> Corpus:
+    """The same text as a dataset of the hub."""
+    return replace(
+        text, sets=tuple(replace(one, path=None, hub=name, subset=None, limit=limit, share=0.5) for one in text.sets)
+    )
+
+
+def test_documents_of_the_hub_are_those_of_a_file(tmp_path):
+    """A folder stands in for the dataset, as the library reads both."""
+    (tmp_path / "set").mkdir()
+    shutil.copy(ROOT / "recipes/data/seven-b-text.jsonl", tmp_path / "set" / "train.jsonl")
+    text = corpus()
+    half = replace(text, sets=tuple(replace(one, share=0.5) for one in text.sets))
+    found = []
+    for name, each in (("file", half), ("hub", on_hub(text, str(tmp_path / "set"), None))):
+        report = cleaning.clean(each, tmp_path / name, Cleaning(tasks=1))
+        found.append((report.kept, list(cleaning.documents(tmp_path / name))))
+    assert found[0] == found[1] and 100 < found[0][0] < 300, "of 469 documents"
+    assert cleaning.clean(on_hub(text, str(tmp_path / "set"), 10), tmp_path / "few", Cleaning(tasks=2)).kept < 10
+
+
+@pytest.mark.parametrize("limit", [None, 60])
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_hub_that_is_lost_before_or_while_documents_are_read_is_said(limit, answers, tmp_path, monkeypatch):
+    """The library raises this if its second request cannot be sent."""
+
+    def load_dataset(*_, **__):
+        said.append("asked")
+        if len(said) > answers:
+            raise RuntimeError("Cannot send a request, as the client has been closed.")
+        return SimpleNamespace(n_shards=1)
+
+    said: list[str] = []
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(Stop, match="`somebody/texts` cannot be loaded from the hub: this machine cannot reach it"):
+        cleaning.clean(on_hub(corpus(), "somebody/texts", limit), tmp_path, Cleaning(tasks=1))
 
 
 @pytest.mark.parametrize(
