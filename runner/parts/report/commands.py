@@ -98,7 +98,8 @@ def runs(name: str | None, sort: str, paged: bool, style: str) -> None:
         table([titles, *([*one, *(values[index] for _, values in tried)] for index, one in enumerate(cells))])
     if paged:
         write_text(Path("runs") / PAGE, page.render([known for _, known in found if known]))
-    what = f"The page about {len(rows)} runs is runs/{PAGE}." if paged else f"{len(rows)} runs are here."
+    count, are = ("1 run", "is") if len(rows) == 1 else (f"{len(rows)} runs", "are")
+    what = f"The page about {count} is runs/{PAGE}." if paged else f"{count} {are} here."
     end(what, "report", rows[0]["folder"])
 
 
