@@ -82,17 +82,63 @@ def test_the_requirements_are_the_train_extras():
     assert "axolotl[deepspeed]==0.19.0" in lines and any(line.startswith("click") for line in lines)
 
 
+def arguments() -> dict[str, str]:
+    """The Containerfile's build arguments and their defaults."""
+    return dict(rest.split("=", 1) for word, rest in instructions() if word == "ARG")
+
+
+def section(title: str) -> str:
+    """What `docs/cluster.md` has under this heading."""
+    page = (ROOT / "docs" / "cluster.md").read_text("utf-8")
+    return page.partition(f"### {title}\n")[2].partition("\n### ")[0]
+
+
+def test_the_image_brings_the_client_of_mlflow():
+    (line,) = [rest for word, rest in instructions() if word == "RUN" and "requirements.py" in rest]
+    extras = re.search(r"requirements\.py ([\w ]+)>", line)[1].split()
+    needed = subprocess.check_output([sys.executable, CONTAINER / "requirements.py", *extras], cwd=ROOT, text=True)
+    assert "mlflow-skinny" in constraints()
+    assert "mlflow-skinny" in {_name(re.split(r"[\[=<>~! ;]", one)[0]) for one in needed.splitlines()}
+
+
+def test_an_image_for_cuda_12_is_one_build_argument_away():
+    """The line that installs PyTorch asks the index that the argument names, and without it PyPI."""
+    (index,) = re.findall(r"An older driver.*?`([A-Z_]+)` names PyTorch's own package index", section("The image"))
+    assert arguments()[index] == '""'
+    (line,) = [rest for word, rest in instructions() if word == "RUN" and "torch==" in rest]
+    for address, asked in (("https://example.org/cuda", ["--index-url", "https://example.org/cuda"]), ("", [])):
+        script = f'pip() {{ printf "%s\\n" "$@"; }}\n{line}'
+        done = subprocess.run(["sh", "-ec", script], env={index: address}, capture_output=True, text=True, check=True)
+        words = done.stdout.splitlines()
+        assert words[-1] == f"torch=={constraints()['torch']}"
+        assert [word for word in words if word == "--index-url" or "example.org" in word] == asked
+
+
+def test_base_and_kernel_have_exact_tags_and_the_page_says_how_to_pin_them():
+    given, page = arguments(), section("The image")
+    (base,) = re.findall(r"`([A-Z_]+)` is a tag", page)
+    (kernel,) = re.findall(r"`([A-Z_]+)` is a version whose content", page)
+    assert re.fullmatch(r"[\w./-]+:\d+\.\d+", given[base]), "a tag with its version, not `latest`"
+    assert re.fullmatch(r"v\d+", given[kernel])
+    assert "@sha256:" in page and "commit" in page
+    assert [rest for word, rest in instructions() if word == "FROM"] == [f"${{{base}}}"]
+    (fetched,) = [rest for word, rest in instructions() if word == "RUN" and "kernel.py" in rest]
+    assert f'"${{{kernel}}}"' in fetched
+    named = set(re.findall(r"`([A-Z_]{4,})[=`]", page))
+    assert {base, kernel} < named <= set(given), "the page names an argument that the Containerfile lacks"
+
+
 def test_the_flash_attention_of_the_image_is_found_without_the_hub(tmp_path):
     """A kernel in the place of the real one, which needs a GPU: the way to it is the same."""
     (env,) = [rest for word, rest in instructions() if word == "ENV" and "LOCAL_KERNELS" in rest]
-    arguments = dict(rest.split("=", 1) for word, rest in instructions() if word == "ARG")
+    given = arguments()
     place = re.search(r'LOCAL_KERNELS="\$\{FLASH_ATTENTION\}=([^"]+)"', env)[1]
     (fetched,) = [rest for word, rest in instructions() if "kernel.py" in rest and word == "RUN"]
     assert fetched.endswith(place)
     facts = '{"id": "fake", "name": "fake", "version": 2, "license": "MIT", "python-depends": [], "backend": {"type": "cuda"}}'
     (tmp_path / "metadata.json").write_text(facts)
     (tmp_path / "__init__.py").write_text("found = True\n")
-    repository = arguments["FLASH_ATTENTION"]
+    repository = given["FLASH_ATTENTION"]
     ask = (
         "from axolotl.monkeypatch.attention.fa2_hub_kernel import FA2_HUB_KERNEL_VERSION as version\n"
         "from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_FALLBACK as names\n"
@@ -108,7 +154,7 @@ def test_the_flash_attention_of_the_image_is_found_without_the_hub(tmp_path):
         text=True,
         timeout=300,
     )
-    assert done.stdout.strip().endswith(f"{repository} {arguments['FLASH_ATTENTION_VERSION']} True"), done.stderr
+    assert done.stdout.strip().endswith(f"{repository} {given['FLASH_ATTENTION_VERSION']} True"), done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from textwrap import indent
 import click
 import pytest
 
-from runner.catalog import troubles
+from runner.catalog import hardware, troubles
 from runner.commands import cli
 from runner.recipe import overrides
 from runner.tools import packaged
@@ -61,6 +61,21 @@ def test_every_link_holds(page):
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), target
         assert not anchor or anchor in pages.anchors(file), target
+
+
+def test_the_page_on_clusters_has_the_figures_of_the_code_and_of_the_build():
+    page = (DOCS / "cluster.md").read_text("utf-8")
+    build = (ROOT / "runner/parts/openshift/site/build.yaml").read_text("utf-8")
+    containerfile = (ROOT / "container/Containerfile").read_text("utf-8")
+    newest, older = str(hardware.DRIVER), str(hardware.DRIVERS["12"])
+    assert re.findall(r"driver (\d+) or newer", page) == [newest]
+    assert re.findall(r"^\| NVIDIA driver .* \| (\d+) or newer, because of CUDA 13", page, re.M) == [newest]
+    assert re.findall(r"older driver \((\d+) or newer\)", page) == [older]
+    assert re.findall(r"drivers older than (\d+)", containerfile) == [newest]
+    (disk, size) = re.findall(r"ephemeral-storage: (\d+)Gi +# the image of about (\d+) GB", build)[0]
+    assert re.findall(r"^\| temporary storage of a build \| (\d+) GiB", page, re.M) == [disk]
+    assert re.findall(r"^\| image \| about (\d+) GB unpacked", page, re.M) == [size]
+    assert 2 * int(size) <= int(disk), "a build holds the image twice"
 
 
 def parse(words: tuple[str, ...]) -> None:

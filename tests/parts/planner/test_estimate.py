@@ -146,6 +146,17 @@ def test_a_checkpoint_takes_the_time_of_what_it_writes():
         assert found.time.overhead_seconds == pytest.approx(60 + moved / 100e6)
 
 
+def test_weights_in_fp32_count_in_the_time_of_a_step():
+    """They are read in every pass, and the update writes them with gradients and state of the same precision."""
+    path = ROOT / "recipes" / "survival.yaml"
+    alone = ("machines.nodes=1", "train.effective_batch_size=")
+    half, full = (forecast.of(*planned(path, *alone, f"model.master_weights={one}"))[0] for one in ("bf16", "fp32"))
+    assert half.stage.machines.world_size == 1 and not half.workload.adapter
+    assert full.time.step_seconds > half.time.step_seconds
+    assert duration.updating(full.workload, full.gpu) > 1.5 * duration.updating(half.workload, half.gpu)
+    assert duration.computing(full.workload, full.gpu) > duration.computing(half.workload, half.gpu)
+
+
 def test_ddp_sends_gradients_as_they_are():
     machines = Machines(1, 8, "NVIDIA-L40S", 256, 64)
     half, full = (work(machines=machines, sharding="ddp", fp32_weights=wide) for wide in (False, True))
