@@ -14,7 +14,7 @@ from runner.parts.jobs.stage import ON_CLUSTER
 from runner.parts.openshift import diagnose, driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
-from runner.parts.openshift.errors import in_time
+from runner.parts.openshift.errors import accounted, in_time
 from runner.parts.openshift.jobs import Owner, Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
@@ -281,5 +281,7 @@ def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     """Ends a run by a deadline of 0 s, like the pipeline server (`TerminateWorkflow` in kfp's `resource_manager.go`),
     and waits until no task of it can send anything. Raises Stop if the cluster refuses, or it continues."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
-    if not in_time(lambda: name not in runs_of(cluster, plan)):
+    with accounted(lambda _: f"The cluster is stopping the run `{name}` of Kubeflow Pipelines."):
+        over = in_time(lambda: name not in runs_of(cluster, plan))
+    if not over:
         raise Stop(f"Workflow `{name}` should have ended, but still exists.", "Look at it with `oc describe`.")
