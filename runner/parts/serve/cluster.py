@@ -74,6 +74,7 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
         jobs.delete(cluster, one, [])
         tell(f"{named(one)} removed.")
     if not there:
+        cluster.require_namespace(plan.site["namespace"])
         tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
 
 

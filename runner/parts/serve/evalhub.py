@@ -115,8 +115,10 @@ def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
     wanted = _with_tasks(plan, stage)
     if wanted != plan.stages[-1]:
         raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
-    name, space = job_name(plan), plan.site["namespace"]
-    there = connect().get("InferenceService", space, name)
+    name, space, cluster = job_name(plan), plan.site["namespace"], connect()
+    there = cluster.get("InferenceService", space, name)
+    if there is None:
+        cluster.require_namespace(space)
     url = ((there or {}).get("status", {}).get("address") or {}).get("url")
     if not url:
         raise Stop(*worded("serve.not-served", name=name, space=space))
