@@ -301,7 +301,7 @@ class Cluster:
         try:
             self._json("DELETE", address(kind, namespace, name), body=options)
         except Refused as refused:
-            if refused.status == 404 or (uid and refused.status == 409 and not refused.busy):
+            if _absent(refused, kind) or (uid and refused.status == 409 and not refused.busy):
                 return refused.repeated
             raise refused.stop(kind, namespace, name) from None
         return True
@@ -474,7 +474,8 @@ TENSORBOARD_PORT = 6006
 
 
 def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
-    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs."""
+    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs, or if
+    there is no such namespace."""
     for pod in cluster.list("Pod", namespace, TENSORBOARD):
         meta = pod["metadata"]
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
@@ -482,6 +483,8 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
     over = f" for the claim `{claim}`" if claim else ""
     remedy = "`recipe site RECIPE` generates one for `oc apply -k`."
     there = cluster.get("PersistentVolumeClaim", namespace, claim) if claim else None
+    if not there:
+        cluster.require_namespace(namespace)
     if there and SHARED not in there["spec"].get("accessModes", ()):
         scale = f"oc scale deployment/tensorboard-{claim} --namespace {namespace} --replicas"
         remedy = f"The claim can be used by one machine at a time. While no job runs, `{scale}=1` starts TensorBoard, and `{scale}=0` frees the claim again. `recipe fetch RECIPE` downloads the run's page with its curves."
