@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +17,12 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.openshift import controller, errors, file_server, jobs, submit, transfer
+from runner.parts.openshift import commands, controller, errors, file_server, jobs, submit, transfer
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.commands import _end
 from runner.parts.openshift.errors import accounted
 from runner.parts.openshift.jobs import Owner
+from runner.parts.openshift.pipeline import WORKFLOW
 from runner.parts.serve import cluster as serving
 from runner.parts.serve.kserve import served
 from runner.plan import Plan
@@ -29,9 +31,10 @@ from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
-from tests.parts.openshift import api, kserve
+from tests.parts.openshift import api, kserve, test_kfp
 from tests.parts.openshift.api import Fault, stamp
 from tests.parts.openshift.conftest import Site, in_process
+from tests.parts.openshift.test_kfp import run_of
 from tests.parts.openshift.test_watching import record_of, train_to
 
 pytestmark = in_process
@@ -67,12 +70,14 @@ def uid(site: Site, name: str, kind: str = "PyTorchJob") -> str:
 @dataclass(frozen=True)
 class Sequence:
     """What a command asks of a cluster. before: what is there; run: the command; well: whether it has done all; kept: the
-    objects, by kind and name, that it deletes or replaces."""
+    objects, by kind and name, that it deletes or replaces; but_runs: whether it has done all but to end runs of Kubeflow
+    Pipelines, after which it goes on."""
 
     before: Callable[[Site], None]
     run: Callable[[Site, Cluster], object]
     well: Callable[[Site], bool]
     kept: tuple[tuple[str, str], ...] = ()
+    but_runs: Callable[[Site], bool] = lambda _site: False
 
 
 HELPERS = (jobs.FETCH, jobs.SEND, jobs.PROMOTE, jobs.LOOK)
@@ -120,10 +125,21 @@ def gate_closed(site: Site) -> None:
     ended(site, jobs.sent(plan, plan.stage("sft"), of_gate=True), well=False)
 
 
-def stop(site: Site, cluster: Cluster) -> None:
+def stop(site: Site, cluster: Cluster, *recipe: str) -> None:
     gone: list[str] = []
     with accounted(lambda _: f"Ended before that: {gone}"):
-        _end(cluster, opened(site, "seven-b")[1], None, str, gone)
+        _end(cluster, opened(site, *(recipe or ("seven-b",)))[1], None, str, gone)
+
+
+def at_work_with_a_run(site: Site) -> None:
+    submit.submit(site.cluster, opened(site, "survival", OLD)[1], None, sending())
+    run_of(site, OLD)
+
+
+def runs(site: Site, ended: bool) -> list[str]:
+    """The runs of Kubeflow Pipelines that were ended, or those that were not."""
+    there = site.cluster.list("Workflow", site.namespace)
+    return [run["metadata"]["name"] for run in there if (run["spec"].get("activeDeadlineSeconds") == 0) == ended]
 
 
 def helpers(site: Site) -> list:
@@ -138,7 +154,40 @@ def fetched(site: Site) -> bool:
 
 def fetch(site: Site, cluster: Cluster) -> None:
     plan = opened(site, "survival")[1]
-    transfer.fetch(cluster, plan, plan.stages[-1], Path("home"), lambda _line: None)
+    transfer.fetch(cluster, plan, plan.stages[-1], Path("home"), TOLD.append)
+
+
+SAMPLE = ROOT / "recipes/data/survival-sample.jsonl"
+
+
+def with_rows(site: Site) -> tuple[Recipe, Plan]:
+    """A recipe whose rows are a file of this machine, which pods read from a claim."""
+    Path("rows.jsonl").write_bytes(SAMPLE.read_bytes())
+    rows = Path("rows.jsonl").resolve()
+    return opened(site, "survival", "data.hub=", f"data.path={rows}", "openshift.data_from=claim")
+
+
+def other_rows(site: Site) -> None:
+    """The job that prepares the rows is at work on others."""
+    shutil.rmtree("claim", ignore_errors=True)
+    Path("claim").mkdir()
+    site.api.mounts["/shared/models"] = Path("claim").resolve()
+    plan = with_rows(site)[1]
+    sent = jobs.sent(plan, plan.stages[0], None, False, "f" * 32)
+    for manifest in (*sent.support, sent.job):
+        site.cluster.apply(manifest)
+
+
+def send_rows(site: Site, cluster: Cluster) -> None:
+    recipe, plan = with_rows(site)
+    submit.step(cluster, plan, None, replace(sending(), files=transfer.files(recipe, plan.place)))
+
+
+def rows_are_there(site: Site) -> bool:
+    recipe, plan = with_rows(site)
+    job, key = site.job("Job", "survival-data"), transfer.files(recipe, plan.place).key
+    came = [file.read_bytes() for file in Path("claim").rglob("*") if file.is_file()]
+    return job is not None and jobs.annotation(job, jobs.FILES) == key and came == [SAMPLE.read_bytes()]
 
 
 def results(site: Site) -> None:
@@ -200,6 +249,20 @@ SEQUENCES = {
         lambda site: made_from(site, *DRIVER, CHANGED) and made_from(site, *FIRST, CHANGED) and not site.job(*STAGE),
         (DRIVER, STAGE),
     ),
+    "submit --yes of data files": Sequence(other_rows, send_rows, rows_are_there, (("Job", "survival-data"),)),
+    "submit --yes over a run": Sequence(
+        at_work_with_a_run,
+        lambda site, cluster: submit.submit(cluster, opened(site, "survival", NEW)[1], None, sending()),
+        lambda site: made_from(site, "PyTorchJob", "survival", NEW) and not runs(site, ended=False),
+        (("PyTorchJob", "survival"),),
+    ),
+    "stop of a run": Sequence(
+        at_work_with_a_run,
+        lambda site, cluster: stop(site, cluster, "survival", OLD),
+        lambda site: not (site.job() or runs(site, ended=False)),
+        (("PyTorchJob", "survival"),),
+        lambda site: site.job() is None,
+    ),
     "stop": Sequence(walking, stop, lambda site: not (site.job(*DRIVER) or site.job(*STAGE)), (DRIVER, STAGE)),
     "serve": Sequence(serving_before, serve, lambda site: serves(site, "serve.concurrency=2")),
     "serve --stop": Sequence(
@@ -211,7 +274,7 @@ SEQUENCES = {
     "promote": Sequence(
         gate_closed,
         lambda site, cluster: (
-            lambda plan: controller.promote(cluster, plan, plan.stage("sft"), "Ada", "the demo", lambda _line: None)
+            lambda plan: controller.promote(cluster, plan, plan.stage("sft"), "Ada", "the demo", TOLD.append)
         )(opened(site, "seven-b")[1]),
         lambda site: jobs.annotation(site.job("Job", "seven-b-sft-gate"), submit.pipeline.PROMOTION) == "PROMOTED",
     ),
@@ -233,7 +296,7 @@ def remembered(make: Callable[..., jobs.Sent]) -> Callable[..., jobs.Sent]:
 
 @pytest.fixture
 def quick(site, monkeypatch):
-    """Pods that are ready, or done, as soon as they are created."""
+    """Pods that are ready, or done, as soon as they are created; and runs that are over as soon as their time is."""
     servers = []
 
     def share(of: api.Api, space: str, pod: dict) -> None:
@@ -253,11 +316,23 @@ def quick(site, monkeypatch):
         of.logs[(pod["metadata"]["name"], "now")] = [(stamp(), "PROMOTED")]
         of.objects[("pods", space, pod["metadata"]["name"])]["status"] = {"phase": "Succeeded"}
 
+    merge = api.merge
+
+    def change(target: dict, patch: dict) -> None:
+        merge(target, patch)
+        if target.get("kind") == "Workflow" and target["spec"].get("activeDeadlineSeconds") == 0:
+            for pod in list(site.api.objects.values()):
+                if (pod["metadata"].get("labels") or {}).get(WORKFLOW) == target["metadata"]["name"]:
+                    pod["status"] = {"phase": "Failed"}
+
     # What takes longest, and is the same each time.
+    monkeypatch.setattr(test_kfp, "emitted", cache(test_kfp.emitted))
     for module, name in ((jobs, "sent"), (submit.pipeline, "driver_sent")):
         monkeypatch.setattr(module, name, remembered(getattr(module, name)))
     monkeypatch.setattr(api, "start_share", share)
     monkeypatch.setattr(api, "run_to_its_end", run)
+    monkeypatch.setattr(api, "merge", change)
+    monkeypatch.setattr(commands, "say", TOLD.append)
     monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(errors, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(errors, "PROMPT_SECONDS", 1.0)
@@ -316,9 +391,13 @@ def test_what_passes_ends_no_sequence(quick, name, faults):
 @pytest.mark.parametrize("faults", turns(REFUSALS))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_riddle(quick, name, faults):
-    """The command completes, or what it prints names each job that is not what it was."""
+    """The command completes, or what it prints names each job that is not what it was, each run that it has ended or could
+    not end, and each pod of its own that stays."""
     sequence = SEQUENCES[name]
     for fault, over, before in each_in_turn(quick, sequence, faults):
+        if over is None and (left := runs(quick, ended=False)) and sequence.but_runs(quick):
+            assert all(f"The run `{one}`" in "\n".join(TOLD) for one in left), (fault, TOLD)
+            continue
         if over is None:
             # With a kind a cluster deletes its objects.
             assert sequence.well(quick) or (fault.kind == 404 and fault.lasts), fault
@@ -328,8 +407,10 @@ def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_r
             for of, which in sequence.kept
             if uid(quick, which, of) != before[(f"{of.lower()}s", quick.namespace, which)]["metadata"]["uid"]
         ]
+        lost += [f"run `{one}`" for one in runs(quick, ended=True)]
+        lost += [f"Pod `{pod['metadata']['name']}` could not be deleted" for pod in helpers(quick)]
         said = "\n".join([*TOLD, over.text])
-        assert all(one in said for one in lost), (fault, said)
+        assert all(one in said for one in lost), (fault, lost, said)
 
 
 @pytest.mark.parametrize("asked", ["DELETE", "POST", "before"])
@@ -425,14 +506,20 @@ def test_a_server_that_restarts_is_waited_for_where_it_refuses_a_login(site):
     assert cluster.list("Pod", site.namespace) == [] and site.api.busy == []
 
 
-WATCHING = [("status",), ("submit",), ("submit", "--dry-run"), ("logs",), ("fetch",), ("stop",), ("status", "-n")]
+WATCHING = [
+    *[("status",), ("submit",), ("submit", "--dry-run"), ("logs",), ("fetch",), ("stop",), ("status", "-n")],
+    *[("why",), ("open", "--no-browser"), ("serve", "--cluster"), ("serve", "--stop")],
+    ("promote", "sft", "--cluster", "--by=Ada", "--reason=the demo"),
+    ("evaluate", "--set=evaluation.tasks=[hellaswag]", "--evalhub=http://hub.example"),
+]
 
 
-@pytest.mark.parametrize("command", WATCHING, ids=" ".join)
+@pytest.mark.parametrize("command", WATCHING, ids=lambda command: " ".join(command[:2]))
 def test_a_namespace_that_is_not_there_is_said_by_every_command(site, capsys, golden_message, command):
-    gone = ["recipe-test-gone"] if command[-1] == "-n" else [str(ROOT / "recipes/survival.yaml")]
-    sets = [] if command[-1] == "-n" else ["--set", "openshift.namespace=recipe-test-gone"]
-    assert cli._code([*command, *gone, *sets]) == 1
+    verb, *rest = command
+    recipe = str(ROOT / f"recipes/{'seven-b' if verb == 'promote' else 'survival'}.yaml")
+    gone = ["recipe-test-gone"] if rest == ["-n"] else ["--set", "openshift.namespace=recipe-test-gone"]
+    assert cli._code([verb, *([] if rest == ["-n"] else [recipe]), *rest, *gone]) == 1
     said = capsys.readouterr().err
     assert "There is no namespace `recipe-test-gone`" in said
     if command == ("status",):

@@ -94,6 +94,16 @@ def test_a_dry_run_sends_nothing(site, capsys):
     assert site.cluster.list("PersistentVolumeClaim", site.namespace) == []
 
 
+def test_the_placeholder_commit_of_a_starter_is_refused_before_a_cluster_is_asked(site, capsys, golden_message):
+    asked = len(site.api.requests) if site.api else 0
+    assert site.recipe("submit", "--dry-run", path="recipes/resnet.yaml") == 1
+    capsys.readouterr()
+    assert site.recipe("submit", path="recipes/resnet.yaml") == 1
+    golden_message(capsys.readouterr().err)
+    assert site.api is None or len(site.api.requests) == asked
+    assert site.job(name="resnet") is None
+
+
 def test_submitting_twice_changes_nothing(site, capsys):
     assert site.recipe("submit") == 0
     first = site.job()
