@@ -216,6 +216,7 @@ def test_control_characters_of_other_people_and_models_do_not_reach_the_terminal
     assert harmless(capsys.readouterr().out)
 
 
+@in_process
 def test_control_characters_of_a_busy_cluster_do_not_reach_the_terminal(site, monkeypatch, capsys):
     monkeypatch.setattr(errors, "SILENT_SECONDS", 0.0)
     site.api.busy, site.api.says, site.api.retry_after = [503], OBEYED, "1"
