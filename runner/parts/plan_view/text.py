@@ -142,7 +142,7 @@ def offered(offers: list[Offer]) -> None:
 
 
 def _fits(planned: Planned) -> str:
-    most, name = max(planned.forecasts, key=lambda each: each.memory.total), planned.plan.name
+    most, name = _largest(planned), planned.plan.name
     stage = most.stage.name if len(planned.forecasts) > 1 else "it"
     need = f"{most.memory.total / 2**30:.1f}"
     if most.usable is None:
@@ -150,6 +150,11 @@ def _fits(planned: Planned) -> str:
     verdict = "fits" if most.fits else "does not fit"
     longer = f" (at most {full / 2**30:.1f})" if most.fits and (full := _full(most)) else ""
     return f"{name} {verdict}: {stage} needs {need}{longer} of each GPU's {units.gib(most.usable)}."
+
+
+def _largest(planned: Planned) -> Forecast:
+    """The stage that needs the most memory of a GPU."""
+    return max(planned.forecasts, key=lambda each: each.memory.total)
 
 
 def _full(forecast: Forecast) -> int:
@@ -231,13 +236,13 @@ def _how_sure(planned: Planned) -> str:
         if own.source:
             return f"The speed {'was measured' if own.spread else 'is that of your own runs'} on this card."
         return f"The time range comes from {constants.time_spread(longest.workload).runs}."
-    most = max(planned.forecasts, key=lambda each: each.memory.total)
+    most = _largest(planned)
     return f"The range comes from {most.memory_spread.runs}."
 
 
 def _longest(planned: Planned) -> str:
     """The rows that the memory in the first line is for, if `sequence_len` allows longer ones."""
-    most = max(planned.forecasts, key=lambda each: each.memory.total)
+    most = _largest(planned)
     if not isinstance(work := most.workload, Workload) or not (full := _full(most)):
         return ""
     return (

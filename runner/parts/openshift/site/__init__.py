@@ -90,11 +90,10 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
             home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
             file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
             typed.append((f"oc create -f {file}", "creates storage that several recipes share; read its first lines"))
-    for space, own in spaces.items():
-        for name in _built(space, own):
-            typed.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))
-    width = max(len(command) for command, _ in typed if "start-build" not in command)  # That one is long.
-    needs = [f"# {hardware.IMAGE_NEEDS}"] if "start-build" in typed[-1][0] else []
+    built = [kubernetes.build_command(name, space) for space, own in spaces.items() for name in _built(space, own)]
+    typed += [(command, "builds the image, from the root of a checkout") for command in built]
+    width = max(len(command) for command, _ in typed if command not in built)  # Those are long.
+    needs = [f"# {hardware.IMAGE_NEEDS}"] if built else []
     return [*(f"{command:<{width}}   # {what}" for command, what in typed), *needs]
 
 
