@@ -92,17 +92,10 @@ def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterat
             yield from ((None, problem) for problem in found)
 
 
-# The kinds of data sets, whose settings may be mixed.
-KINDS = (
-    *("SFTDataset", "DPODataset", "KTODataset", "StepwiseSupervisedDataset"),
-    *("SyntheticDataset", "PretrainingDataset"),
-)
-
-
 def _data_set(document: Document, path: Path_, value: Any) -> Iterator[Found]:
     definitions = catalog.axolotl_settings()["$defs"]
     known: dict[str, list[Schema]] = {}
-    for kind in KINDS:
+    for kind in table()["data_sets"]:
         for key, part in definitions[kind]["properties"].items():
             known.setdefault(key, []).append(part)
     if not isinstance(value, dict):

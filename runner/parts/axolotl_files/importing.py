@@ -31,19 +31,11 @@ GPU = "NVIDIA-H100-80GB-HBM3"
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
 # By an attention that only some models have.
 STAND_INS = {"kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b"}
-# Axolotl's names for a recipe's optimizers.
-OPTIMIZERS = {"adamw_8bit": "adamw_bnb_8bit"}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
 # By the form of a recipe: the column of turns, and a turn's names for its role and its words.
 TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
 # The columns of rows that people judged, in the order of mapping.toml.
 PARTS = {"preferences": ("prompt", "chosen", "rejected"), "labels": ("prompt", "completion", "label")}
-# Settings of a data set that are Axolotl's default, or that the runner reads by itself.
-IDLE: Mapping[str, tuple[Any, ...]] = {
-    "ds_type": ("json", "csv", "parquet", "arrow", "text"),
-    "trust_remote_code": (False,),
-    "train_on_eos": ("turn",),
-}
 NO_GPU = f"A file of Axolotl names no GPU, so the recipe has {GPU}."
 
 
@@ -137,9 +129,9 @@ def read(document: Document) -> Import:
     refused, dropped = checking.faults(document)
     if wrong := errors_of(refused):
         raise Stop(wrong)
-    made = Import(document, used={str(path[0]) for path in dropped if len(path) == 1})
-    for problem in errors_of(list(dropped.values())):
-        made.notes.append(replace(problem, hint="The recipe leaves it out.", severity="note"))
+    left_out = "The recipe leaves it out."
+    notes = [replace(problem, hint=left_out, severity="note") for problem in errors_of(dropped.values())]
+    made = Import(document, notes=notes, used={str(path[0]) for path in dropped if len(path) == 1})
     adapter, objective = document.data.get("adapter"), _objective(made)
     rows = _rows(made, objective)
     scenario = "lora" if adapter in ("lora", "qlora") else "causal-lm" if rows == "text" else "full"
@@ -182,7 +174,7 @@ def _model(made: Import) -> None:
     # Axolotl's default is bf16.
     key = next((key for key in ("bf16", "fp16") if made.get(key)), None if "bf16" in made.file.data else "bf16")
     made.say("model.precision", key or "fp32", key or "bf16")
-    old = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
+    old = table()["attention"]
     key = next((key for key in old if made.get(key)), "attn_implementation")
     made.choose("model.attention", old.get(key) or made.get(key) or "sdpa", key)
     if made.get("trust_remote_code"):
@@ -213,11 +205,11 @@ def _training(made: Import, scenario: str) -> None:
     try:
         made.say("train.learning_rate", float(made.get("learning_rate", "")), "learning_rate")
     except ValueError:
-        missing = "Axolotl needs a line `learning_rate`."
-        made.refuse(("learning_rate",), "This is not a number." if "learning_rate" in made.file.data else missing)
+        there = "learning_rate" in made.file.data
+        made.refuse(("learning_rate",), "This is not a number." if there else "Axolotl needs a line `learning_rate`.")
     made.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
     optimizer = made.get("optimizer", "adamw_torch_fused")
-    made.choose("train.optimizer", OPTIMIZERS.get(optimizer, optimizer), "optimizer")
+    made.choose("train.optimizer", table()["optimizers"].get(optimizer, optimizer), "optimizer")
     if ("train", "warmup_steps") not in made.values and ("train", "warmup_ratio") not in made.values:
         made.say("train.warmup_ratio", 0.03)
     if scenario == "lora":
@@ -249,7 +241,6 @@ def _training(made: Import, scenario: str) -> None:
 
 
 def _layers(made: Import) -> None:
-    """The layers with an adapter."""
     named, every = made.get("lora_target_modules"), made.get("lora_target_linear")
     if every or named == "all-linear":
         return
@@ -303,7 +294,6 @@ def _rows(made: Import, objective: str | None) -> str:
 
 
 def _template(made: Import, sets: list[Any]) -> None:
-    """The chat template of conversations."""
     named = made.get("chat_template")
     facts = catalog.model(base) if (base := made.file.data["base_model"]) in catalog.model_ids() else None
     own = catalog.chat_template(facts.chat_template).axolotl if facts and facts.chat_template else None
@@ -315,14 +305,14 @@ def _template(made: Import, sets: list[Any]) -> None:
     elif named == own:
         made.say("data.chat_template", "auto", "chat_template")
     else:
-        message = f"Recipes have no chat template `{named}` for this model; the recipe uses the tokenizer's own."
         made.say("data.chat_template", "tokenizer_default", "chat_template")
-        made.note(("chat_template",), message, "Compare the two with `recipe prepare`, which shows the first rows.")
+        made.note(("chat_template",), *worded("axolotl_files.other-template", named=named))
 
 
 def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) -> tuple[dict[str, Any], str]:
     """A data set as a recipe describes it, and the kind of its rows. path: of its lines in the file."""
-    left = {key: value for key, value in one.items() if value is not None and value not in IDLE.get(key, ("",))}
+    idle = table()["idle"]
+    left = {key: value for key, value in one.items() if value is not None and value not in idle.get(key, ("",))}
     data = dict[str, Any]()
     source, files = str(left.pop("path", "")), left.pop("data_files", None)
     files = [files] if isinstance(files, str) else files or []
@@ -475,11 +465,6 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
     return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
 
 
-LINE = """
-Nothing was written. `--without KEY` imports the file without a line. `--set KEY=VALUE` changes a setting of the recipe, such as \
-`model.revision`."""
-
-
 @click.command("import")
 @click.argument("path", metavar="FILE", shell_complete=complete_recipe)
 @click.option("-o", "--out", metavar="NAME.yaml", help="The recipe to write. Default: the file's name, in this folder.")
@@ -500,7 +485,7 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tup
     made = read(document)
     recipe, changes = validate.override(made.recipe, changing.from_options(sets))
     if problems := made.refused or judged(made, changes):
-        raise Stop("\n\n".join(map(str, problems)), LINE)
+        raise Stop("\n\n".join(map(str, problems)), f"\n{worded('axolotl_files.not-imported')[0]}")
     target = Path(out or f"{recipe.data['name']}.yaml")
     if target.exists():
         raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")

@@ -42,15 +42,16 @@ class Opened:
         self.read()
 
     def read(self) -> str:
-        self.known = _unix(reading.text(self.path))
+        self.known = reading.text(self.path).replace("\r\n", "\n")
         return self.known
 
     def save(self, text: str, over: bool = False) -> None:
         """Writes the text. over: also over the changes of another program. Raises ChangedElsewhere if another program
         has changed the file, and Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
-        if not over and (now is None or _unix(now) != self.known):
-            raise ChangedElsewhere(None if now is None else _unix(now))
+        theirs = None if now is None else now.replace("\r\n", "\n")
+        if not over and theirs != self.known:
+            raise ChangedElsewhere(theirs)
         try:
             if now is None:
                 self.path.touch()
@@ -58,10 +59,6 @@ class Opened:
         except OSError as error:
             raise Stop(Problem(str(self.path), 0, 0, f"This file cannot be written: {error.strerror}.")) from None
         self.known = text
-
-
-def _unix(text: str) -> str:
-    return text.replace("\r\n", "\n")
 
 
 # The most characters of a row, and the most rows of each kind, that are shown.
@@ -76,10 +73,6 @@ class Judged:
     document: Document | None
     recipe: Recipe | None
     problems: Sequence[Problem]
-
-    @property
-    def errors(self) -> int:
-        return sum(problem.severity == "error" for problem in self.problems)
 
 
 @dataclass(frozen=True)
@@ -249,7 +242,6 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
 
 
 def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
-    """Values of a setting in the schema: the catalog's entries, choices, the default, examples."""
     offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
     choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
     others = [(part["default"], "The default.")] if "default" in part else []

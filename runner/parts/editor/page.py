@@ -1,8 +1,12 @@
 """Page: a recipe as text and as a form, with its problems, its plan and its rows."""
 
+import asyncio
 import json
+import os
+import signal
+import sys
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -12,18 +16,19 @@ from nicegui import background_tasks, run, ui
 from nicegui.awaitable_response import AwaitableResponse
 
 from runner.check import batch
+from runner.commands.run import EVENTS
 from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
 from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened, PlanSummary
-from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.parts.planner.forecast import Forecast
 from runner.recipe import reading
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.reading import START
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, Stop
+from runner.tools import child_process
+from runner.tools.problem import Problem, Stop, errors_of
 
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
@@ -37,6 +42,8 @@ BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
 MOST = 500
 # Seconds that a browser may take to answer.
 ANSWER = 30.0
+# The most bytes of a line of a rehearsal's output, and the command's exit code after ^C.
+LONGEST, INTERRUPTED = 2**22, 130
 
 
 def opened(path: Path) -> tuple[Path, Path]:
@@ -82,7 +89,7 @@ class Text:
             return
         self.shown = problems
         self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
-        errors = sum(problem.severity == "error" for problem in problems)
+        errors = len(errors_of(problems))
         counts = ((errors, "error"), (len(problems) - errors, "note"))
         said = ", ".join(f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts)
         self.below.clear()
@@ -118,7 +125,9 @@ class VerdictPane:
             self.written.on(event, self.take_price)
 
     def show(self, verdict: PlanSummary) -> None:
-        self.drawn.content = drawn(verdict)
+        look = "" if verdict.stages else ' class="recipe-waiting"'
+        said = "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
+        self.drawn.content = "".join(map(_memory, verdict.stages)) + said
         self.written.set_visibility(bool(verdict.stages))
 
     async def take_price(self) -> None:
@@ -130,11 +139,6 @@ class VerdictPane:
         if price != self.price:
             self.price = price
             await self.changed()
-
-
-def drawn(verdict: PlanSummary) -> str:
-    look = "" if verdict.stages else ' class="recipe-waiting"'
-    return "".join(map(_memory, verdict.stages)) + "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
 
 
 def _memory(stage: Forecast) -> str:
@@ -193,6 +197,94 @@ class RowsPane:
                 ui.label(said)
 
 
+class RehearsalProcess:
+    """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
+
+    lines: the output of the command. losses, measured: (step, loss) of training and of validation in the latest stage;
+    steps: its planned number. code: the exit code, None before the end. number: of rehearsals so far. news: a counter
+    of all changes."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.losses: list[tuple[int, float]] = []
+        self.measured: list[tuple[int, float]] = []
+        self.steps = self.number = self.news = 0
+        self.code: int | None = None
+        self.running = False
+        self._watching = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def state(self) -> str:
+        if self.running:
+            return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
+        if self.code == INTERRUPTED:
+            return "The rehearsal was stopped. The next one reuses the parts that are finished."
+        passed = "The rehearsal passed: the whole recipe works here, with a tiny model. Report shows what it learned."
+        return passed if self.code == 0 else "The rehearsal failed. The last lines below explain why."
+
+    async def run(self, file: Path) -> None:
+        """Rehearses the saved recipe to the end; does nothing while another rehearsal runs."""
+        if self.running:
+            return
+        self.lines, self.losses, self.measured, self.steps, self.code = [], [], [], 0, None
+        self.running = True
+        self.number += 1
+        self.news += 1
+        try:
+            self.code = await self._follow(file)
+        finally:
+            self.running = False
+            self.news += 1
+
+    async def _follow(self, file: Path) -> int:
+        self._process = process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "runner", "rehearse", str(file)),
+            env=os.environ | {EVENTS: "1", "PYTHONUNBUFFERED": "1"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            limit=LONGEST,
+            # ^C in the terminal goes to the page, which then stops this process.
+            start_new_session=True,
+            # A shell starts background processes so that they ignore ^C, which must stop this one.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert process.stdout
+        async for line in process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            if events := list(child_process.events(text)):
+                for event in events:
+                    self._heard(event)
+            else:
+                self.lines.append(text)
+            self.news += 1
+        return await process.wait()
+
+    def _heard(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "begin":
+            self.losses, self.measured, self.steps = [], [], event["steps"]
+        elif event["event"] == "step":
+            self.losses.append((event["step"], event["loss"]))
+        elif event["event"] == "evaluation" and event["validation_loss"] is not None:
+            self.measured.append((event["step"], event["validation_loss"]))
+
+    def stop(self) -> None:
+        """Stops it as ^C does."""
+        if self.running and self._process and self._process.returncode is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def watch(self) -> None:
+        """Counts a tab that shows it."""
+        self._watching += 1
+
+    def leave(self) -> None:
+        """Counts a closed tab. With the last one the rehearsal ends, because no page could stop it any more."""
+        self._watching -= 1
+        if not self._watching:
+            self.stop()
+
+
 class RehearsalPane:
     """Shows a rehearsal; several tabs of a browser may show the same one."""
 
@@ -244,15 +336,8 @@ def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
         "xAxis": axis | steps,
         "yAxis": axis | {"scale": True, "name": "loss"},
         "series": [
-            {
-                "name": name,
-                "type": "line",
-                "data": [list(point) for point in points],
-                "lineStyle": {"color": colour},
-                "itemStyle": {"color": colour},
-                "showSymbol": symbol,
-                "symbolSize": 7,
-            }
+            {"name": name, "type": "line", "data": list(map(list, points)), "showSymbol": symbol, "symbolSize": 7}
+            | {style: {"color": colour} for style in ("lineStyle", "itemStyle")}
             for name, points, colour, symbol in lines
         ],
     }
@@ -413,7 +498,7 @@ class Page:
             return
         self.judged = judged
         self.text.show(judged.problems)
-        if judged.errors:
+        if errors_of(judged.problems):
             ui.notify("The recipe has errors. They are below the text.", type="negative")
         elif judged.problems:
             ui.notify("No errors; the notes are below the text.", type="info")

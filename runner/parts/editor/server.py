@@ -17,7 +17,6 @@ import click
 from runner import parts
 from runner.commands.options import port_option, say
 from runner.parts.editor import judging
-from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.run.run_folder import find
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
@@ -86,7 +85,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     from runner.parts.editor import page
 
     folder, first = page.opened(file)
-    rehearsal = RehearsalProcess()
+    rehearsal = page.RehearsalProcess()
 
     def shown() -> None:
         try:
