@@ -1,23 +1,19 @@
-"""A recipe from an Axolotl file, by the schema's mapping read backwards; and `recipe import`, which writes it."""
+"""A recipe from an Axolotl file, by the schema's mapping read backwards."""
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runner import catalog
 from runner.check import by_schema, validate
-from runner.commands.options import complete_recipe, end, say, set_option
 from runner.data.conversation_formats import ROLES
 from runner.parts.axolotl_files import checking
-from runner.recipe import overrides as changing
 from runner.recipe import reading
-from runner.recipe.copying import commented, edited, flow
+from runner.recipe.copying import commented, flow
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.overrides import Override
 from runner.scenarios.shared.axolotl import LIGER, OBJECTIVES
@@ -36,7 +32,7 @@ OTHER_WORDS = "The words around question and answer are those of the chat templa
 TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
 # The columns of rows that people judged, in the order of mapping.toml.
 PARTS = {"preferences": ("prompt", "chosen", "rejected"), "labels": ("prompt", "completion", "label")}
-NO_GPU = f"A file of Axolotl names no GPU, so the recipe has {GPU}."
+NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
 
 
 @cache
@@ -79,6 +75,29 @@ class Import:
             few = f"{listed(known, 'or')} is possible." if len(known) < 9 else "The schema of recipes names them all."
             self.refuse((key,), f"Recipes have no {name} `{value}`.", few)
 
+    def begin(self, scenario: str) -> None:
+        """The scenario, and a name after the file's."""
+        self.say("scenario", scenario)
+        stem = re.sub("[^a-z0-9]+", "-", Path(self.file.file).stem.lower()).strip("-")
+        self.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
+
+    def name_gpu(self) -> None:
+        """A GPU, as other trainers' files name none; two if the file shares the model between several."""
+        self.say("machines.gpu", GPU)
+        if ("distribution",) in self.values and ("machines", "gpus_per_node") not in self.values:
+            self.say("machines.gpus_per_node", 2)
+        self.note((), NO_GPU, "Change `machines` to what you have.")
+
+    def leave_to_runner(self, more: Mapping[str, Sequence[str]] = {}) -> None:
+        """Notes name the settings that the runner decides. more: settings of other trainers, by the group that they belong to."""
+        said = {source[0] for source in self.sources.values()}
+        for name, group in table()["runner"].items():
+            settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
+            there = [key for key in settings if self.file.data.get(key) not in (None, "", False) and key not in said]
+            self.used.update(settings)
+            if there:
+                self.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
+
     def note(self, key: Path_, message: str, hint: str = "") -> None:
         self.notes.append(self.file.problem(key, message, hint, key=True, severity="note"))
 
@@ -91,7 +110,7 @@ class Import:
         comments = {paths[0]: words for _, paths, _, words in commented(self.file) for _ in paths[:1]}
         lines = [f"# yaml-language-server: $schema={packaged.schema_file(self.values['scenario',]).name}"]
         written: list[Path_] = []
-        for path in sorted(self.values, key=lambda path: ORDER.index(str(path[0]))):
+        for path in sorted(self.values, key=self._order):
             for length in range(1, len(path)):
                 if path[:length] not in written:
                     written.append(path[:length])
@@ -100,6 +119,11 @@ class Import:
             words = comments.get(self.sources.get(path, ()), "")
             lines.append(f"{line:<38} # {words}" if words else line)
         return "\n".join(lines) + "\n"
+
+    def _order(self, path: Path_) -> tuple[int, int]:
+        """Sections are in the order of ORDER, and their settings in that of the schema."""
+        known = list(by_schema.part(self.values["scenario",], path[:1]).get("properties", ()))
+        return ORDER.index(str(path[0])), known.index(path[1]) if len(path) > 1 else 0
 
     @property
     def recipe(self) -> Document:
@@ -137,9 +161,7 @@ def read(document: Document) -> Import:
     scenario = "lora" if adapter in ("lora", "qlora") else "causal-lm" if rows == "text" else "full"
     if adapter and scenario != "lora":
         made.refuse(("adapter",), f"Recipes have no adapter `{adapter}`.")
-    made.say("scenario", scenario)
-    stem = re.sub("[^a-z0-9]+", "-", Path(document.file).stem.lower()).strip("-")
-    made.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
+    made.begin(scenario)
     _model(made)
     _training(made, scenario)
     tokens = {name: token for name, token in (made.get("special_tokens") or {}).items() if token is not None}
@@ -406,24 +428,17 @@ def _machines(made: Import) -> None:
         made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
         made.say(f"sharding.offload_{part}", "cpu", key)
-    made.say("machines.gpu", GPU)
-    if ("distribution",) in made.values:
-        made.say("machines.gpus_per_node", 2)
-    made.note((), NO_GPU, "Change `machines` to what you have.")
+    made.name_gpu()
 
 
 def _rest(made: Import) -> None:
     """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names."""
     known = catalog.axolotl_settings()["properties"]
-    data, groups, said = made.file.data, table()["runner"], {source[0] for source in made.sources.values()}
+    data = made.file.data
     for key, why in table()["refused"].items():
         if made.get(key):
             made.refuse((key,), why)
-    for group in groups.values():
-        there = [key for key in group["settings"] if data.get(key) not in (None, "", False) and key not in said]
-        made.used.update(group["settings"])
-        if there:
-            made.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
+    made.leave_to_runner()
     for key, value in data.items():
         if key not in made.used and value is not None:
             value = checking.as_axolotl_reads(made.file, (key,), value)
@@ -443,62 +458,7 @@ def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:
 def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
-        document.data["model"]["base"] = STAND_INS.get(document.data["model"]["attention"], STAND_IN)
+        document.data["model"]["base"] = STAND_INS.get(document.data["model"].get("attention", ""), STAND_IN)
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
             document.data["train"].pop(layers, None)
     return document
-
-
-def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
-    """The recipe that an Axolotl file would become, for commands that only look at it, and a note on what that leaves out;
-    None for any other file. Raises Stop with what no recipe can say."""
-    if not checking.is_axolotls(document):
-        return None
-    made = read(document)
-    if made.refused:
-        raise Stop(made.refused)
-    unmodelled = [str(path[-1]) for path in made.values if path[:2] == ("advanced", "axolotl")]
-    message = "This file of Axolotl is read as a recipe."
-    if unmodelled:
-        message += f" A plan does not count {listed(unmodelled)}."
-    hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."
-    return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
-
-
-@click.command("import")
-@click.argument("path", metavar="FILE", shell_complete=complete_recipe)
-@click.option("-o", "--out", metavar="NAME.yaml", help="The recipe to write. Default: the file's name, in this folder.")
-@click.option(
-    "--without", "left_out", multiple=True, metavar="KEY", help="Leave out this line of the file. Repeatable."
-)
-@set_option
-def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
-    """Turn an Axolotl file into a recipe, and list every line that means something else there.
-
-    If a recipe cannot set a line, the reason is printed, and nothing is written.
-    """
-    document = reading.read(path, "file of Axolotl", "Name a YAML file of Axolotl.")
-    if missing := [key for key in left_out if key not in document.data]:
-        raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
-    for key in left_out:
-        del document.data[key]
-    made = read(document)
-    recipe, changes = validate.override(made.recipe, changing.from_options(sets))
-    if problems := made.refused or judged(made, changes):
-        raise Stop("\n\n".join(map(str, problems)), f"\n{worded('axolotl_files.not-imported')[0]}")
-    target = Path(out or f"{recipe.data['name']}.yaml")
-    if target.exists():
-        raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
-    scenario = recipe.data["scenario"]
-    target.write_text(edited(made.text, changes, partial(by_schema.sentence, scenario)), encoding="utf-8")
-    target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
-    own_gpu = any(change.path[0] == "machines" for change in changes)
-    made.notes = [note for note in made.notes if not (own_gpu and note.message == NO_GPU)]
-    for note in sorted(made.notes, key=lambda note: note.line):
-        say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
-    said = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
-    base, done = recipe.data["model"]["base"], f"The recipe is in `{target}`. {said}"
-    if base not in catalog.model_ids() and not catalog.model(base, target.parent):
-        end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
-    else:
-        end(done, "check", target)

@@ -1,0 +1,97 @@
+"""`recipe import`, and the recipe that other commands make of another trainer's file."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runner import catalog
+from runner.check import by_schema, validate
+from runner.commands.options import complete_recipe, end, say, set_option
+from runner.parts.axolotl_files import checking, importing, others
+from runner.parts.axolotl_files.importing import Import
+from runner.recipe import overrides as changing
+from runner.recipe import reading
+from runner.recipe.copying import edited
+from runner.recipe.document import Document
+from runner.tools import packaged
+from runner.tools.names import listed
+from runner.tools.problem import Problem, Stop, worded
+
+
+def made_of(document: Document) -> Import | None:
+    """The recipe that another trainer's file can become; None for a recipe and any other file."""
+    if checking.is_axolotls(document):
+        return importing.read(document)
+    name = others.trainer(document)
+    return others.read(document, name) if name else None
+
+
+def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
+    """The recipe that another trainer's file would become, for commands that only look at it, and a note on what that leaves out;
+    None for any other file. Raises Stop with what no recipe can say."""
+    made = made_of(document)
+    if made is None:
+        return None
+    if made.refused:
+        raise Stop(made.refused)
+    title = others.table().get(others.trainer(document) or "", {"title": "Axolotl"})["title"]
+    unmodelled = [str(path[-1]) for path in made.values if path[:2] == ("advanced", "axolotl")]
+    message = f"This file of {title} is read as a recipe."
+    if unmodelled:
+        message += f" A plan does not count {listed(unmodelled)}."
+    hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."
+    return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
+
+
+@click.command("import")
+@click.argument("path", metavar="FILE", shell_complete=complete_recipe)
+@click.option("-o", "--out", metavar="NAME.yaml", help="The recipe to write. Default: the file's name, in this folder.")
+@click.option(
+    "--without", "left_out", multiple=True, metavar="KEY", help="Leave out this line of the file. Repeatable."
+)
+@set_option
+def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
+    """Turn a file of Axolotl or LLaMA-Factory, or a command of TRL, into a recipe, and list every line that means something else there.
+
+    If a recipe cannot set a line, the reason is printed, and nothing is written.
+    """
+    text = reading.text(path, "file of Axolotl")
+    script = None if Path(path).suffix in (".yaml", ".yml") else others.command_line(path, text)
+    document = script or reading.parse(path, text, "file of Axolotl", "Name a YAML file of Axolotl.")
+    if missing := [key for key in left_out if key not in document.data]:
+        raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
+    for key in left_out:
+        del document.data[key]
+    made = made_of(document) or importing.read(document)
+    recipe, changes = validate.override(made.recipe, changing.from_options(sets))
+    if problems := made.refused or importing.judged(made, changes):
+        raise Stop("\n\n".join(map(str, problems)), f"\n{worded('axolotl_files.not-imported')[0]}")
+    target = Path(out or f"{recipe.data['name']}.yaml")
+    if target.exists():
+        raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
+    _paths_from(made, target.parent)
+    scenario = recipe.data["scenario"]
+    target.write_text(edited(made.text, changes, partial(by_schema.sentence, scenario)), encoding="utf-8")
+    target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    own_gpu = any(change.path[0] == "machines" for change in changes)
+    made.notes = [note for note in made.notes if not (own_gpu and note.message == importing.NO_GPU)]
+    for note in sorted(made.notes, key=lambda note: note.line):
+        say(f"{path}:{note.line}: {note.message} {note.hint}".rstrip())
+    said = f"{len(made.notes)} notes above name what changed." if made.notes else "Nothing changed its meaning."
+    base, done = recipe.data["model"]["base"], f"The recipe is in `{target}`. {said}"
+    if base not in catalog.model_ids() and not catalog.model(base, target.parent):
+        end(f"{done} Its model must be recorded once.", "models", "add", base, "--recipe", target)
+    else:
+        end(done, "check", target)
+
+
+def _paths_from(made: Import, folder: Path) -> None:
+    """Files of rows are named from the folder of the recipe, and no longer from that of the trainer's file."""
+    sets = made.values.get(("data", "sets"), [made.values])
+    for one in sets:
+        key: Any = "path" if one is not made.values else ("data", "path")
+        if key in one and not os.path.isabs(one[key]):
+            one[key] = os.path.relpath(Path(made.file.file).parent / one[key], folder)

@@ -1,0 +1,379 @@
+"""A recipe from a file of LLaMA-Factory, and from a command line or configuration of TRL, by the tables of others.toml."""
+
+import json
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.check import by_schema
+from runner.data.conversation_formats import ROLES
+from runner.parts.axolotl_files import importing
+from runner.parts.axolotl_files.importing import TURNS, Import
+from runner.recipe import reading
+from runner.recipe.document import Document, Span, path_of
+from runner.tools.names import listed
+from runner.tools.problem import Stop, worded
+
+# A command that trains, in a shell script. The groups: of the command, or of a script of TRL's own.
+COMMAND = re.compile(r"\btrl[ \t]+([a-z]+)\b|\b(sft|dpo|kto|grpo|rloo|reward|orpo|cpo)\.py\b")
+# A word of a shell command, or the backslash at the end of its lines.
+WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\\\r?\n|[^\s'"\\])+""")
+# Settings of TRL's accelerate, by the recipe's name.
+ACCELERATE = {"fsdp1": "fsdp", "fsdp2": "fsdp", "multi_gpu": "ddp"} | {way: way for way in ("zero1", "zero2", "zero3")}
+# The objective of a command that has only one.
+OBJECTIVES = {"kto": "kto", "orpo": "orpo", "cpo": "simpo"}
+# The columns of LLaMA-Factory's rows whose description names none.
+ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("others.toml").read_text("utf-8"))
+
+
+def trainer(document: Document) -> str | None:
+    """The trainer that a file is for, by its keys; None if it is neither LLaMA-Factory's nor TRL's."""
+    if "scenario" in document.data:
+        return None
+    named = ((name, facts.get("keys")) for name, facts in table().items())
+    return next((name for name, keys in named if keys and document.data.keys() >= {*keys}), None)
+
+
+def command_line(name: str, text: str) -> Document | None:
+    """The settings of the first command of TRL in a shell script; None if there is none. Raises Stop if a value is a
+    variable of the shell."""
+    text_only = re.sub(r"(?m)(?:^|(?<=[ \t]))#.*$", lambda comment: " " * len(comment[0]), text)
+    start = COMMAND.search(text_only)
+    if start is None:
+        return None
+    end = re.compile(r"(?<![\\\r])\r?\n|\Z").search(text_only, start.end())
+    document, key = Document(name, text, {"command": start[1] or start[2]}), "command"
+    document.keys["command",] = _span(text, start.start(), start.end())
+    for word in WORD.finditer(text_only, start.end(), end.start() if end else len(text)):
+        if word[0].startswith("\\"):
+            continue
+        place = _span(text, *word.span())
+        option, equals, value = word[0].partition("=")
+        if option.startswith("--"):
+            key = option[2:].replace("-", "_")
+            document.data[key], document.keys[key,] = True, place
+            if key.startswith("no_"):
+                document.data[key.removeprefix("no_")] = False
+                del document.data[key]
+            if not equals:
+                continue
+        else:
+            value = word[0]
+        if "$" in value and not value.startswith("'"):
+            raise Stop(document.problem_at(place, *worded("axolotl_files.shell-variable", value=value)))
+        one, before = reading.scalar("".join(shlex.split(value))), document.data.get(key, True)
+        document.data[key] = one if before is True else [*(before if isinstance(before, list) else [before]), one]
+        document.values[key,] = place
+    return document
+
+
+def _span(text: str, start: int, end: int) -> Span:
+    line = text.rfind("\n", 0, start) + 1
+    return Span(text.count("\n", 0, start) + 1, start - line + 1, end - start, start, end)
+
+
+def read(document: Document, name: str) -> Import:
+    """The recipe that a trainer's file can become. name: of the trainer."""
+    facts, made = table()[name], Import(document)
+    settings = _llama_factory if name == "llama-factory" else _trl
+    adapter, rows, objective = settings(made, facts)
+    made.begin("lora" if adapter else "causal-lm" if rows == "text" else "full")
+    if objective:
+        made.say("train.objective", objective)
+    if rows != "conversations":
+        made.say("data.form", "preferences" if objective else rows)
+    for key, (setting, *default) in facts["settings"].items():
+        _setting(made, key, setting, default, "labels" if objective == "kto" else rows, facts)
+    if made.get("trust_remote_code") and made.get("model_name_or_path") in catalog.model_ids():
+        made.values.pop(("model", "trust_remote_code"), None)
+        made.note(("trust_remote_code",), *worded("axolotl_files.no-own-code"))
+    _precision(made, facts["precision"])
+    if not objective and rows != "text":
+        ways = {"padding_free": "flatten", "neat_packing": "pack", "packing": "pack"}
+        key = next((key for key in ways if made.get(key)), None)
+        made.say("train.packing", ways[key] if key else "none", *([key] if key else []))
+    made.used.update(("packing", "neat_packing", "padding_free"))
+    _curves(made)
+    _machines(made)
+    for key in facts["template"]:
+        if made.get(key) is not None and rows != "text":
+            made.note((key,), *worded("axolotl_files.own-template"))
+    made.used.update(facts["unread"])
+    for key, why in facts["refused"].items():
+        if made.get(key):
+            made.refuse((key,), why)
+    made.leave_to_runner(table()["runner"])
+    for key, value in document.data.items():
+        if key in made.used or value in (None, False, ""):
+            continue
+        if key in catalog.axolotl_settings()["properties"]:
+            made.say(("advanced", "axolotl", key), value, key)
+        else:
+            made.refuse((key,), f"Recipes have no setting for `{key}` of {facts['title']}.")
+    return made
+
+
+def _setting(made: Import, key: str, setting: str, default: Sequence[Any], rows: str, facts: Mapping[str, Any]) -> None:
+    """One setting of the table, if recipes of this kind have it."""
+    part = by_schema.part(made.values["scenario",], setting)
+    value, written = made.get(key), made.file.data.get(key) is not None
+    margin = setting == "train.simpo_margin" and made.values.get(("train", "objective")) != "simpo"
+    if not part or margin or rows not in part.get("x-rows", (rows,)):
+        return
+    said = path_of(setting) in made.values
+    if not written and (said or not default or default[0] == part.get("default")):
+        return
+    value = default[0] if not written else facts.get("values", {}).get(key, {}).get(value, value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if setting == "train.warmup_steps":
+        made.values.pop(("train", "warmup_ratio"), None)
+        if isinstance(value, float):  # transformers 5 reads it as a share
+            setting = "train.warmup_ratio"
+    if setting == "train.optimizer":
+        value = importing.table()["optimizers"].get(str(value), value)
+    if "enum" in part and written:
+        made.choose(setting, value, key)
+    else:
+        made.say(setting, value, *([key] if written else []))
+
+
+def _precision(made: Import, default: str) -> None:
+    kind = next((kind for kind in ("bf16", "fp16") if made.get(kind)), None)
+    if made.get("pure_bf16"):
+        kind = "bf16"
+        if by_schema.part(made.values["scenario",], "model.master_weights"):
+            made.say("model.master_weights", "bf16", "pure_bf16")
+    made.used.add("dtype")  # of the weights that TRL loads; the recipe's are in `precision`, as the computation
+    made.say("model.precision", kind or default, *([kind] if kind else []))
+
+
+def _curves(made: Import) -> None:
+    asked = made.get("report_to", "none")
+    tools = [str(one) for one in (asked if isinstance(asked, list) else [asked])]
+    known = by_schema.part("lora", "train.report_to")["enum"]
+    tool = next((one for one in tools if one in known), "tensorboard")
+    made.say("train.report_to", tool, "report_to")
+    if strange := [one for one in tools if one not in (*known, "all")]:
+        made.note(("report_to",), f"Recipes send no curves to {listed(strange)}.")
+
+
+def _machines(made: Import) -> None:
+    """How GPUs share the work, by the name of DeepSpeed's file or of accelerate's."""
+    deepspeed, shared = str(made.get("deepspeed") or ""), str(made.get("accelerate_config") or "")
+    if way := re.search(r"z(?:ero_?)?([0-3])", deepspeed):
+        made.say("distribution", f"zero{way[1]}" if way[1] != "0" else "ddp", "deepspeed")
+        if "offload" in deepspeed:
+            for part in ("optimizer", "weights") if way[1] == "3" else ("optimizer",):
+                made.say(f"sharding.offload_{part}", "cpu", "deepspeed")
+    elif deepspeed:
+        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
+    elif made.file.data.get("fsdp"):
+        made.say("distribution", "fsdp", "fsdp")
+    elif shared in ACCELERATE:
+        made.say("distribution", ACCELERATE[shared], "accelerate_config")
+    elif shared not in ("", "single_gpu"):
+        made.refuse(("accelerate_config",), f"`{shared}` is no configuration of TRL's own.")
+    made.name_gpu()
+
+
+def _held_out(made: Import, key: str) -> None:
+    """The rows for validation: a share of them, or the fewest that recipes hold out."""
+    share = made.get(key) or 0
+    if not isinstance(share, int | float):
+        made.refuse((key,), "This is not a number.")
+    elif 0 < share < 1:
+        made.say("data.validation_share", max(0.001, min(share, 0.5)), key)
+    elif share:
+        made.refuse((key,), *worded("axolotl_files.share-of-rows"))
+    else:
+        made.say("data.validation_share", 0.001)
+        made.note((), *worded("axolotl_files.no-rows-out"))
+
+
+# --- LLaMA-Factory
+
+
+def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]:
+    """Whether the file trains an adapter, the kind of its rows, and its objective."""
+    stage, kind = made.get("stage", "sft"), made.get("finetuning_type", "lora")
+    loss = "kto" if stage == "kto" else made.get("pref_loss", "sigmoid") if stage == "dpo" else None
+    if stage not in ("pt", "sft", "dpo", "kto"):
+        made.refuse(("stage",), f"Recipes have no stage `{stage}` of LLaMA-Factory.")
+    if loss and loss not in facts["objectives"]:
+        made.refuse(("pref_loss",), f"Recipes have no objective `{loss}`.")
+    if kind not in ("lora", "full"):
+        made.refuse(("finetuning_type",), *worded("axolotl_files.other-technique", kind=kind))
+    bits = made.get("quantization_bit")
+    if bits == 8:
+        made.say("train.eight_bit_base", True, "quantization_bit")
+    elif bits and bits != 4:
+        made.refuse(("quantization_bit",), "Recipes quantise a base model to 4 or 8 bits.")
+    if bits and made.file.data.get("quantization_method") not in (None, "bnb", "BNB"):
+        made.refuse(("quantization_method",), "Recipes quantise with bitsandbytes.")
+    rows = "text" if stage == "pt" else "preferences" if loss else "conversations"
+    if kind == "lora":
+        made.say("train.adapter", "qlora" if bits == 4 else "lora", *(["quantization_bit"] if bits else []))
+        layers = made.get("lora_target", "all")
+        names = [one.strip() for one in str(layers).split(",")] if not isinstance(layers, list) else layers
+        if names != ["all"]:
+            made.say("train.lora_layers", names, "lora_target")
+        if made.file.data.get("lora_alpha") is None and made.get("use_rslora"):
+            made.say("train.lora_alpha", 2 * rank if isinstance(rank := made.get("lora_rank", 8), int) else rank)
+    made.say("model.gradient_checkpointing", not made.get("disable_gradient_checkpointing", False))
+    if rows == "conversations":
+        every, last = made.get("train_on_prompt"), made.get("mask_history")
+        if every or last:
+            made.say("data.train_on", "all" if every else "last", "train_on_prompt" if every else "mask_history")
+    if stage == "sft" and made.file.data.get("packing") and not made.file.data.get("neat_packing"):
+        made.note(("packing",), "LLaMA-Factory lets joined rows see each other; the recipe keeps them apart.")
+    _described_sets(made, rows, loss == "kto")
+    _held_out(made, "val_size")
+    return kind == "lora", rows, facts["objectives"].get(loss) if loss else None
+
+
+def _described_sets(made: Import, rows: str, labelled: bool) -> None:
+    """The data sets, as LLaMA-Factory's dataset_info.json describes them."""
+    named, folder = made.get("dataset", ""), str(made.get("dataset_dir", "data"))
+    names = [one.strip() for one in (named if isinstance(named, list) else str(named).split(","))]
+    limit = made.get("max_samples")
+    places = [Path(folder), *(above / folder for above in Path(made.file.file).absolute().parents)]
+    home = next((place for place in places if (place / "dataset_info.json").is_file()), None)
+    if home is None:
+        made.refuse(("dataset",), *worded("axolotl_files.no-descriptions", folder=folder, name=names[0]))
+        return
+    try:
+        known = json.loads((home / "dataset_info.json").read_text("utf-8"))
+    except ValueError as error:
+        made.refuse(("dataset",), f"`{home}/dataset_info.json` is not JSON: {error}.")
+        return
+    sets = []
+    for name in names:
+        if not isinstance(known, dict) or not isinstance(known.get(name), dict):
+            made.refuse(("dataset",), f"`{home}/dataset_info.json` does not describe `{name}`.", "Add it there.")
+        else:
+            sets.append(_described(made, name, known[name], home, rows, labelled))
+            if limit and "path" in sets[-1]:
+                made.note(("max_samples",), f"The recipe reads all rows of `{name}`.", "Set `share` for a part.")
+            elif limit:
+                sets[-1]["split"] = f"{sets[-1].get('split', 'train')}[:{limit}]"
+    if len(sets) == 1:
+        for key, value in sets[0].items():
+            made.say(("data", key), value, "dataset")
+    elif sets:
+        made.say("data.sets", sets, "dataset")
+
+
+def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: str, labelled: bool) -> dict[str, Any]:
+    """A data set as a recipe describes it. one: its description, whose columns have defaults only if it names none."""
+    source, tags = one.get("hf_hub_url"), one.get("tags", {})
+    data = {"hub": source}
+    if not source:
+        data = {"path": os.path.relpath(home / str(one.get("file_name")), Path(made.file.file).parent)}
+    if not source and not one.get("file_name"):
+        made.refuse(("dataset",), f"Recipes read data sets of the Hugging Face hub and files, and `{name}` is neither.")
+    data |= {key: one[key] for key in ("subset", "split") if source and one.get(key)}
+    chat = one.get("formatting", "alpaca") != "alpaca"
+    columns = one.get("columns", {} if chat else ALPACA)
+    for key in ("system", "tools", "images", "videos", "audios", "history"):
+        if columns.get(key) and not (key == "system" and chat):
+            made.refuse(("dataset",), f"Recipes read no column of {key}, and `{name}` has one.")
+    asked = "\n".join(f"[{columns[key]}]" for key in ("prompt", "query") if columns.get(key))
+    turns = columns.get("messages", "conversations")
+    if chat:
+        strange = [tag for tag in ("user_tag", "assistant_tag", "system_tag") if tags.get(tag, "user") not in ROLES]
+        names = tags.get("role_tag", "from"), tags.get("content_tag", "value")
+        if strange or names not in {form[1:] for form in TURNS.values()}:
+            made.refuse(("dataset",), *worded("axolotl_files.other-turns", name=name))
+    if rows == "text":
+        data["text"] = columns.get("prompt", "instruction")
+    elif labelled:
+        answer = f"[{turns}]" if chat else f"[{columns.get('response', 'output')}]"
+        data |= {"prompt": answer if chat else asked, "completion": answer, "label": f"[{columns.get('kto_tag')}]"}
+    elif rows == "preferences":
+        pair = {key: f"[{columns.get(key, key)}]" for key in ("chosen", "rejected")}
+        data |= {"prompt": f"[{turns}]" if chat else asked} | pair
+    elif chat:
+        form = next((form for form, (column, _, _) in TURNS.items() if column == turns), None)
+        if form is None:
+            made.refuse(("dataset",), f"Recipes read no turns from a column `{turns}`.", f"`{name}` has them there.")
+        else:
+            data["form"] = form
+    elif columns == ALPACA:
+        data["form"] = "alpaca"
+    else:
+        data |= {"question": asked, "answer": f"[{columns.get('response', 'output')}]"}
+    return data
+
+
+# --- TRL
+
+
+def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]:
+    """Whether the file trains an adapter, the kind of its rows, and its objective."""
+    keys = made.file.data.keys()
+    command = made.get("command") or next((name for name, own in facts["commands"].items() if keys & {*own}), "sft")
+    rows, objective = "preferences", OBJECTIVES.get(command)
+    if command == "sft":
+        rows = "text" if "dataset_text_field" in keys else "conversations"
+    elif command == "dpo":
+        loss = made.get("loss_type", "sigmoid")
+        objective = facts["objectives"].get("".join(map(str, loss)))
+        if objective is None:
+            made.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
+    elif objective is None:
+        kind = "grpo-command" if command == "grpo" else "other-command"
+        made.refuse(("command",), *worded(f"axolotl_files.{kind}", command=command))
+    adapter = bool(made.get("use_peft"))
+    if adapter:
+        small = bool(made.get("load_in_4bit"))
+        made.say("train.adapter", "qlora" if small else "lora", *(["load_in_4bit"] if small else []))
+        if made.get("load_in_8bit"):
+            made.say("train.eight_bit_base", True, "load_in_8bit")
+        layers = made.get("lora_target_modules")
+        if layers is None:
+            made.note((), *worded("axolotl_files.layers-by-peft"))
+        elif layers not in ("all-linear", ["all-linear"]):
+            made.say("train.lora_layers", layers if isinstance(layers, list) else [layers], "lora_target_modules")
+    if command == "sft" and made.get("learning_rate") is None:
+        made.say("train.learning_rate", 2e-5)
+    _trl_sets(made)
+    if rows == "conversations":
+        if not made.get("assistant_only_loss"):
+            made.say("data.train_on", "all")
+        made.note((), *worded("axolotl_files.form-by-columns"))
+    return adapter, rows, objective
+
+
+def _trl_sets(made: Import) -> None:
+    """The data set of `dataset_name`, or the mixture of `datasets`."""
+    names = {"dataset_name": "path", "dataset_config": "name", "dataset_train_split": "split"}
+    single = {theirs: made.get(key) for key, theirs in names.items()}
+    mixture = [one for one in made.get("datasets") or () if isinstance(one, dict)]
+    sets, ours = list[dict[str, Any]](), {"name": "subset", "split": "split", "fraction": "share"}
+    for one in mixture or [single]:
+        source = str(one.get("path") or "")
+        data = {"path" if source.startswith((".", "/", "~")) else "hub": source}
+        sets.append(data | {name: one[key] for key, name in ours.items() if one.get(key)})
+        for key in ("data_files", "data_dir", "columns"):
+            if one.get(key):
+                made.refuse(("datasets",), f"Recipes have no `{key}` of a data set.")
+    if len(sets) == 1:
+        for key, value in sets[0].items():
+            made.say(("data", key), value, "datasets" if mixture else "dataset_name")
+    else:
+        made.say("data.sets", sets, "datasets")
+    if not single["path"] and not mixture:
+        made.refuse((), "The file names no data set.", "Write `dataset_name`.")
+    _held_out(made, "test_split_size")
