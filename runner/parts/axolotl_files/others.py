@@ -231,6 +231,8 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
             made.say("train.lora_layers", names, "lora_target")
         if made.file.data.get("lora_alpha") is None and made.get("use_rslora"):
             made.say("train.lora_alpha", 2 * rank if isinstance(rank := made.get("lora_rank", 8), int) else rank)
+    if made.get("use_muon"):
+        made.say("train.optimizer", "muon", "use_muon")
     made.say("model.gradient_checkpointing", not made.get("disable_gradient_checkpointing", False))
     if rows == "conversations":
         every, last = made.get("train_on_prompt"), made.get("mask_history")
