@@ -122,8 +122,8 @@ class Import:
 
     def _order(self, path: Path_) -> tuple[int, int]:
         """Sections are in the order of ORDER, and their settings in that of the schema."""
-        known = list(by_schema.part(self.values["scenario",], path[:1]).get("properties", ()))
-        return ORDER.index(str(path[0])), known.index(path[1]) if len(path) > 1 else 0
+        known = [*by_schema.part(self.values["scenario",], path[:1]).get("properties", ())]
+        return ORDER.index(str(path[0])), known.index(path[1]) if path[1:2] and path[1] in known else 0
 
     @property
     def recipe(self) -> Document:

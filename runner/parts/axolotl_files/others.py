@@ -86,6 +86,8 @@ def _span(text: str, start: int, end: int) -> Span:
 def read(document: Document, name: str) -> Import:
     """The recipe that a trainer's file can become. name: of the trainer."""
     facts, made = table()[name], Import(document)
+    if not isinstance(document.data.get("model_name_or_path"), str):
+        made.refuse(("model_name_or_path",), "The file names no model.", "Write `model_name_or_path`.")
     settings = _llama_factory if name == "llama-factory" else _trl
     adapter, rows, objective = settings(made, facts)
     made.begin("lora" if adapter else "causal-lm" if rows == "text" else "full")
@@ -132,9 +134,10 @@ def _setting(made: Import, key: str, setting: str, default: Sequence[Any], rows:
     if not part or margin or rows not in part.get("x-rows", (rows,)):
         return
     said = path_of(setting) in made.values
-    if not written and (said or not default or default[0] == part.get("default")):
+    usual = part.get("default") if "x-default-if" not in part else None
+    if not written and (said or not default or default[0] == usual):
         return
-    value = default[0] if not written else facts.get("values", {}).get(key, {}).get(value, value)
+    value = default[0] if not written else facts.get("values", {}).get(key, {}).get(str(value), value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if setting == "train.warmup_steps":
@@ -248,7 +251,7 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
 def _described_sets(made: Import, rows: str, labelled: bool) -> None:
     """The data sets, as LLaMA-Factory's dataset_info.json describes them."""
     named, folder = made.get("dataset", ""), str(made.get("dataset_dir", "data"))
-    names = [one.strip() for one in (named if isinstance(named, list) else str(named).split(","))]
+    names = [str(one).strip() for one in (named if isinstance(named, list) else str(named).split(","))]
     limit = made.get("max_samples")
     places = [Path(folder), *(above / folder for above in Path(made.file.file).absolute().parents)]
     home = next((place for place in places if (place / "dataset_info.json").is_file()), None)
@@ -331,7 +334,7 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
         rows = "text" if "dataset_text_field" in keys else "conversations"
     elif command == "dpo":
         loss = made.get("loss_type", "sigmoid")
-        objective = facts["objectives"].get("".join(map(str, loss)))
+        objective = facts["objectives"].get("".join(map(str, loss if isinstance(loss, list) else [loss])))
         if objective is None:
             made.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
     elif objective is None:
