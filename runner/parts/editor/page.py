@@ -25,12 +25,10 @@ from runner.parts.planner.forecast import Forecast
 from runner.recipe import reading
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.reading import START
 from runner.recipe.recipe import Recipe
 from runner.tools import child_process
 from runner.tools.problem import Problem, Stop, errors_of
 
-HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
 LOOK = 0.3
 # Attempts to write a form's change while somebody types.
@@ -52,7 +50,7 @@ def opened(path: Path) -> tuple[Path, Path]:
         Opened(path)
         return path.parent, path
     if not (known := batch.within(path)):
-        raise Stop(f"There is no recipe in `{path}`.", START)
+        raise Stop(f"There is no recipe in `{path}`.", reading.START)
     return path, known[0]
 
 
@@ -198,11 +196,9 @@ class RowsPane:
 
 
 class RehearsalProcess:
-    """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
-
-    lines: the output of the command. losses, measured: (step, loss) of training and of validation in the latest stage;
-    steps: its planned number. code: the exit code, None before the end. number: of rehearsals so far. news: a counter
-    of all changes."""
+    """`recipe rehearse` as a process, once at a time. The next one continues from its run folder. lines: its output.
+    losses, measured: (step, loss) of training and of validation in the latest stage; steps: its planned number. code:
+    the exit code, None before the end. number: of rehearsals so far. news: a counter of all changes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -359,7 +355,7 @@ class Page:
         return self.text.value != self.file.known
 
     def build(self) -> None:
-        ui.add_css(HERE / "page.css")
+        ui.add_css(Path(__file__).with_name("page.css"))
         ui.colors(primary=BLUE)
         with ui.header().classes("recipe-header"):
             self._build_header()

@@ -17,7 +17,6 @@ from runner.check.validate import changed, valid
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option, table
 from runner.commands.run import at_work, confirm, watch
 from runner.parts.search import trials
-from runner.parts.search.trials import Trial
 from runner.plan import Prediction
 from runner.recipe import copying, units
 from runner.recipe.overrides import Override
@@ -47,7 +46,7 @@ WRITTEN = "# Written by `recipe search`."
 class Tried:
     """A trial: its recipe, its prediction, None if unknown, and its run."""
 
-    trial: Trial
+    trial: trials.Trial
     recipe: Recipe
     planned: Prediction | None
     run: RunFolder
@@ -187,7 +186,6 @@ def _show(found: Search, rehearse: bool) -> None:
 
 
 def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
-    """Runs a trial, or continues it, and enters its result."""
     from runner.parts.search import pruning
     from runner.run.launch import forking
 

@@ -20,12 +20,8 @@ MOST = 32
 NEVER = ("search", "name", "description", "scenario", "demo", "gates", "openshift", "nodes", "serve", "image")
 # Settings with which trials are measured on different rows.
 MEASURED_ON = (
-    "data.seed",
-    "data.path",
-    "data.hub",
-    "data.validation_share",
-    "data.validation_split",
-    "data.validation_path",
+    *("data.seed", "data.path", "data.hub"),
+    *("data.validation_share", "data.validation_split", "data.validation_path"),
 )
 # Attempts to draw a trial that differs from the earlier ones.
 ATTEMPTS = 100

@@ -20,7 +20,6 @@ from typing import Any
 from runner import catalog, scenarios
 from runner.catalog.models import why_no_hub
 from runner.check import base_model, by_schema
-from runner.check.by_schema import as_text
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
@@ -425,7 +424,7 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
 
 def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
-    wished = as_text(document, wishes)
+    wished = by_schema.as_text(document, wishes)
     # Paths in the changes are relative to the copy.
     own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
     own += _redescribed(document, wished)
@@ -452,14 +451,12 @@ OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers", 
 
 
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
-    """The settings to remove or change when a person asks for another model."""
     said = {change.setting: change.after for change in wished}
     before, base = document.lookup(("model", "base")), said.get("model.base")
     if before is None or base in (None, before):
         return []
-    gone = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
-    changes = [Override(name, None, None, BY, f"was about {before}") for name in gone]
-    return [change for change in changes if change.setting not in said]
+    named = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
+    return _overrides({name: (None, f"was about {before}") for name in named if name not in said})
 
 
 def _redescribed(document: Document, wished: list[Override]) -> list[Override]:
@@ -507,10 +504,9 @@ def _data(name: str, answers: Answers) -> Mapping[str, Any]:
 
 def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     """The catalog's models for such data, the smallest first, each with the need of the first way that fits a card."""
-    found = []
-    for model in filter(None, map(catalog.model, catalog.model_ids())):
-        if (answers.of.rows == "text" or model.chat_template) and (need := _need(model, answers)):
-            found.append((model, need))
+    models = filter(None, map(catalog.model, catalog.model_ids()))
+    suited = [model for model in models if answers.of.rows == "text" or model.chat_template]
+    found = [(model, need) for model in suited if (need := _need(model, answers))]
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
 
@@ -741,7 +737,6 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
-    """The columns of the new data; none if unknown."""
     if change.path[-1] == "hub":
         return list(catalog.dataset(change.after).get("columns", ()))
     try:

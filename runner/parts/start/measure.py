@@ -132,6 +132,9 @@ seq_len, micro_batch, accumulation, sharding, checkpointing, precision, fp32_wei
 attention, fused_kernels, compile, fp8, packed, expandable_segments, mean_row_tokens, allocated_gib, active_gib,
 reserved_gib, driver_gib, other_gib, state_gib, tokens_per_s_per_gpu, grade, differs
 """
+# The columns that have the name of a workload's field: its value, and whether it is on.
+SAME = ("accumulation", "sharding", "precision", "optimizer", "attention")
+SWITCHES = ("checkpointing", "fp32_weights", "fused_kernels", "compile", "fp8", "expandable_segments")
 
 
 def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
@@ -143,7 +146,9 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
     if work.unfrozen or work.objective != "sft":
         return ""
     adapter, tokens = work.adapter, work.lengths.mean
-    facts: dict[str, object] = {
+    facts: dict[str, object] = {name: getattr(work, name) for name in SAME}
+    facts |= {name: int(getattr(work, name)) for name in SWITCHES}
+    facts |= {
         "source": "recipe doctor --gpu",
         "gpu": work.machines.gpu,
         "gpus": work.machines.world_size,
@@ -156,19 +161,8 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
         "four_bit": int(bool(adapter and adapter.four_bit)),
         "seq_len": work.most_tokens,
         "micro_batch": work.micro_batch_size,
-        "accumulation": work.accumulation,
-        "sharding": work.sharding,
-        "checkpointing": int(work.checkpointing),
-        "precision": work.precision,
-        "fp32_weights": int(work.fp32_weights),
-        "optimizer": work.optimizer,
         "loss": "plain" if work.fused_loss == "none" else work.fused_loss,
-        "attention": work.attention,
-        "fused_kernels": int(work.fused_kernels),
-        "compile": int(work.compile),
-        "fp8": int(work.fp8),
         "packed": int(work.packing),
-        "expandable_segments": int(work.expandable_segments),
         "mean_row_tokens": f"{tokens:.1f}" if tokens else "",
         "allocated_gib": summary.gpu_memory_gib,
         "reserved_gib": summary.gpu_reserved_gib,

@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from runner.check import by_schema
-from runner.check.validate import opened as opened_as_recipe
-from runner.check.validate import valid
+from runner.check import by_schema, validate
 from runner.commands.options import complete_starter, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -47,11 +45,10 @@ def opened(name: str) -> Document:
     path = Path(name)
     if path.is_dir():
         sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
-        there = next((file for file in sealed if file.is_file()), None)
-        if there is None:
-            raise Stop(Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE)))
-        return reading.read(there)
-    return opened_as_recipe(reading.read(packaged.recipe_file(name)))[0]
+        if there := next((file for file in sealed if file.is_file()), None):
+            return reading.read(there)
+        raise Stop(Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE)))
+    return validate.opened(reading.read(packaged.recipe_file(name)))[0]
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:
@@ -91,7 +88,7 @@ def in_plans(before: Document | None, after: Document, price: float | None = Non
 
 def _planned(document: Document, price: float | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Figures of each stage and emitted settings by their names, and the unit of each figure."""
-    recipe, _ = valid(document, look=False)
+    recipe, _ = validate.valid(document, look=False)
     try:
         planned = Planned.of(recipe, price)
     except UnknownArchitecture:

@@ -153,7 +153,6 @@ def _free_gib(folder: Path) -> float:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest existing one above it."""
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 

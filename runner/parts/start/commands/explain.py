@@ -13,7 +13,6 @@ import click
 from runner import catalog
 from runner.catalog import tables
 from runner.check import by_schema, origins
-from runner.check.origins import computed
 from runner.check.validate import changed, load
 from runner.commands.options import complete_recipe, complete_setting, end, listing_option, say, set_option, table
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -118,7 +117,7 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     """The same with a recipe's own value, and with other values."""
     path = path_of(explained.setting)
     value = value_at(recipe.settings.plain(), path)
-    made = dict(computed(recipe)).get(path)
+    made = dict(origins.computed(recipe)).get(path)
     origin = origins.origin(recipe.document, path) if value is not None or made is None else f"computed: {made.how}"
     others = _others(recipe, explained.setting, value)
     before = _emitted(recipe) if others else {}

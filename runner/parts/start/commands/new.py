@@ -95,7 +95,6 @@ def _file(answers: Answers, said: str) -> str:
 
 
 def _show(one: Question, answers: Answers) -> None:
-    """Shows the columns or the models to choose from."""
     if one.name in ("question", "prompt", "column") and answers.columns:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
@@ -140,9 +139,7 @@ ASKED: Mapping[str, Callable[[Answers], bool]] = {
 }
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "data": _file,
-    "question": lambda answers, said: answers.template(said),
-    "answer": lambda answers, said: answers.template(said),
-    **dict.fromkeys(PAIR, lambda answers, said: answers.template(said)),
+    **dict.fromkeys(("question", "answer", *PAIR), lambda answers, said: answers.template(said)),
     "column": lambda answers, said: answers.template(said).strip("[]"),
     "machines": lambda answers, said: _count(said, "--machines", 1024),
     "addresses": lambda answers, said: tuple(said.replace(",", " ").split()),
