@@ -16,8 +16,7 @@ from runner.tools.names import nearest
 from runner.tools.problem import Problem, worded
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
-# A known name at least this similar to an unknown one is suggested.
-MEANT = 0.75
+MEANT = 0.75  # a known name at least this similar to an unknown one is suggested
 # Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.
 WORDS = dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True)
 WORDS |= dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)

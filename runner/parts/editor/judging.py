@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -61,8 +61,7 @@ class Opened:
         self.known = text
 
 
-# The most characters of a row, and the most rows of each kind, that are shown.
-SHOWN, ROWS = 1500, 3
+SHOWN, ROWS = 1500, 3  # the most characters of a row, and the most rows of each kind, that are shown
 
 
 @dataclass(frozen=True)
@@ -166,14 +165,14 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
         return []
     if value := re.fullmatch(r"( *(?:- +)?)([\w-]+): +[^\s'\"\[{]*", before):
         section, _ = _around(lines, line, len(value[1]))
-        return list(_values(_part(text, (*section, value[2]))))
+        return _values(_part(text, (*section, value[2])))
     if not (key := re.fullmatch(r"( *(- +)?)([\w./-]*)", before)):
         return []
     indent = len(key[1])
     section, there = _around(lines, line, indent)
     part = _part(text, section)
     if not part.get("properties"):
-        return list(_values(part)) if key[2] else []
+        return _values(part) if key[2] else []
     found = []
     for name, one in part["properties"].items():
         section_begins = f"\n{' ' * (indent + 2)}" if one.get("properties") else ""
@@ -241,13 +240,12 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
     return section, settings[section]
 
 
-def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
+def _values(part: Mapping[str, Any]) -> list[Proposal]:
     offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
     choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
     others = [(part["default"], "The default.")] if "default" in part else []
     others += [(example, "An example.") for example in part.get("examples", ())]
-    seen = set()
+    reasons: dict[str, str] = {}
     for value, why in (*offered, *choices, *others):
-        if (text := copying.written(value)) not in seen:
-            seen.add(text)
-            yield Proposal(text, text, "value", why)
+        reasons.setdefault(copying.written(value), why)
+    return [Proposal(text, text, "value", why) for text, why in reasons.items()]

@@ -29,17 +29,13 @@ from runner.recipe.recipe import Recipe
 from runner.tools import child_process
 from runner.tools.problem import Problem, Stop, errors_of
 
-# Seconds between two looks at a rehearsal.
-LOOK = 0.3
-# Attempts to write a form's change while somebody types.
-TRIES = 20
+LOOK = 0.3  # seconds between two looks at a rehearsal
+TRIES = 20  # attempts to write a form's change while somebody types
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
-# The most lines of the log on the page.
-MOST = 500
-# Seconds that a browser may take to answer.
-ANSWER = 30.0
+MOST = 500  # the most lines of the log on the page
+ANSWER = 30.0  # seconds that a browser may take to answer
 # The most bytes of a line of a rehearsal's output, and the command's exit code after ^C.
 LONGEST, INTERRUPTED = 2**22, 130
 

@@ -21,8 +21,7 @@ from runner.run.run_folder import find
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 
-# Seconds of silence until a tab counts as closed; a busy one answers sooner.
-GONE_AFTER = 15
+GONE_AFTER = 15  # seconds of silence until a tab counts as closed; a busy one answers sooner
 
 
 class Guarded:

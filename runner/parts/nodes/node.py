@@ -49,8 +49,7 @@ from runner.trainer.records import versions
 Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
 # Seconds between two reads of the store, and the least patience with a silent machine.
-BEAT_S = 0.25
-SILENT_S = 5.0
+BEAT_S, SILENT_S = 0.25, 5.0
 
 
 @dataclass(frozen=True)
@@ -261,8 +260,7 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
 BY = "the machines that came"
 ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
 
-# NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
-PATIENCE_WITH_STORAGE_S = 75.0
+PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
 
 
 @click.group()

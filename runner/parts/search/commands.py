@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 JOURNAL = "search.journal"
-# The first line of a recipe that this command may replace.
-WRITTEN = "# Written by `recipe search`."
+WRITTEN = "# Written by `recipe search`."  # the first line of a recipe that this command may replace
 
 
 @dataclass(frozen=True)

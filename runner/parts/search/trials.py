@@ -14,8 +14,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
-# No search has more trials.
-MOST = 32
+MOST = 32  # no search has more trials
 # Sections and settings that do not change the training.
 NEVER = ("search", "name", "description", "scenario", "demo", "gates", "openshift", "nodes", "serve", "image")
 # Settings with which trials are measured on different rows.
@@ -23,8 +22,7 @@ MEASURED_ON = (
     *("data.seed", "data.path", "data.hub"),
     *("data.validation_share", "data.validation_split", "data.validation_path"),
 )
-# Attempts to draw a trial that differs from the earlier ones.
-ATTEMPTS = 100
+ATTEMPTS = 100  # attempts to draw a trial that differs from the earlier ones
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
-# The secret with the hub token for pods, with the name that the rule about gated models uses.
-SECRET = "hub-token"
+SECRET = "hub-token"  # the secret with the hub token for pods, with the name that the rule about gated models uses
 TABLES = tomllib.loads((Path(__file__).parent / "questions.toml").read_text(encoding="utf-8"))
 
 
@@ -68,8 +67,7 @@ class DataKind:
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
-# The default folder for results on plain machines.
-SHARED = "/shared/models"
+SHARED = "/shared/models"  # the default folder for results on plain machines
 # Usual names of columns, the likeliest first; those of preferences; the default question for a song.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
@@ -78,8 +76,7 @@ LABELLED = ("completion", "label")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, a file is not prepared only to find questions; this many of its rows are read instead.
 LARGE, AMONG = 100_000_000, 50
-# The songs that are drawn if the rows of a data set were not counted.
-DRAWN = 90_000
+DRAWN = 90_000  # the songs that are drawn if the rows of a data set were not counted
 # The name of a data set on the hub, and endings that such names do not have.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
@@ -361,10 +358,8 @@ def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
     return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
 
 
-# A model hardly learns in fewer steps, so few rows get smaller batches.
-STEPS = 100
-# The number of questions for the model before and after training.
-QUESTIONS = 3
+STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
+QUESTIONS = 3  # the number of questions for the model before and after training
 # What a person has chosen: no change that makes the recipe fit a GPU may replace it.
 CHOSEN = ("machines.", "model.base.")
 

@@ -37,8 +37,7 @@ BY = "doctor --gpu"
 # Steps are planned to take this long; the limit ends a machine that is slower than its plan.
 SECONDS, LONGEST = 150, "3 min"
 ENOUGH_STEPS, FEWEST_STEPS, ROWS = 40, 3, 2000
-# Larger files are weights and the state of the optimizer, which have no use afterwards.
-LARGE = 1_000_000
+LARGE = 1_000_000  # larger files are weights and the state of the optimizer, which have no use afterwards
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import CONFIG
 
-# Generated settings that differ after any change.
-_FOLLOWING = ("fingerprint", "proven_for.")
+_FOLLOWING = ("fingerprint", "proven_for.")  # generated settings that differ after any change
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from runner.trainer import records
 
 FOR_SOME_RECIPES = ("bitsandbytes", "flash-attn", "kernels", "liger-kernel", "torchao", "lm_eval", "ray")
 PACKAGES = (*records.PACKAGES, *FOR_SOME_RECIPES, "datatrove", "spacy")
-# The rendezvous ports of torchrun on one machine and of the training operator.
-PORTS = (29500, 23456)
+PORTS = (29500, 23456)  # the rendezvous ports of torchrun on one machine and of the training operator
 # The kernel that transformers uses without the package, from the hub, or from a folder in LOCAL_KERNELS.
 FLASH_KERNEL = "kernels-community/flash-attn2"
 

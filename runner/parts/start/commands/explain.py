@@ -36,8 +36,7 @@ COPIES = ("recipe.json", "plan.json", "configmap.yaml")
 MOST_TRIED = 5
 # The catalog's values for a setting, by its `x-offers`.
 OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}
-# Hashes of `names.content_hash`, which differ after any change.
-_HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
+_HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")  # hashes of `names.content_hash`, which differ after any change
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 

@@ -25,8 +25,7 @@ from runner.tools.names import JOB_NAME, did_you_mean, listed
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.text import printable
 
-# The most rows that are shown, and the most characters of each.
-ROWS, WIDTH = 3, 400
+ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK = "back"
 
 
