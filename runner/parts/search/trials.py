@@ -76,10 +76,8 @@ def _drawn(
 
 def _between(low: float, high: float, random: random.Random) -> float:
     """A number between two bounds, with three digits; a whole one between whole ones."""
-    if low > 0 and high / low >= 10:
-        drawn = math.exp(random.uniform(math.log(low), math.log(high)))
-    else:
-        drawn = random.uniform(low, high)
+    wide = low > 0 and high / low >= 10
+    drawn = math.exp(random.uniform(math.log(low), math.log(high))) if wide else random.uniform(low, high)
     if isinstance(low, int) and isinstance(high, int):
         return round(drawn)
     return min(max(float(f"{drawn:.3g}"), low), high)

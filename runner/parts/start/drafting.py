@@ -92,9 +92,8 @@ def guess(columns: Iterable[str]) -> tuple[str, str]:
 
 def on_hub(name: str) -> bool:
     """Whether a name is a data set on the hub, and not a file here."""
-    if Path(name).expanduser().exists():
-        return False
-    return bool(catalog.dataset(name)) or bool(_HUB.fullmatch(name) and not name.endswith(_FILES))
+    like_a_name = bool(_HUB.fullmatch(name)) and not name.endswith(_FILES)
+    return not Path(name).expanduser().exists() and (like_a_name or bool(catalog.dataset(name)))
 
 
 def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
@@ -213,9 +212,8 @@ class Answers:
     @property
     def form(self) -> str | None:
         """The form of conversations, by their columns; None if it is unknown, or if the person names a template."""
-        if self.of.rows not in ("questions", "conversations") or self.question or self.answer:
-            return None
-        return conversation_formats.told(self.columns)
+        own = self.of.rows in ("questions", "conversations") and not (self.question or self.answer)
+        return conversation_formats.told(self.columns) if own else None
 
     @cached_property
     def columns(self) -> list[str]:
@@ -275,8 +273,7 @@ class Answers:
     def _of_data(self) -> dict[str, tuple[Any, str]]:
         said = source("data", self.data)
         if self.of.rows in ("text", "pipeline") and (column := self.column or self.holding_text):
-            setting = "data.column" if self.of.rows == "pipeline" else "data.text"
-            said[setting] = (column, "the column with the text")
+            said["data.column" if self.of.rows == "pipeline" else "data.text"] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "what people think of answers")}
@@ -341,8 +338,7 @@ class Answers:
         elsewhere = [section for section in places if places[section] != self.where and self.starts(section)]
         said |= dict.fromkeys(elsewhere, (None, "it runs elsewhere"))
         if self.where == "machines":
-            numbers = list(self.numbers or range(gpus))
-            each = [{"address": address, "gpus": numbers} for address in self.addresses]
+            each = [{"address": address, "gpus": list(self.numbers or range(gpus))} for address in self.addresses]
             if each != self.starts("nodes.machines"):
                 said["nodes.machines"] = (each, "the main one first, each with the numbers of its GPUs")
             if self.results or not self.starts("nodes"):

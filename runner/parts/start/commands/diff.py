@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -117,12 +117,7 @@ def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
 
 
 # The format of a figure, by the first word of its unit.
-_SHOWN: Mapping[str, Callable[[Any], str]] = {
-    "bytes": units.gib,
-    "seconds": units.duration,
-    "hours": units.speed,
-    "at": units.speed,
-}
+_SHOWN = {"bytes": units.gib, "seconds": units.duration, "hours": units.speed, "at": units.speed}
 MOST_LETTERS = 60
 
 

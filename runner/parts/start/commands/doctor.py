@@ -445,8 +445,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: b
         recipe, _ = open_recipe(path, sets)
         plan = translate(recipe, place(recipe))
     asked = (models_of(recipe), ports_of(recipe)) if recipe else ()
-    machine = probe(Path(out or ".").absolute(), *asked)
-    found = findings(machine, recipe, plan)
+    found = findings(probe(Path(out or ".").absolute(), *asked), recipe, plan)
     for finding in found:
         say(str(finding))
     problems, warnings = (sum(one.state == state for one in found) for state in (PROBLEM, WARNING))

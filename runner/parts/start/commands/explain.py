@@ -107,8 +107,7 @@ def facts(setting: str, scenarios: tuple[str, ...] = (), recipe: Recipe | None =
             within = tuple((name, one["title"]) for name, one in inner.items())
             one = found.setdefault((title, meaning), Explained(setting, title, meaning, {}, within))
             values = part["markdownDescription"].removeprefix(meaning).strip().replace("\n\n", "\n")
-            having = {**one.values, values: (*one.values.get(values, ()), scenario)}
-            found[title, meaning] = replace(one, values=having)
+            found[title, meaning] = replace(one, values={**one.values, values: (*one.values.get(values, ()), scenario)})
     return list(found.values())
 
 
