@@ -1,5 +1,4 @@
-"""A recipe's text while somebody types it: its problems, its plan, its first rows, proposals for a place, and the form's
-fields."""
+"""A recipe's text while somebody types it: problems, plan, first rows, proposals for a place, the fields of the form."""
 
 import re
 from collections import Counter, defaultdict

@@ -339,18 +339,16 @@ class Form:
 
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
-        self.document: Document | None = None
         self.sections: list[judging.Section] = []
         self.wrong: dict[Path_, str] = {}
         self.names: dict[str, Any] = {}
-        # The section on the page, and its fields with their elements.
-        self.shown = ""
+        # The chosen section, the one on the page, and its fields with their elements.
+        self.chosen = self.shown = ""
         self.fields: dict[Path_, tuple[judging.Field, Any]] = {}
         self.unread = ui.label("The form shows the recipe as soon as its text is valid YAML.").classes("recipe-says")
         with ui.row().classes("recipe-form"):
             self.side = ui.column().classes("recipe-sections")
             self.panel = ui.column().classes("recipe-fields")
-        self.chosen = ""
 
     def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
         """Shows a document. While the text cannot be read, the last form is hidden."""
@@ -358,7 +356,7 @@ class Form:
         self.unread.set_visibility(document is None)
         if document is None:
             return
-        self.document, self.sections = document, judging.sections(document)
+        self.sections = judging.sections(document)
         lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
         self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
         if [one.name for one in self.sections] != list(self.names):
@@ -444,7 +442,7 @@ class Form:
         return ui.select(
             options,
             label=field.title,
-            value=field.value if field.value in options else None,
+            value=field.value,
             clearable=True,
             on_change=lambda event, path=field.path: self._set(path, event.value),
             **more,

@@ -737,8 +737,7 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
 
 
 def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]) -> list[Override]:
-    """The columns of songs, if the new data has two or more with other names. With columns for artist and genre but
-    none for the question, the question is made from these."""
+    """The columns of songs, if the new data has two or more with other names; artist and genre can make a question."""
     songs = section.get("songs")
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
