@@ -22,11 +22,9 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.run import inference
+from runner.run import inference, pipeline
 from runner.run import run as running
-from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import rehearsal
 from runner.tools.problem import Stop, worded
@@ -106,9 +104,9 @@ def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override]) -> None
     if not gpus:
         say("This machine has no GPU, so its CPU is measured.")
         processor.measure()
-    running.rehearse(recipe, run, None, Selection(), say, watch, changes, own=Measured(gpus), env=env)
+    running.rehearse(recipe, run, None, pipeline.Selection(), say, watch, changes, own=Measured(gpus), env=env)
     plan = inference.plan_of(recipe, run)
-    (summary,) = (made for stage in plan.stages if stage.trains and (made := StageFolder(plan, stage).summary))
+    (summary,) = pipeline.summaries(plan)
     say(f"\ntrained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters, {summary.steps} steps")
     for line in calibration.after(recipe, run):
         say(line)

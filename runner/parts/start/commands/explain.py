@@ -274,18 +274,14 @@ def _show(one: Explained, called: str) -> None:
     say()
     if not one.beside:
         return
-    rows = [one.here, *one.beside]
-    if len({(each.memory_bytes, each.seconds) for each in rows if each.memory_bytes is not None}) > 1:
-        cells = [
-            (
-                each.shown,
-                units.gib(each.memory_bytes) if each.memory_bytes is not None else "-",
-                units.duration(each.seconds) if each.seconds else "-",
-                "current value" if each is one.here else each.refused,
-            )
-            for each in rows
-        ]
-        table([("VALUE", "MEMORY", "TIME", ""), *cells])
+    every = (one.here, *one.beside)
+    if len({(each.memory_bytes, each.seconds) for each in every if each.memory_bytes is not None}) > 1:
+        rows = [("VALUE", "MEMORY", "TIME", "")]
+        for each in every:
+            memory = units.gib(each.memory_bytes) if each.memory_bytes is not None else "-"
+            time = units.duration(each.seconds) if each.seconds else "-"
+            rows.append((each.shown, memory, time, "current value" if each is one.here else each.refused))
+        table(rows)
         say()
     else:
         if not all(each.refused for each in one.beside):
