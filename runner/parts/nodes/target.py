@@ -51,12 +51,7 @@ def place(recipe: Recipe) -> Place:
     if section is None:
         raise Stop(*worded("nodes.no-section", recipe=recipe))
     results = section.output_dir
-    return Place(
-        config_dir=f"{results}/config",
-        data_dir=f"{results}/data",
-        run_dir=results,
-        scratch_dir=f"/tmp/recipe-runner-{recipe.name}",
-    )
+    return Place(f"{results}/config", f"{results}/data", results, f"/tmp/recipe-runner-{recipe.name}")
 
 
 def script(plan: Plan, stage: Stage, rank: int) -> str:
