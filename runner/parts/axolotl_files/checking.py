@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.catalog import Schema
 from runner.check import schema_errors
 from runner.check.rules import AXOLOTL, BELOW_ZERO
 from runner.recipe.document import Document, Path_, value_at
@@ -17,9 +16,7 @@ from runner.tools.names import nearest
 from runner.tools.problem import Problem, worded
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
-DELETE = "Delete the line. Axolotl's own documentation lists its settings."
-# A known name at least this similar to an unknown one is suggested.
-MEANT = 0.75
+MEANT = 0.75  # a known name at least this similar to an unknown one is suggested
 # Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.
 WORDS = dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True)
 WORDS |= dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)
@@ -66,7 +63,7 @@ def _settings(document: Document) -> Iterator[Found]:
             yield _dropped(document, (key,), known)
 
 
-def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterator[Found]:
+def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -> Iterator[Found]:
     """The problems of a setting that Axolotl has."""
     definitions, name = catalog.axolotl_settings()["$defs"], ".".join(map(str, path))
     value = as_axolotl_reads(document, path, value)
@@ -94,7 +91,7 @@ def _judged(document: Document, path: Path_, part: Schema, value: Any) -> Iterat
 
 def _data_set(document: Document, path: Path_, value: Any) -> Iterator[Found]:
     definitions = catalog.axolotl_settings()["$defs"]
-    known: dict[str, list[Schema]] = {}
+    known: dict[str, list[catalog.Schema]] = {}
     for kind in table()["data_sets"]:
         for key, part in definitions[kind]["properties"].items():
             known.setdefault(key, []).append(part)
@@ -111,9 +108,10 @@ def _data_set(document: Document, path: Path_, value: Any) -> Iterator[Found]:
 def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
     key, home = str(path[-1]), f" under `{path[0]}`" if len(path) > 1 else ""
     near = nearest(key, known, MEANT)
-    hint = table()["called"].get(key) or (f"Did you mean `{near}`?" if near else DELETE)
+    meant = f"Did you mean `{near}`?" if near else "Delete the line. Axolotl's own documentation lists its settings."
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
     empty = value_at(document.data, path) is None
+    hint = table()["called"].get(key) or meant
     return path, document.problem(path, message, hint, key=True, severity="note" if empty else "error")
 
 

@@ -28,10 +28,6 @@ STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
 # By an attention that only some models have.
 STAND_INS = {"kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b"}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
-# By the form of a recipe: the column of turns, and a turn's names for its role and its words.
-TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
-# The columns of rows that people judged, in the order of mapping.toml.
-PARTS = {"preferences": ("prompt", "chosen", "rejected"), "labels": ("prompt", "completion", "label")}
 NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
 
 
@@ -360,7 +356,7 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
         if not columns:
             made.refuse((*path, "type"), f"Recipes have no form for preferences of the type `{kind}`.")
         else:
-            data |= dict(zip(PARTS[judged], columns, strict=True))
+            data |= dict(zip(table()["judged"][judged], columns, strict=True))
     elif named or written is None:
         fields = written or {}
         if not {"field_instruction", "field_output"} <= {*fields} or "format" in fields or "field_input" in fields:
@@ -372,14 +368,14 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
         rows, data["text"] = "text", left.pop("field", "text")
         made.note((*path, "type"), "Recipes join texts, and cut them into blocks of equal length.")
     elif style == "chat_template" and not ending:
-        turns = left.pop("field_messages", "messages")
-        form = next((form for form, (column, _, _) in TURNS.items() if column == turns), None)
+        turns, forms = left.pop("field_messages", "messages"), table()["turns"]
+        form = next((form for form, (column, _, _) in forms.items() if column == turns), None)
         if form is None:
-            hint = f"Rename the column to {listed((column for column, _, _ in TURNS.values()), 'or')}."
+            hint = f"Rename the column to {listed((column for column, _, _ in forms.values()), 'or')}."
             made.refuse((*path, "field_messages"), f"Recipes read no turns from a column `{turns}`.", hint)
         else:
             data["form"] = form
-            _shape(made, path, left, dict(zip(("role", "content"), TURNS[form][1:], strict=True)))
+            _shape(made, path, left, dict(zip(("role", "content"), forms[form][1:], strict=True)))
         if left.get("roles_to_train") == ["assistant"]:
             left.pop("roles_to_train")
         if left.pop("drop_system_message", False):
@@ -404,7 +400,7 @@ def _shape(made: Import, path: Path_, left: dict[str, Any], usual: dict[str, str
     names |= {part: named for part in ("role", "content") if (named := left.pop(f"message_field_{part}", None))}
     other = {key: name for key, name in names.items() if usual.get(key, key) != name}
     # The runner reads both spellings of a turn in either column.
-    if other and (names.get("role"), names.get("content")) not in {form[1:] for form in TURNS.values()}:
+    if other and [names.get("role"), names.get("content")] not in [form[1:] for form in table()["turns"].values()]:
         made.refuse((*path, "message_property_mappings"), f"Recipes read no turns with {listed(other.values())}.")
     for role, words in (left.pop("roles", None) or {}).items():
         if strange := [word for word in words if ROLES.get(word) != role]:

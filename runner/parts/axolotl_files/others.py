@@ -14,7 +14,7 @@ from runner import catalog
 from runner.check import by_schema
 from runner.data.conversation_formats import ROLES
 from runner.parts.axolotl_files import importing
-from runner.parts.axolotl_files.importing import TURNS, Import
+from runner.parts.axolotl_files.importing import Import
 from runner.recipe import reading
 from runner.recipe.document import Document, Span, path_of
 from runner.tools.names import listed
@@ -295,11 +295,11 @@ def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: s
         if columns.get(key) and not (key == "system" and chat):
             made.refuse(("dataset",), f"Recipes read no column of {key}, and `{name}` has one.")
     asked = "\n".join(f"[{columns[key]}]" for key in ("prompt", "query") if columns.get(key))
-    turns = columns.get("messages", "conversations")
+    turns, forms = columns.get("messages", "conversations"), importing.table()["turns"]
     if chat:
         strange = [tag for tag in ("user_tag", "assistant_tag", "system_tag") if tags.get(tag, "user") not in ROLES]
-        names = tags.get("role_tag", "from"), tags.get("content_tag", "value")
-        if strange or names not in {form[1:] for form in TURNS.values()}:
+        names = [tags.get("role_tag", "from"), tags.get("content_tag", "value")]
+        if strange or names not in [form[1:] for form in forms.values()]:
             made.refuse(("dataset",), *worded("axolotl_files.other-turns", name=name))
     if rows == "text":
         data["text"] = columns.get("prompt", "instruction")
@@ -310,7 +310,7 @@ def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: s
         pair = {key: f"[{columns.get(key, key)}]" for key in ("chosen", "rejected")}
         data |= {"prompt": f"[{turns}]" if chat else asked} | pair
     elif chat:
-        form = next((form for form, (column, _, _) in TURNS.items() if column == turns), None)
+        form = next((form for form, (column, _, _) in forms.items() if column == turns), None)
         if form is None:
             made.refuse(("dataset",), f"Recipes read no turns from a column `{turns}`.", f"`{name}` has them there.")
         else:

@@ -19,29 +19,22 @@ from runner.check import batch
 from runner.commands.run import EVENTS
 from runner.data import RenderedExample
 from runner.parts.editor import judging
-from runner.parts.editor.form import Form, changed
 from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened, PlanSummary
 from runner.parts.planner.forecast import Forecast
 from runner.recipe import reading
-from runner.recipe.document import Path_
+from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override
-from runner.recipe.reading import START
 from runner.recipe.recipe import Recipe
 from runner.tools import child_process
 from runner.tools.problem import Problem, Stop, errors_of
 
-HERE = Path(__file__).parent
-# Seconds between two looks at a rehearsal.
-LOOK = 0.3
-# Attempts to write a form's change while somebody types.
-TRIES = 20
+LOOK = 0.3  # seconds between two looks at a rehearsal
+TRIES = 20  # attempts to write a form's change while somebody types
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
-# The most lines of the log on the page.
-MOST = 500
-# Seconds that a browser may take to answer.
-ANSWER = 30.0
+MOST = 500  # the most lines of the log on the page
+ANSWER = 30.0  # seconds that a browser may take to answer
 # The most bytes of a line of a rehearsal's output, and the command's exit code after ^C.
 LONGEST, INTERRUPTED = 2**22, 130
 
@@ -52,7 +45,7 @@ def opened(path: Path) -> tuple[Path, Path]:
         Opened(path)
         return path.parent, path
     if not (known := batch.within(path)):
-        raise Stop(f"There is no recipe in `{path}`.", START)
+        raise Stop(f"There is no recipe in `{path}`.", reading.START)
     return path, known[0]
 
 
@@ -198,11 +191,9 @@ class RowsPane:
 
 
 class RehearsalProcess:
-    """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
-
-    lines: the output of the command. losses, measured: (step, loss) of training and of validation in the latest stage;
-    steps: its planned number. code: the exit code, None before the end. number: of rehearsals so far. news: a counter
-    of all changes."""
+    """`recipe rehearse` as a process, once at a time. The next one continues from its run folder. lines: its output.
+    losses, measured: (step, loss) of training and of validation in the latest stage; steps: its planned number. code:
+    the exit code, None before the end. number: of rehearsals so far. news: a counter of all changes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -343,6 +334,152 @@ def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
     }
 
 
+class Form:
+    """Shows one section at a time. write: called with a setting and its new value, None for an empty field."""
+
+    def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
+        self.write = write
+        self.sections: list[judging.Section] = []
+        self.wrong: dict[Path_, str] = {}
+        self.names: dict[str, Any] = {}
+        # The chosen section, the one on the page, and its fields with their elements.
+        self.chosen = self.shown = ""
+        self.fields: dict[Path_, tuple[judging.Field, Any]] = {}
+        self.unread = ui.label("The form shows the recipe as soon as its text is valid YAML.").classes("recipe-says")
+        with ui.row().classes("recipe-form"):
+            self.side = ui.column().classes("recipe-sections")
+            self.panel = ui.column().classes("recipe-fields")
+
+    def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
+        """Shows a document. While the text cannot be read, the last form is hidden."""
+        self.panel.set_visibility(document is not None)
+        self.unread.set_visibility(document is None)
+        if document is None:
+            return
+        self.sections = judging.sections(document)
+        lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
+        self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
+        if [one.name for one in self.sections] != list(self.names):
+            self.side.clear()
+            self.names = {}
+            with self.side:
+                for one in self.sections:
+                    button = ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None)
+                    self.names[one.name] = button.props("flat dense no-caps align=left")
+        self.mark_names()
+        if self.section.name != self.shown or [field.path for field in self.section.fields] != list(self.fields):
+            self.build()
+        else:
+            self.refresh()
+
+    @property
+    def section(self) -> judging.Section:
+        return next((one for one in self.sections if one.name == self.chosen), self.sections[0])
+
+    def mark_names(self) -> None:
+        """Marks the shown section, missing sections, and those with an error."""
+        for one in self.sections:
+            looks = {
+                "recipe-section": True,
+                "recipe-chosen": one is self.section,
+                "recipe-left-out": all(field.value is None for field in one.fields),
+                "recipe-bad": any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong),
+            }
+            self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
+
+    def choose(self, name: str) -> None:
+        self.chosen = name
+        self.mark_names()
+        self.build()
+
+    def build(self) -> None:
+        self.shown, self.fields = self.section.name, {}
+        self.panel.clear()
+        with self.panel:
+            ui.label(self.section.says.split("\n\n")[0]).classes("recipe-says")
+            for field in self.section.fields:
+                self.fields[field.path] = (field, self._element(field))
+            if self.section.in_text:
+                names = ", ".join(self.section.in_text)
+                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Sets each field to the document's value. Unchanged fields keep the text that somebody is typing there."""
+        for field in self.section.fields:
+            known, element = self.fields[field.path]
+            self.fields[field.path] = (field, element)
+            if field.value != known.value or element.value is None:
+                element.set_value(_shown(field))
+            element.error = self.wrong.get(field.path)
+
+    def _element(self, field: judging.Field) -> Any:
+        if field.kind in ("choice", "yes"):
+            element = self._choice(field)
+        else:
+            element = (ui.textarea if field.kind == "lines" else ui.input)(field.title, value=_shown(field))
+            for event in ("blur", *(() if field.kind == "lines" else ("keydown.enter",))):
+                element.on(event, lambda path=field.path: self._typed(path))
+        hint = f"{field.name}, one per line" if field.kind == "lines" else field.name
+        if field.kind == "lines":
+            element.props("autogrow rows=1")
+        element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")
+        if field.default:
+            element.props(f'placeholder="{_quoted(field.default)}" stack-label')
+        with element:
+            tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
+            tooltip.text = field.says.replace("`", "")
+        return element
+
+    def _choice(self, field: judging.Field) -> Any:
+        if field.kind == "yes":
+            options: dict[Any, str] = {True: "true", False: "false"}
+        else:
+            options = {value: f"{value}   {said}" if said else value for value, said in field.choices.items()}
+        if field.value is not None and field.value not in options:
+            options[field.value] = str(field.value)
+        more = {"with_input": True, "new_value_mode": "add-unique"} if field.free and field.kind == "choice" else {}
+        return ui.select(
+            options,
+            label=field.title,
+            value=field.value,
+            clearable=True,
+            on_change=lambda event, path=field.path: self._set(path, event.value),
+            **more,
+        ).props("options-dense")
+
+    async def _typed(self, path: Path_) -> None:
+        """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""
+        field, element = self.fields[path]
+        text = str(element.value or "")
+        if text == _shown(field):
+            return
+        value: Any = None
+        if field.kind == "lines":
+            value = [line.strip() for line in text.split("\n") if line.strip()] or None
+        elif text.strip():
+            value = text if field.kind == "text" else reading.scalar(text.strip())
+        await self._set(path, value)
+
+    async def _set(self, path: Path_, value: Any) -> None:
+        if value != self.fields[path][0].value:
+            await self.write(path, value)
+
+
+def _shown(field: judging.Field) -> Any:
+    if field.kind in ("choice", "yes"):
+        return field.value
+    if field.value is None:
+        return ""
+    if field.kind == "lines" and isinstance(field.value, list):
+        return "\n".join(map(str, field.value))
+    return str(field.value)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', "'").replace("\n", " ")
+
+
 class Page:
     """One tab of a browser."""
 
@@ -359,7 +496,7 @@ class Page:
         return self.text.value != self.file.known
 
     def build(self) -> None:
-        ui.add_css(HERE / "page.css")
+        ui.add_css(Path(__file__).with_name("page.css"))
         ui.colors(primary=BLUE)
         with ui.header().classes("recipe-header"):
             self._build_header()
@@ -436,7 +573,7 @@ class Page:
         with _refusals_shown():
             for _ in range(TRIES):
                 document = reading.parse(str(self.file.path), self.text.value)
-                if await self.text.put(changed(document, path, value)):
+                if await self.text.put(judging.changed(document, path, value)):
                     return
             raise Stop(TYPED)
 

@@ -18,12 +18,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -46,14 +46,10 @@ from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
 from runner.trainer.records import versions
 
-if TYPE_CHECKING:
-    from runner.recipe.sections import Nodes
-
 Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
 # Seconds between two reads of the store, and the least patience with a silent machine.
-BEAT_S = 0.25
-SILENT_S = 5.0
+BEAT_S, SILENT_S = 0.25, 5.0
 
 
 @dataclass(frozen=True)
@@ -68,18 +64,17 @@ class Hello:
     versions: Mapping[str, str]
 
 
-def differences(main: Hello, other: Hello) -> list[str]:
+def differences(main: Hello, other: Hello) -> Iterator[str]:
     """Why a machine cannot train with the main one, a sentence for each difference."""
-    machine, sentences = f"machine {other.rank} has", list[str]()
+    machine = f"machine {other.rank} has"
     if main.fingerprint != other.fingerprint:
-        sentences.append(worded("nodes.other-recipe", machine=machine, other=other, main=main)[0])
+        yield worded("nodes.other-recipe", machine=machine, other=other, main=main)[0]
     if main.total != other.total:
-        sentences.append(worded("nodes.unequal-total", machine=machine, other=other, main=main)[0])
+        yield worded("nodes.unequal-total", machine=machine, other=other, main=main)[0]
     for package in sorted({*main.versions, *other.versions}):
         here, there = (hello.versions.get(package, "none") for hello in (main, other))
         if here != there:
-            sentences.append(f"{machine} {package} {there}, but machine 0 has {here}; install the same version")
-    return sentences
+            yield f"{machine} {package} {there}, but machine 0 has {here}; install the same version"
 
 
 @dataclass
@@ -265,8 +260,7 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
 BY = "the machines that came"
 ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
 
-# NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
-PATIENCE_WITH_STORAGE_S = 75.0
+PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
 
 
 @click.group()
@@ -294,8 +288,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     # The patch number of Python may differ.
     comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
     hello = Hello(rank, mine, total, recipe.fingerprint, comparable)
-    site: Nodes = recipe.settings["nodes"]
-    patience_s = site.wait_minutes * 60
+    patience_s: float = recipe.settings["nodes"].wait_minutes * 60
     if rank != 0:
         files = join(hello, address, port, patience_s, _tell)
         # Each machine has its own tokenised rows, by the config that the main one wrote for all.
@@ -373,9 +366,8 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
         for rank, count in enumerate(counts)
         if count != recipe.gpu_counts[rank]
     ]
-    changes.append(Override("machines.gpus_per_node", None, max(counts), BY))
-    changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
-    recipe, made = changed(recipe, changes)
+    batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
+    recipe, made = changed(recipe, [*changes, Override("machines.gpus_per_node", None, max(counts), BY), batch])
     for change in made:
         tell(f"  {change}")
     return recipe

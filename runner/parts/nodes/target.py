@@ -36,7 +36,12 @@ def named(recipe: Recipe) -> bool:
 
 
 def emitted(recipe: Recipe) -> list[Artifact]:
-    return render(planned(recipe, FOLDER))
+    """The engine's own configs, as they will be in the results folder, and a script for each machine."""
+    plan = planned(recipe, FOLDER)
+    stage = plan.stages[-1]
+    ranks = range(stage.machines.nodes)
+    scripts = [Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stage, rank)) for rank in ranks]
+    return [*(Artifact(f"{FOLDER}/{file.path}", file.text) for file in stage.files), *scripts]
 
 
 def place(recipe: Recipe) -> Place:
@@ -46,20 +51,7 @@ def place(recipe: Recipe) -> Place:
     if section is None:
         raise Stop(*worded("nodes.no-section", recipe=recipe))
     results = section.output_dir
-    return Place(
-        config_dir=f"{results}/config",
-        data_dir=f"{results}/data",
-        run_dir=results,
-        scratch_dir=f"/tmp/recipe-runner-{recipe.name}",
-    )
-
-
-def render(plan: Plan) -> list[Artifact]:
-    """The engine's own configs, as they will be in the results folder, and a script for each machine."""
-    stage = plan.stages[-1]
-    ranks = range(stage.machines.nodes)
-    scripts = [Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stage, rank)) for rank in ranks]
-    return [*(Artifact(f"{FOLDER}/{file.path}", file.text) for file in stage.files), *scripts]
+    return Place(f"{results}/config", f"{results}/data", results, f"/tmp/recipe-runner-{recipe.name}")
 
 
 def script(plan: Plan, stage: Stage, rank: int) -> str:

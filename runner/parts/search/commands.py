@@ -17,7 +17,6 @@ from runner.check.validate import changed, valid
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option, table
 from runner.commands.run import at_work, confirm, watch
 from runner.parts.search import trials
-from runner.parts.search.trials import Trial
 from runner.plan import Prediction
 from runner.recipe import copying, units
 from runner.recipe.overrides import Override
@@ -39,15 +38,14 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 JOURNAL = "search.journal"
-# The first line of a recipe that this command may replace.
-WRITTEN = "# Written by `recipe search`."
+WRITTEN = "# Written by `recipe search`."  # the first line of a recipe that this command may replace
 
 
 @dataclass(frozen=True)
 class Tried:
     """A trial: its recipe, its prediction, None if unknown, and its run."""
 
-    trial: Trial
+    trial: trials.Trial
     recipe: Recipe
     planned: Prediction | None
     run: RunFolder
@@ -187,7 +185,6 @@ def _show(found: Search, rehearse: bool) -> None:
 
 
 def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
-    """Runs a trial, or continues it, and enters its result."""
     from runner.parts.search import pruning
     from runner.run.launch import forking
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from runner.trainer.settings import RunSettings
     from runner.trainer.telemetry import History
 
-# A trial's own mark in the study: the step after which it ended early.
-ENDED = "ended early after step"
+ENDED = "ended early after step"  # a trial's own mark in the study: the step after which it ended early
 
 
 @dataclass(frozen=True)

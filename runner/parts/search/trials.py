@@ -14,21 +14,15 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
-# No search has more trials.
-MOST = 32
+MOST = 32  # no search has more trials
 # Sections and settings that do not change the training.
 NEVER = ("search", "name", "description", "scenario", "demo", "gates", "openshift", "nodes", "serve", "image")
 # Settings with which trials are measured on different rows.
 MEASURED_ON = (
-    "data.seed",
-    "data.path",
-    "data.hub",
-    "data.validation_share",
-    "data.validation_split",
-    "data.validation_path",
+    *("data.seed", "data.path", "data.hub"),
+    *("data.validation_share", "data.validation_split", "data.validation_path"),
 )
-# Attempts to draw a trial that differs from the earlier ones.
-ATTEMPTS = 100
+ATTEMPTS = 100  # attempts to draw a trial that differs from the earlier ones
 
 
 @dataclass(frozen=True)
@@ -82,10 +76,8 @@ def _drawn(
 
 def _between(low: float, high: float, random: random.Random) -> float:
     """A number between two bounds, with three digits; a whole one between whole ones."""
-    if low > 0 and high / low >= 10:
-        drawn = math.exp(random.uniform(math.log(low), math.log(high)))
-    else:
-        drawn = random.uniform(low, high)
+    wide = low > 0 and high / low >= 10
+    drawn = math.exp(random.uniform(math.log(low), math.log(high))) if wide else random.uniform(low, high)
     if isinstance(low, int) and isinstance(high, int):
         return round(drawn)
     return min(max(float(f"{drawn:.3g}"), low), high)

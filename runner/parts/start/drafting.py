@@ -20,7 +20,6 @@ from typing import Any
 from runner import catalog, scenarios
 from runner.catalog.models import why_no_hub
 from runner.check import base_model, by_schema
-from runner.check.by_schema import as_text
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
@@ -39,8 +38,7 @@ from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
-# The secret with the hub token for pods, with the name that the rule about gated models uses.
-SECRET = "hub-token"
+SECRET = "hub-token"  # the secret with the hub token for pods, with the name that the rule about gated models uses
 TABLES = tomllib.loads((Path(__file__).parent / "questions.toml").read_text(encoding="utf-8"))
 
 
@@ -69,8 +67,7 @@ class DataKind:
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
-# The default folder for results on plain machines.
-SHARED = "/shared/models"
+SHARED = "/shared/models"  # the default folder for results on plain machines
 # Usual names of columns, the likeliest first; those of preferences; the default question for a song.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
@@ -79,8 +76,7 @@ LABELLED = ("completion", "label")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, a file is not prepared only to find questions; this many of its rows are read instead.
 LARGE, AMONG = 100_000_000, 50
-# The songs that are drawn if the rows of a data set were not counted.
-DRAWN = 90_000
+DRAWN = 90_000  # the songs that are drawn if the rows of a data set were not counted
 # The name of a data set on the hub, and endings that such names do not have.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
@@ -96,9 +92,8 @@ def guess(columns: Iterable[str]) -> tuple[str, str]:
 
 def on_hub(name: str) -> bool:
     """Whether a name is a data set on the hub, and not a file here."""
-    if Path(name).expanduser().exists():
-        return False
-    return bool(catalog.dataset(name)) or bool(_HUB.fullmatch(name) and not name.endswith(_FILES))
+    like_a_name = bool(_HUB.fullmatch(name)) and not name.endswith(_FILES)
+    return not Path(name).expanduser().exists() and (like_a_name or bool(catalog.dataset(name)))
 
 
 def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
@@ -217,9 +212,8 @@ class Answers:
     @property
     def form(self) -> str | None:
         """The form of conversations, by their columns; None if it is unknown, or if the person names a template."""
-        if self.of.rows not in ("questions", "conversations") or self.question or self.answer:
-            return None
-        return conversation_formats.told(self.columns)
+        own = self.of.rows in ("questions", "conversations") and not (self.question or self.answer)
+        return conversation_formats.told(self.columns) if own else None
 
     @cached_property
     def columns(self) -> list[str]:
@@ -279,8 +273,7 @@ class Answers:
     def _of_data(self) -> dict[str, tuple[Any, str]]:
         said = source("data", self.data)
         if self.of.rows in ("text", "pipeline") and (column := self.column or self.holding_text):
-            setting = "data.column" if self.of.rows == "pipeline" else "data.text"
-            said[setting] = (column, "the column with the text")
+            said["data.column" if self.of.rows == "pipeline" else "data.text"] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "what people think of answers")}
@@ -345,8 +338,7 @@ class Answers:
         elsewhere = [section for section in places if places[section] != self.where and self.starts(section)]
         said |= dict.fromkeys(elsewhere, (None, "it runs elsewhere"))
         if self.where == "machines":
-            numbers = list(self.numbers or range(gpus))
-            each = [{"address": address, "gpus": numbers} for address in self.addresses]
+            each = [{"address": address, "gpus": list(self.numbers or range(gpus))} for address in self.addresses]
             if each != self.starts("nodes.machines"):
                 said["nodes.machines"] = (each, "the main one first, each with the numbers of its GPUs")
             if self.results or not self.starts("nodes"):
@@ -362,10 +354,8 @@ def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
     return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
 
 
-# A model hardly learns in fewer steps, so few rows get smaller batches.
-STEPS = 100
-# The number of questions for the model before and after training.
-QUESTIONS = 3
+STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
+QUESTIONS = 3  # the number of questions for the model before and after training
 # What a person has chosen: no change that makes the recipe fit a GPU may replace it.
 CHOSEN = ("machines.", "model.base.")
 
@@ -425,7 +415,7 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
 
 def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
-    wished = as_text(document, wishes)
+    wished = by_schema.as_text(document, wishes)
     # Paths in the changes are relative to the copy.
     own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
     own += _redescribed(document, wished)
@@ -452,14 +442,12 @@ OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers", 
 
 
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
-    """The settings to remove or change when a person asks for another model."""
     said = {change.setting: change.after for change in wished}
     before, base = document.lookup(("model", "base")), said.get("model.base")
     if before is None or base in (None, before):
         return []
-    gone = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
-    changes = [Override(name, None, None, BY, f"was about {before}") for name in gone]
-    return [change for change in changes if change.setting not in said]
+    named = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
+    return _overrides({name: (None, f"was about {before}") for name in named if name not in said})
 
 
 def _redescribed(document: Document, wished: list[Override]) -> list[Override]:
@@ -507,10 +495,9 @@ def _data(name: str, answers: Answers) -> Mapping[str, Any]:
 
 def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     """The catalog's models for such data, the smallest first, each with the need of the first way that fits a card."""
-    found = []
-    for model in filter(None, map(catalog.model, catalog.model_ids())):
-        if (answers.of.rows == "text" or model.chat_template) and (need := _need(model, answers)):
-            found.append((model, need))
+    models = filter(None, map(catalog.model, catalog.model_ids()))
+    suited = [model for model in models if answers.of.rows == "text" or model.chat_template]
+    found = [(model, need) for model in suited if (need := _need(model, answers))]
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
 
@@ -741,7 +728,6 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
-    """The columns of the new data; none if unknown."""
     if change.path[-1] == "hub":
         return list(catalog.dataset(change.after).get("columns", ()))
     try:
@@ -751,8 +737,7 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
 
 
 def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]) -> list[Override]:
-    """The columns of songs, if the new data has two or more with other names. With columns for artist and genre but
-    none for the question, the question is made from these."""
+    """The columns of songs, if the new data has two or more with other names; artist and genre can make a question."""
     songs = section.get("songs")
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):

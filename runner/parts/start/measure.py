@@ -22,11 +22,9 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.run import inference
+from runner.run import inference, pipeline
 from runner.run import run as running
-from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import rehearsal
 from runner.tools.problem import Stop, worded
@@ -37,8 +35,7 @@ BY = "doctor --gpu"
 # Steps are planned to take this long; the limit ends a machine that is slower than its plan.
 SECONDS, LONGEST = 150, "3 min"
 ENOUGH_STEPS, FEWEST_STEPS, ROWS = 40, 3, 2000
-# Larger files are weights and the state of the optimizer, which have no use afterwards.
-LARGE = 1_000_000
+LARGE = 1_000_000  # larger files are weights and the state of the optimizer, which have no use afterwards
 
 
 @dataclass(frozen=True)
@@ -107,9 +104,9 @@ def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override]) -> None
     if not gpus:
         say("This machine has no GPU, so its CPU is measured.")
         processor.measure()
-    running.rehearse(recipe, run, None, Selection(), say, watch, changes, own=Measured(gpus), env=env)
+    running.rehearse(recipe, run, None, pipeline.Selection(), say, watch, changes, own=Measured(gpus), env=env)
     plan = inference.plan_of(recipe, run)
-    (summary,) = (made for stage in plan.stages if stage.trains and (made := StageFolder(plan, stage).summary))
+    (summary,) = pipeline.summaries(plan)
     say(f"\ntrained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters, {summary.steps} steps")
     for line in calibration.after(recipe, run):
         say(line)
@@ -132,6 +129,9 @@ seq_len, micro_batch, accumulation, sharding, checkpointing, precision, fp32_wei
 attention, fused_kernels, compile, fp8, packed, expandable_segments, mean_row_tokens, allocated_gib, active_gib,
 reserved_gib, driver_gib, other_gib, state_gib, tokens_per_s_per_gpu, grade, differs
 """
+# The columns that have the name of a workload's field: its value, and whether it is on.
+SAME = ("accumulation", "sharding", "precision", "optimizer", "attention")
+SWITCHES = ("checkpointing", "fp32_weights", "fused_kernels", "compile", "fp8", "expandable_segments")
 
 
 def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
@@ -143,7 +143,9 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
     if work.unfrozen or work.objective != "sft":
         return ""
     adapter, tokens = work.adapter, work.lengths.mean
-    facts: dict[str, object] = {
+    facts: dict[str, object] = {name: getattr(work, name) for name in SAME}
+    facts |= {name: int(getattr(work, name)) for name in SWITCHES}
+    facts |= {
         "source": "recipe doctor --gpu",
         "gpu": work.machines.gpu,
         "gpus": work.machines.world_size,
@@ -156,19 +158,8 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
         "four_bit": int(bool(adapter and adapter.four_bit)),
         "seq_len": work.most_tokens,
         "micro_batch": work.micro_batch_size,
-        "accumulation": work.accumulation,
-        "sharding": work.sharding,
-        "checkpointing": int(work.checkpointing),
-        "precision": work.precision,
-        "fp32_weights": int(work.fp32_weights),
-        "optimizer": work.optimizer,
         "loss": "plain" if work.fused_loss == "none" else work.fused_loss,
-        "attention": work.attention,
-        "fused_kernels": int(work.fused_kernels),
-        "compile": int(work.compile),
-        "fp8": int(work.fp8),
         "packed": int(work.packing),
-        "expandable_segments": int(work.expandable_segments),
         "mean_row_tokens": f"{tokens:.1f}" if tokens else "",
         "allocated_gib": summary.gpu_memory_gib,
         "reserved_gib": summary.gpu_reserved_gib,

@@ -2,16 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from runner.check import by_schema
-from runner.check.validate import opened as opened_as_recipe
-from runner.check.validate import valid
+from runner.check import by_schema, validate
 from runner.commands.options import complete_starter, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -27,8 +25,7 @@ from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import CONFIG
 
-# Generated settings that differ after any change.
-_FOLLOWING = ("fingerprint", "proven_for.")
+_FOLLOWING = ("fingerprint", "proven_for.")  # generated settings that differ after any change
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,10 @@ def opened(name: str) -> Document:
     path = Path(name)
     if path.is_dir():
         sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
-        there = next((file for file in sealed if file.is_file()), None)
-        if there is None:
-            raise Stop(Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE)))
-        return reading.read(there)
-    return opened_as_recipe(reading.read(packaged.recipe_file(name)))[0]
+        if there := next((file for file in sealed if file.is_file()), None):
+            return reading.read(there)
+        raise Stop(Problem(name, 0, 0, *worded("start.not-a-run", config=CONFIG, recipe_file=RECIPE_FILE)))
+    return validate.opened(reading.read(packaged.recipe_file(name)))[0]
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:
@@ -91,7 +87,7 @@ def in_plans(before: Document | None, after: Document, price: float | None = Non
 
 def _planned(document: Document, price: float | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Figures of each stage and emitted settings by their names, and the unit of each figure."""
-    recipe, _ = valid(document, look=False)
+    recipe, _ = validate.valid(document, look=False)
     try:
         planned = Planned.of(recipe, price)
     except UnknownArchitecture:
@@ -121,12 +117,7 @@ def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
 
 
 # The format of a figure, by the first word of its unit.
-_SHOWN: Mapping[str, Callable[[Any], str]] = {
-    "bytes": units.gib,
-    "seconds": units.duration,
-    "hours": units.speed,
-    "at": units.speed,
-}
+_SHOWN = {"bytes": units.gib, "seconds": units.duration, "hours": units.speed, "at": units.speed}
 MOST_LETTERS = 60
 
 

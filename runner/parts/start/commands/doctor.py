@@ -34,8 +34,7 @@ from runner.trainer import records
 
 FOR_SOME_RECIPES = ("bitsandbytes", "flash-attn", "kernels", "liger-kernel", "torchao", "lm_eval", "ray")
 PACKAGES = (*records.PACKAGES, *FOR_SOME_RECIPES, "datatrove", "spacy")
-# The rendezvous ports of torchrun on one machine and of the training operator.
-PORTS = (29500, 23456)
+PORTS = (29500, 23456)  # the rendezvous ports of torchrun on one machine and of the training operator
 # The kernel that transformers uses without the package, from the hub, or from a folder in LOCAL_KERNELS.
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
@@ -153,7 +152,6 @@ def _free_gib(folder: Path) -> float:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest existing one above it."""
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
@@ -447,8 +445,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: b
         recipe, _ = open_recipe(path, sets)
         plan = translate(recipe, place(recipe))
     asked = (models_of(recipe), ports_of(recipe)) if recipe else ()
-    machine = probe(Path(out or ".").absolute(), *asked)
-    found = findings(machine, recipe, plan)
+    found = findings(probe(Path(out or ".").absolute(), *asked), recipe, plan)
     for finding in found:
         say(str(finding))
     problems, warnings = (sum(one.state == state for one in found) for state in (PROBLEM, WARNING))

@@ -13,7 +13,6 @@ import click
 from runner import catalog
 from runner.catalog import tables
 from runner.check import by_schema, origins
-from runner.check.origins import computed
 from runner.check.validate import changed, load
 from runner.commands.options import complete_recipe, complete_setting, end, listing_option, say, set_option, table
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -37,8 +36,7 @@ COPIES = ("recipe.json", "plan.json", "configmap.yaml")
 MOST_TRIED = 5
 # The catalog's values for a setting, by its `x-offers`.
 OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}
-# Hashes of `names.content_hash`, which differ after any change.
-_HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
+_HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")  # hashes of `names.content_hash`, which differ after any change
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 
@@ -109,8 +107,7 @@ def facts(setting: str, scenarios: tuple[str, ...] = (), recipe: Recipe | None =
             within = tuple((name, one["title"]) for name, one in inner.items())
             one = found.setdefault((title, meaning), Explained(setting, title, meaning, {}, within))
             values = part["markdownDescription"].removeprefix(meaning).strip().replace("\n\n", "\n")
-            having = {**one.values, values: (*one.values.get(values, ()), scenario)}
-            found[title, meaning] = replace(one, values=having)
+            found[title, meaning] = replace(one, values={**one.values, values: (*one.values.get(values, ()), scenario)})
     return list(found.values())
 
 
@@ -118,7 +115,7 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     """The same with a recipe's own value, and with other values."""
     path = path_of(explained.setting)
     value = value_at(recipe.settings.plain(), path)
-    made = dict(computed(recipe)).get(path)
+    made = dict(origins.computed(recipe)).get(path)
     origin = origins.origin(recipe.document, path) if value is not None or made is None else f"computed: {made.how}"
     others = _others(recipe, explained.setting, value)
     before = _emitted(recipe) if others else {}
@@ -277,18 +274,14 @@ def _show(one: Explained, called: str) -> None:
     say()
     if not one.beside:
         return
-    rows = [one.here, *one.beside]
-    if len({(each.memory_bytes, each.seconds) for each in rows if each.memory_bytes is not None}) > 1:
-        cells = [
-            (
-                each.shown,
-                units.gib(each.memory_bytes) if each.memory_bytes is not None else "-",
-                units.duration(each.seconds) if each.seconds else "-",
-                "current value" if each is one.here else each.refused,
-            )
-            for each in rows
-        ]
-        table([("VALUE", "MEMORY", "TIME", ""), *cells])
+    every = (one.here, *one.beside)
+    if len({(each.memory_bytes, each.seconds) for each in every if each.memory_bytes is not None}) > 1:
+        rows = [("VALUE", "MEMORY", "TIME", "")]
+        for each in every:
+            memory = units.gib(each.memory_bytes) if each.memory_bytes is not None else "-"
+            time = units.duration(each.seconds) if each.seconds else "-"
+            rows.append((each.shown, memory, time, "current value" if each is one.here else each.refused))
+        table(rows)
         say()
     else:
         if not all(each.refused for each in one.beside):

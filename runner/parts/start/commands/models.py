@@ -148,11 +148,10 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
-        say("\nEach way to train shows the smallest GPU that fits (bf16, one row at a time).")
-        say("A row counts in tokens.")
-        say("`recipe gpus` lists the GPUs.")
-    fit = f" fit {gpu.name}" if gpu else " can be named in a recipe"
-    end(f"{len(rows)} models{fit}.", "new", "my-demo")
+        way = "Each way to train shows the smallest GPU that fits (bf16, one row at a time)."
+        say(f"\n{way}\nA row counts in tokens.\n`recipe gpus` lists the GPUs.")
+    fit = f"fit {gpu.name}" if gpu else "can be named in a recipe"
+    end(f"{len(rows)} models {fit}.", "new", "my-demo")
 
 
 @models.command()
@@ -220,36 +219,29 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
 def on_hub(name: str, revision: str) -> Model:
     """The model of a name and revision on the hub, with its present commit. Raises Stop if it is not available."""
     from httpx import HTTPError
-    from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RemoteEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import HfApi, errors, hf_hub_download
 
     def fetch(file: str) -> Path | None:
         try:
             return Path(hf_hub_download(name, file, revision=facts.sha))
-        except RemoteEntryNotFoundError:
+        except errors.RemoteEntryNotFoundError:
             return None
 
     try:
         facts = HfApi().model_info(name, revision=revision)
         model = described(name, fetch)
-    except GatedRepoError:
+    except errors.GatedRepoError:
         raise Stop(*worded("start.gated", name=name)) from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise Stop(*worded("start.no-revision", name=name, revision=revision)) from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         try:
             HfApi().dataset_info(name)
             hint = "This is a data set. A recipe names it under `data.hub`; `model.base` must be a model."
         except (HTTPError, OSError):
             hint = _near(name)
         raise Stop(f"The hub has no model `{name}` that you may read.", hint) from None
-    except HFValidationError:
+    except errors.HFValidationError:
         raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
     except (HTTPError, OSError) as error:
         raise Stop(*worded("start.hub-silent", name=name, error=first_line(error))) from None

@@ -25,8 +25,7 @@ from runner.tools.names import JOB_NAME, did_you_mean, listed
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.text import printable
 
-# The most rows that are shown, and the most characters of each.
-ROWS, WIDTH = 3, 400
+ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK = "back"
 
 
@@ -95,7 +94,6 @@ def _file(answers: Answers, said: str) -> str:
 
 
 def _show(one: Question, answers: Answers) -> None:
-    """Shows the columns or the models to choose from."""
     if one.name in ("question", "prompt", "column") and answers.columns:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
@@ -140,9 +138,7 @@ ASKED: Mapping[str, Callable[[Answers], bool]] = {
 }
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "data": _file,
-    "question": lambda answers, said: answers.template(said),
-    "answer": lambda answers, said: answers.template(said),
-    **dict.fromkeys(PAIR, lambda answers, said: answers.template(said)),
+    **dict.fromkeys(("question", "answer", *PAIR), lambda answers, said: answers.template(said)),
     "column": lambda answers, said: answers.template(said).strip("[]"),
     "machines": lambda answers, said: _count(said, "--machines", 1024),
     "addresses": lambda answers, said: tuple(said.replace(",", " ").split()),
