@@ -5,6 +5,7 @@ question with a reference answer)."""
 import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,13 +124,14 @@ class ConversationRows(ItemPreparer[Talk]):
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         return ((conversation.said, conversation.turns[-1].content) for conversation in conversations(batch))
 
+    def told(self, conversation: Conversation) -> str:
+        return rendered(self.asked.special_tokens, behind(self.asked.system_prompt, conversation.turns))
+
     def texts(self, kept: np.ndarray) -> Iterator[str]:
-        for batch in self.spool.batches(kept):
-            for conversation in conversations(batch):
-                yield rendered(self.asked.special_tokens, self.asked.told(conversation))
+        return map(self.told, chain.from_iterable(map(conversations, self.spool.batches(kept))))
 
     def rendered(self, item: Conversation) -> RenderedExample:
-        return RenderedExample(item.question, rendered(self.asked.special_tokens, self.asked.told(item)))
+        return RenderedExample(item.question, self.told(item))
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         asked, report = self.asked, self.report
@@ -138,7 +140,7 @@ class ConversationRows(ItemPreparer[Talk]):
         template = getattr(tokenizer, "chat_template", None)
         if asked.special_tokens.axolotl == OWN and isinstance(template, str) and not of_twin:
             written = []
-            spooled = (each for batch in self.spool.batches(kept) for each in conversations(batch))
+            spooled = chain.from_iterable(map(conversations, self.spool.batches(kept)))
             for line, conversation in zip(self.where(kept), spooled, strict=True):
                 name = unwritten(conversation, template)
                 written.append(name is None)
@@ -199,8 +201,9 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     @staticmethod
     def batch(items: Sequence[Answered]) -> pa.RecordBatch:
-        plain = (vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items)
-        return pa.RecordBatch.from_pylist(list(plain))
+        return pa.RecordBatch.from_pylist(
+            [vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items]
+        )
 
     def items_of(self) -> Iterator[ItemOf]:
         return (one.item for one in self.asked.sets)
@@ -260,8 +263,8 @@ class PromptRows(PreferenceRows[Prompts]):
         return super().told(prompt, "")
 
     def rendered(self, item: Answered) -> RenderedExample:
-        answer = vars(item)["answer"]
-        return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\nreference: {answer}")
+        reference = vars(item)["answer"]
+        return RenderedExample(item.question, f"{self.told(item.prompt, '')}\n\nreference: {reference}")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         room = self.asked.sequence_len - self.asked.answer_tokens

@@ -115,10 +115,6 @@ class Conversations(SplitDataSets):
     sequence_len: int
     tokenizer: Pretrained | None = None
 
-    def told(self, conversation: Conversation) -> list[Message]:
-        """A conversation's messages, after the recipe's system prompt if it has none of its own."""
-        return behind(self.system_prompt, conversation.turns)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
@@ -147,8 +143,7 @@ class ChatSet(DataSet):
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
                 )
             return conversation
-        question = templates.fill(self.question or "", row).strip()
-        answer = templates.fill(self.answer or "", row).strip()
+        question, answer = (templates.fill(each or "", row).strip() for each in (self.question, self.answer))
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
 
     def told(self) -> Self:
