@@ -198,9 +198,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 def _of_run(run: RunFolder) -> Iterator[str]:
     """Why a run of this machine or of plain machines ended; or, if it did not, its progress."""
-    try:
-        told = facts.of(run)
-    except Stop:
+    if not (told := _known(run)):
         yield from _of_folder(run.path)  # a run of an older version
         return
     yield from sentences.first(told)[:1]

@@ -1,8 +1,6 @@
 """Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its own, in its own
 folders; a rehearsal starts each from the twin that the previous stage trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
