@@ -188,9 +188,8 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     @staticmethod
     def batch(items: Sequence[formats.Answered]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist(
-            [vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items]
-        )
+        plain = (vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items)
+        return pa.RecordBatch.from_pylist(list(plain))
 
     def items_of(self) -> Iterator[ItemOf]:
         return (one.item for one in self.asked.sets)
@@ -250,8 +249,8 @@ class PromptRows(PreferenceRows[Prompts]):
         return super().told(prompt, "")
 
     def rendered(self, item: formats.Answered) -> RenderedExample:
-        reference = vars(item)["answer"]
-        return RenderedExample(item.question, f"{self.told(item.prompt, '')}\n\nreference: {reference}")
+        answer = vars(item)["answer"]
+        return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\nreference: {answer}")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         room = self.asked.sequence_len - self.asked.answer_tokens

@@ -6,7 +6,6 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -42,9 +41,8 @@ def placed(answer: str, within: str | None) -> str:
     if within is None:
         return answer
     parts = ((str(kind), node) for kind, node in _parser.parse(within))
-    return "".join(
-        chr(node) if kind == "LITERAL" else answer for kind, node in parts if kind in ("LITERAL", "SUBPATTERN")
-    )
+    texts = (chr(node) if kind == "LITERAL" else answer for kind, node in parts if kind in ("LITERAL", "SUBPATTERN"))
+    return "".join(texts)
 
 
 def number(text: str | None) -> float | None:
@@ -107,7 +105,11 @@ PLAIN = {"exact": _exact, "number": _number, "pattern": _pattern, "length": _len
 
 def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
     """The function of each reward, by its name. Raises BadReward for code that cannot be loaded."""
-    return {name: _python(rule) if name == "python" else partial(PLAIN[name], rule) for name, rule in rules.items()}
+
+    def plain(name: str, rule: Rule) -> Score:
+        return lambda question, answer, reference: PLAIN[name](rule, question, answer, reference)
+
+    return {name: _python(rule) if name == "python" else plain(name, rule) for name, rule in rules.items()}
 
 
 def total(rules: Mapping[str, Rule], each: Mapping[str, float]) -> float:
