@@ -1,11 +1,9 @@
 """Prepares rows as Parquet. Each kind of data has a module with a frozen dataclass of settings, `prepare`, which takes
 it, and `first`, which shows rows as the model will see them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from runner.tools.text import GENERAL_TEXT
 
@@ -32,7 +30,7 @@ class RenderedExample:
     picture: bytes = b""
 
     @classmethod
-    def of_document(cls, text: str) -> RenderedExample:
+    def of_document(cls, text: str) -> Self:
         return cls(" ".join(text.split()[:BEGINNING]), text)
 
 

@@ -235,10 +235,8 @@ def write(
     documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
 ) -> BlockCounts:
     """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
-    when it is complete. documents: are read once. most_blocks: stop after this many. Raises ValueError if the
-    tokenizer has no end-of-text token."""
-    if tokenizer.eos_token_id is None:
-        raise ValueError("the tokenizer has no end-of-text token")
+    when it is complete. documents: are read once. most_blocks: stop after this many. tokenizer: has an end-of-text
+    token."""
     counts = BlockCounts(block_len)
     tokenised = tokenise(documents, encoder(tokenizer), tokenizer.eos_token_id)
     with (

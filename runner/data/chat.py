@@ -5,6 +5,7 @@ question with a reference answer)."""
 import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,21 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.data import RenderedExample, blocks
-from runner.data.conversation_formats import (
-    OWN,
-    TRAINING,
-    Answered,
-    ChatData,
-    Conversation,
-    Conversations,
-    Labels,
-    Preferences,
-    Prompts,
-    Turn,
-    behind,
-    rendered,
-    unwritten,
-)
+from runner.data import conversation_formats as formats
+from runner.data.conversation_formats import ChatData, Conversation, Conversations, Labels, Preferences, Prompts, Turn
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
@@ -123,24 +111,25 @@ class ConversationRows(ItemPreparer[Talk]):
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         return ((conversation.said, conversation.turns[-1].content) for conversation in conversations(batch))
 
+    def told(self, conversation: Conversation) -> str:
+        return formats.rendered(self.asked.special_tokens, formats.behind(self.asked.system_prompt, conversation.turns))
+
     def texts(self, kept: np.ndarray) -> Iterator[str]:
-        for batch in self.spool.batches(kept):
-            for conversation in conversations(batch):
-                yield rendered(self.asked.special_tokens, self.asked.told(conversation))
+        return map(self.told, chain.from_iterable(map(conversations, self.spool.batches(kept))))
 
     def rendered(self, item: Conversation) -> RenderedExample:
-        return RenderedExample(item.question, rendered(self.asked.special_tokens, self.asked.told(item)))
+        return RenderedExample(item.question, self.told(item))
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         asked, report = self.asked, self.report
         # A twin's tokenizer gives other lengths than the model's.
         of_twin = hasattr(tokenizer, "said_as")
         template = getattr(tokenizer, "chat_template", None)
-        if asked.special_tokens.axolotl == OWN and isinstance(template, str) and not of_twin:
+        if asked.special_tokens.axolotl == formats.OWN and isinstance(template, str) and not of_twin:
             written = []
-            spooled = (each for batch in self.spool.batches(kept) for each in conversations(batch))
+            spooled = chain.from_iterable(map(conversations, self.spool.batches(kept)))
             for line, conversation in zip(self.where(kept), spooled, strict=True):
-                name = unwritten(conversation, template)
+                name = formats.unwritten(conversation, template)
                 written.append(name is None)
                 if name:
                     report.lose(line, f"`{name}`, which the tokenizer's chat template does not write")
@@ -169,7 +158,7 @@ class ConversationRows(ItemPreparer[Talk]):
         if self.asked.train_on == "last":
             last = np.zeros(len(turns), bool)
             last[offsets[1:] - 1] = True
-            fields[TRAINING] = pa.array(last)
+            fields[formats.TRAINING] = pa.array(last)
         messages = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), messages)
 
@@ -198,7 +187,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
         return {"labels": ("completion",), "prompts": ("answer",)}.get(self.asked.kind, ("chosen", "rejected"))
 
     @staticmethod
-    def batch(items: Sequence[Answered]) -> pa.RecordBatch:
+    def batch(items: Sequence[formats.Answered]) -> pa.RecordBatch:
         plain = (vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items)
         return pa.RecordBatch.from_pylist(list(plain))
 
@@ -214,10 +203,10 @@ class PreferenceRows(ItemPreparer[Prompted]):
         return kept
 
     def told(self, prompt: Sequence[Turn], answer: str) -> str:
-        messages = behind(self.asked.system_prompt, (*prompt, Turn("assistant", answer)))
-        return rendered(self.asked.special_tokens, messages)
+        messages = formats.behind(self.asked.system_prompt, (*prompt, Turn("assistant", answer)))
+        return formats.rendered(self.asked.special_tokens, messages)
 
-    def rendered(self, item: Answered) -> RenderedExample:
+    def rendered(self, item: formats.Answered) -> RenderedExample:
         _, answer, (name, beside) = vars(item).items()
         return RenderedExample(item.question, f"{self.told(item.prompt, answer[1])}\n\n{name}: {beside}")
 
@@ -246,7 +235,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
         prompts = [[Turn(**turn) for turn in prompt] for prompt in batch["prompt"].to_pylist()]
         asked = [next(turn.content for turn in prompt if turn.role == "user") for prompt in prompts]
         columns = {name: batch[name] for name in batch.schema.names if name != "prompt"}
-        turns = [behind(self.asked.system_prompt, prompt) for prompt in prompts]
+        turns = [formats.behind(self.asked.system_prompt, prompt) for prompt in prompts]
         return pa.table({"full-question": asked, "messages": turns, **columns})
 
 
@@ -259,7 +248,7 @@ class PromptRows(PreferenceRows[Prompts]):
         """Without the reference answer, which the model does not see."""
         return super().told(prompt, "")
 
-    def rendered(self, item: Answered) -> RenderedExample:
+    def rendered(self, item: formats.Answered) -> RenderedExample:
         answer = vars(item)["answer"]
         return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\nreference: {answer}")
 

@@ -60,7 +60,6 @@ class Turn(NamedTuple):
     besides: str = ""
 
     def message(self) -> Message:
-        """As Axolotl reads it."""
         return {"role": self.role, "content": self.content} | (json.loads(self.besides) if self.besides else {})
 
 
@@ -115,10 +114,6 @@ class Conversations(SplitDataSets):
     sequence_len: int
     tokenizer: Pretrained | None = None
 
-    def told(self, conversation: Conversation) -> list[Message]:
-        """A conversation's messages, after the recipe's system prompt if it has none of its own."""
-        return behind(self.system_prompt, conversation.turns)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
@@ -147,8 +142,7 @@ class ChatSet(DataSet):
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
                 )
             return conversation
-        question = templates.fill(self.question or "", row).strip()
-        answer = templates.fill(self.answer or "", row).strip()
+        question, answer = (templates.fill(each or "", row).strip() for each in (self.question, self.answer))
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
 
     def told(self) -> Self:
@@ -168,8 +162,6 @@ class ChatSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatData(Conversations):
-    """Conversations, each data set in a form of its own."""
-
     kind: Literal["chat"] = "chat"
     sets: tuple[ChatSet, ...]
 
@@ -368,25 +360,19 @@ class Answered:
 
 @dataclass(frozen=True)
 class Preference(Answered):
-    """A better and a worse answer."""
-
     chosen: str
     rejected: str
 
 
 @dataclass(frozen=True)
 class Labelled(Answered):
-    """An answer, and whether it is good."""
-
     completion: str
-    label: bool
+    label: bool  # whether it is good
 
 
 @dataclass(frozen=True)
 class Prompt(Answered):
-    """The reference answer that rewards compare with."""
-
-    answer: str
+    answer: str  # the reference that rewards compare with
 
 
 def _asked(template: str, row: Mapping[str, Any], implicit: bool) -> tuple[Turn, ...]:
@@ -432,7 +418,6 @@ class PreferenceSet(DataSet):
     rejected: str
 
     def item(self, row: Mapping[str, Any]) -> Preference | str:
-        """The preference of a row, or why it has none."""
         prompt = _asked(self.prompt, row, self.prompt == self.chosen)
         chosen, rejected = (_answer(answer, row, prompt) for answer in (self.chosen, self.rejected))
         if not prompt[-1].content or not chosen or not rejected:
@@ -454,7 +439,6 @@ class LabelSet(DataSet):
     label: str
 
     def item(self, row: Mapping[str, Any]) -> Labelled | str:
-        """The answer of a row with its label, or why it has none."""
         asks = self.prompt or next((f"[{column}]" for column in PROMPTS if column in row), self.completion)
         prompt = _asked(asks, row, asks == self.completion)
         completion, label = _answer(self.completion, row, prompt), templates.fill(self.label, row).strip().lower()
@@ -495,7 +479,6 @@ class PromptSet(DataSet):
     answer: str
 
     def item(self, row: Mapping[str, Any]) -> Prompt | str:
-        """The prompt of a row, or why it has none."""
         prompt, answer = _asked(self.prompt, row, False), templates.fill(self.answer, row).strip()
         return Prompt(prompt, answer) if prompt[-1].content and answer else "a part is empty"
 

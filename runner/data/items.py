@@ -16,14 +16,15 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
 from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
-from runner.data.blocks import in_groups
+from runner.data.blocks import SIDES, in_groups
+from runner.data.conversation_formats import Answered, Conversation, Conversations, Judged
 from runner.data.lengths import Lengths
 from runner.data.report import MOST_NAMED, Report, examiners, too_long
 from runner.data.row_files import FilePart
@@ -34,17 +35,17 @@ from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded
 
-if TYPE_CHECKING:
-    from runner.data.conversation_formats import Conversations, Labels, Preferences, Prompts
-
-SIDES = ("train", "validation")
 BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many characters
 # A separate process must read this many bytes to be worth its start, half a second.
 PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20  # bytes of a row group in the written files
-
-
-Asked = TypeVar("Asked", bound="Conversations | Preferences | Labels | Prompts")
+# Items with equal keys are learned once; those of one group stay on one side of the split.
+Item = Conversation | Answered
+ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
+# Makes an item of a row, or returns the reason why it has none. Raises KeyError for a column that the row lacks, and
+# NoText with the reason that is listed for this line. It can be pickled.
+ItemOf = Callable[[Mapping[str, Any]], Item | str]
+Asked = TypeVar("Asked", bound=Conversations | Judged)
 
 
 class ItemPreparer(ABC, Generic[Asked]):
@@ -190,23 +191,6 @@ class ItemPreparer(ABC, Generic[Asked]):
             with replacing(out / f"{name}.parquet") as partial:
                 _write(map(self.table, self.spool.batches(side)), partial)
             report.bytes_after += (out / f"{name}.parquet").stat().st_size
-
-
-class Item(Protocol):
-    """One thing to learn. Items with equal keys are learned once; those of one group stay on one side of the split."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-
-
-ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
-
-
-# Makes an item of a row, or returns the reason why it has none. Raises KeyError for a column that the row lacks, and
-# NoText with the reason that is listed for this line. It can be pickled.
-ItemOf = Callable[[Mapping[str, Any]], "Item | str"]
 
 
 # For each item: its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the

@@ -1,11 +1,10 @@
 """The lengths of rows in three figures, and what follows for batches and packed rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 from runner.tools.files import Record
 
@@ -30,11 +29,11 @@ class Lengths(Record):
     high: float = 0.0
 
     @classmethod
-    def counted(cls, lengths: Iterable[float]) -> Lengths:
+    def counted(cls, lengths: Iterable[float]) -> Self:
         return cls._weighed([(length, 1.0) for length in lengths])
 
     @classmethod
-    def mixed(cls, parts: Sequence[tuple[float, Lengths]]) -> Lengths:
+    def mixed(cls, parts: Sequence[tuple[float, Self]]) -> Self:
         """The lengths of several kinds of rows together, each with its count."""
         told = [(count, part) for count, part in parts if count]
         if len(told) == 1:
@@ -42,7 +41,7 @@ class Lengths(Record):
         return cls._weighed([(length, count) for count, part in told for length in _points(part)])
 
     @classmethod
-    def _weighed(cls, lengths: list[tuple[float, float]]) -> Lengths:
+    def _weighed(cls, lengths: list[tuple[float, float]]) -> Self:
         if not lengths:
             return cls()
         whole = sum(weight for _, weight in lengths)
@@ -55,9 +54,9 @@ class Lengths(Record):
                 break
         return cls(mean, spread, high)
 
-    def scaled(self, factor: float, added: float = 0.0) -> Lengths:
+    def scaled(self, factor: float, added: float = 0.0) -> Self:
         """The same in another unit, with a prefix of `added` units before each row."""
-        return Lengths(self.mean * factor + added, self.spread * factor, self.high * factor + added)
+        return type(self)(self.mean * factor + added, self.spread * factor, self.high * factor + added)
 
     def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
         """The mean length of the longest of this many rows, none longer than `limit`, rounded up to a multiple."""

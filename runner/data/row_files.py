@@ -340,7 +340,7 @@ class Documents(RowFile):
                     document = []
 
 
-class _Lines:
+class _Lines(Iterator[str]):
     """Lines of a table. number: of the last line, from 1. taken: the current record's lines, which can be returned."""
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -349,9 +349,6 @@ class _Lines:
 
     def begin(self) -> None:
         self.taken, self._size = [], 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
 
     def __next__(self) -> str:
         line = self._again.popleft() if self._again else next(self._lines)

@@ -1,4 +1,4 @@
-"""Rules about the first rows of local files, long before `recipe prepare` reads all."""
+"""Notes on the first rows of local files, long before `recipe prepare` reads all."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -19,7 +19,6 @@ ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Problems in the first rows of local files, long before `recipe prepare` reads all. They are notes."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
         if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("question"):

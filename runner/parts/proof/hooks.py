@@ -129,8 +129,8 @@ def _held(proof: Proof) -> Iterator[str]:
     yield "no validation row is a training row"
 
 
-def plain(proof: Proof, whole: bool = False) -> Iterator[str]:
-    return ("".join(text for _, text in line) for line in lines(proof, whole))
+def plain(proof: Proof) -> Iterator[str]:
+    return ("".join(text for _, text in line) for line in lines(proof))
 
 
 # Settings that need a GPU and change neither rows nor batches.

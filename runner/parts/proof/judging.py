@@ -97,14 +97,12 @@ class Reader:
         tools = json.loads(tools) if isinstance(tools, str) else tools
         whole = self._tokens(written(self.tokenizer, shown, asking=False, tools=tools))
         prompts: list[Tokens | None] = []
-        for place, message in enumerate(shown):
-            if message["role"] != "assistant":
-                continue
+        answers = [place for place, message in enumerate(shown) if message["role"] == "assistant"]
+        for place in answers:
             prompt: Tokens | None = None
-            last = not any(other["role"] == "assistant" for other in shown[place + 1 :])
             if trained[place]:
                 prompt = self._tokens(written(self.tokenizer, shown[:place], asking=True, tools=tools))
-                prompt = prompt if last or whole[: len(prompt)] == prompt else None
+                prompt = prompt if place == answers[-1] or whole[: len(prompt)] == prompt else None
             prompts.append(prompt)
         asked = next((str(message["content"]) for message in shown if message["role"] == "user"), "")
         return Talk(whole, tuple(prompts), sum(trained), shortened(asked, SHOWN))
@@ -381,20 +379,17 @@ def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
     """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, with `train`. taken_out: the
     number of test images that were removed from training."""
     begun = time.monotonic()
-    faults, judged = Faults(), 0
+    faults = Faults()
     train = {digest: number for number, digest in _digests(files["train"])}
-    for split, file in files.items():
-        if split == "train":
-            continue
-        for number, digest in _digests(file):
-            judged += 1
-            if digest in train:
-                faults.add("image_leak", f"image {number} of {split} is image {train[digest]} of training")
+    measured = [(split, *image) for split, file in files.items() if split != "train" for image in _digests(file)]
+    for split, number, digest in measured:
+        if digest in train:
+            faults.add("image_leak", f"image {number} of {split} is image {train[digest]} of training")
     noted = f"{taken_out:,} images of the test were training images too, and were removed from training"
     return Proof(
         kind="images",
         rows=len(train),
-        judged=judged,
+        judged=len(measured),
         notes=(noted,) if taken_out else (),
         faults=tuple(faults),
         seconds=round(time.monotonic() - begun, 1),

@@ -5,10 +5,11 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, groupby, islice, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ class Prover:
     faults: Faults = field(default_factory=Faults)
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    shown: list[Mapping[str, Any]] = field(default_factory=list)
 
     def prove(self) -> Proof:
         begun = time.monotonic()
@@ -90,6 +92,7 @@ class Prover:
             kind=self.kind,
             notes=tuple(self.notes),
             faults=tuple(self.faults),
+            shown=tuple(self.shown),
             seconds=round(time.monotonic() - begun, 1),
             **self.facts,
         )
@@ -156,7 +159,6 @@ class Prover:
     def _conversations(self) -> None:
         rows = self.rows
         limit, cut, rows_cut, judged = self.cfg.sequence_len, 0, 0, 0
-        shown: list[Mapping[str, Any]] = []
         name = self.cfg.datasets[0].get("field_messages") or "messages"
         for prepared in self._prepared():
             try:
@@ -177,8 +179,7 @@ class Prover:
             labels = rows.dataset[number]["labels"]
             if not left:
                 self.reader.judge(talk.tokens, labels, talk, self.faults)
-            if len(shown) < self.settings.proof.show:
-                shown.append(self._shown(number, talk.tokens, [label != UNTRAINED for label in labels]))
+            self._show(number, talk.tokens, (label != UNTRAINED for label in labels))
         whole, empty = int((rows.trained == rows.lengths).sum()), int((rows.trained == 0).sum())
         if empty:
             self.faults.add("nothing_trained", times=empty)
@@ -186,18 +187,16 @@ class Prover:
             self.faults.add("nothing_masked", times=whole)
         trained = int(rows.trained.sum())
         self.facts |= {"rows": len(rows.lengths), "trained": trained, "seen": int(rows.lengths.sum()) - trained}
-        self.facts |= {"judged": judged, "cut": cut, "rows_cut": rows_cut, "shown": tuple(shown)}
+        self.facts |= {"judged": judged, "cut": cut, "rows_cut": rows_cut}
 
-    def _shown(self, number: int, tokens: Sequence[int], labels: Sequence[bool]) -> Mapping[str, Any]:
-        """A row for `Proof.shown`. number: from 0. labels: whether each token is trained; the engine left out the
+    def _show(self, number: int, tokens: Sequence[int], trained: Iterable[bool]) -> None:
+        """Adds one of the first rows to `Proof.shown`. number: from 0. trained: of each token; the engine left out the
         rest."""
-        spans: list[tuple[str, list[str]]] = []
-        for place, token in enumerate(tokens):
-            kind = "cut" if place >= len(labels) else "trained" if labels[place] else "seen"
-            if not spans or spans[-1][0] != kind:
-                spans.append((kind, []))
-            spans[-1][1].append(self.tokenizer.decode([token]))
-        return {"row": number + 1, "tokens": len(tokens), "spans": spans}
+        if len(self.shown) < self.settings.proof.show:
+            kinds = chain(("trained" if each else "seen" for each in trained), repeat("cut"))
+            runs = groupby(zip(kinds, tokens, strict=False), itemgetter(0))
+            spans = [(kind, [self.tokenizer.decode([int(token)]) for _, token in run]) for kind, run in runs]
+            self.shown.append({"row": number + 1, "tokens": len(tokens), "spans": spans})
 
     def _preferences(self) -> None:
         """Every prompt must be as in inference, and both answers must have an end; counts cut tokens."""
@@ -222,16 +221,14 @@ class Prover:
                 counts["trained"] += len(answer) - left
                 counts["cut"] += left
                 counts["rows_cut"] += left > 0
-        shown = [
-            self._shown(number, begun + answer, [False] * len(begun) + [True] * len(answer))
-            for number, (begun, answer, *_) in enumerate(islice(dataset, self.settings.proof.show))
-        ]
-        self.facts |= {**counts, "rows": len(dataset), "judged": asked, "shown": tuple(shown)}
+        for number, (begun, answer, *_) in enumerate(islice(dataset, self.settings.proof.show)):
+            self._show(number, begun + answer, [False] * len(begun) + [True] * len(answer))
+        self.facts |= {**counts, "rows": len(dataset), "judged": asked}
 
     def _prompts(self) -> None:
         """Every prompt must be as in inference; and rewards, which are tried, must see what belongs together."""
-        dataset, shown = self.trainer.train_dataset, list[Mapping[str, Any]]()
-        numbers, seen = spread(len(dataset), MOST_ROWS), 0
+        dataset, seen = self.trainer.train_dataset, 0
+        numbers = spread(len(dataset), MOST_ROWS)
         for number in numbers:
             row = dataset[number]
             (trained,) = self.trainer._tokenize_prompts([row["prompt"]])[0]
@@ -240,9 +237,8 @@ class Prover:
             if tuple(trained) != prompt:
                 both = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
                 self.faults.add("prompt_differs", both)
-            if len(shown) < self.settings.proof.show:
-                shown.append(self._shown(number, trained, [False] * len(trained)))
-        self.facts |= {"rows": len(dataset), "judged": len(numbers), "seen": seen, "shown": tuple(shown)}
+            self._show(number, trained, [False] * len(trained))
+        self.facts |= {"rows": len(dataset), "judged": len(numbers), "seen": seen}
         for tried in parts.hooks("tried"):
             self.facts["rewards"], faults = tried(self.trainer, self.settings)
             for fault in faults:
@@ -250,7 +246,6 @@ class Prover:
 
     def _text(self) -> None:
         dataset, trained, seen = self.trainer.train_dataset, 0, 0
-        shown: list[Mapping[str, Any]] = []
         numbers = [self.first + number for number in spread(len(dataset) - self.first, MOST_ROWS)]
         for number in numbers:
             row = dataset[number]
@@ -259,10 +254,8 @@ class Prover:
             seen += len(labels) - here
             if wrong := int((tokens != labels).sum()):
                 self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
-            if len(shown) < self.settings.proof.show:
-                shown.append(self._shown(number, tokens.tolist(), (labels != UNTRAINED).tolist()))
+            self._show(number, tokens, labels != UNTRAINED)
         self.facts |= {"rows": len(dataset) - self.first, "judged": len(numbers), "trained": trained, "seen": seen}
-        self.facts |= {"shown": tuple(shown)}
 
     def _batches(self) -> None:
         """Judges the first batches of training, and one of a short and a long row, which needs padding."""

@@ -111,7 +111,6 @@ def _known(run: RunFolder) -> facts.RunFacts | None:
 
 
 def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
-    """A run's row in the list, with its results, and its settings by their dotted names."""
     done = [stage.summary for stage in known.trained if stage.summary] if known else []
     gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
     gated = known.gated if known else ()
@@ -198,9 +197,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 def _of_run(run: RunFolder) -> Iterator[str]:
     """Why a run of this machine or of plain machines ended; or, if it did not, its progress."""
-    try:
-        told = facts.of(run)
-    except Stop:
+    if not (told := _known(run)):
         yield from _of_folder(run.path)  # a run of an older version
         return
     yield from sentences.first(told)[:1]

@@ -96,7 +96,6 @@ def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Itera
 
 
 def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
-    """The results and measurements of a stage, for a comparison of runs."""
     yield from sentences.results(stage) if stage.summary else ()
     yield "state", stage.status
     if stage.peak_gib is not None:
@@ -106,8 +105,7 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 def missing() -> str:
     """The command that installs the missing packages of a page; empty if none is missing."""
-    lacking = [package for package in ("jinja2", "pydantic") if find_spec(package) is None]
-    return packaged.install("report") if lacking else ""
+    return "" if all(map(find_spec, ("jinja2", "pydantic"))) else packaged.install("report")
 
 
 def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:

@@ -89,15 +89,16 @@ def count(number: int, what: str) -> str:
 def better(stage: StageFacts) -> bool | None:
     """Whether the stage improved its model on held-out data; None if unknown."""
     told = stage.summary
-    if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
-        return told.last_preference_accuracy > told.first_preference_accuracy
-    if told.first_reward is not None and told.best_reward is not None:
-        return told.best_reward > told.first_reward
-    if told.best_accuracy is not None and (before := accuracy_before(stage)) is not None:
-        return told.best_accuracy > before
-    if told.first_validation_loss is None or told.best_validation_loss is None:
-        return None
-    return told.best_validation_loss < told.first_validation_loss
+    for before, after in (
+        (told.first_preference_accuracy, told.last_preference_accuracy),
+        (told.first_reward, told.best_reward),
+        (accuracy_before(stage), told.best_accuracy),
+        # A lower loss is better.
+        (told.best_validation_loss, told.first_validation_loss),
+    ):
+        if before is not None and after is not None:
+            return after > before
+    return None
 
 
 def accuracy_before(stage: StageFacts) -> float | None:

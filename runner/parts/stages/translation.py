@@ -1,8 +1,6 @@
 """Scenario stages: trainings one after the other, each translated and rehearsed as a recipe of its own, in its own
 folders; a rehearsal starts each from the twin that the previous stage trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -163,20 +161,18 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         own = PreparedRows.read(folder / "data" / name)
         assert own, name
         changes = rehearsal.substituted(one, own, twins.get(name, folder))
-        return [
-            change for change in changes if name in twins or change.path[0] != "model" or change.path[1] not in BASE
-        ]
+        return [made for made in changes if name in twins or made.path[0] != "model" or made.path[1] not in BASE]
 
     return of_each(recipe, of)
 
 
 def _twins(recipe: Recipe, folder: Path) -> dict[str, Path]:
     """The folder of the twin of each base model, by the stage that starts from it."""
-    found = {}
-    for index, (name, one) in enumerate(recipe.stage_recipes.items()):
-        if PRETRAIN not in one.settings and starts(recipe.document, index):
-            found[name] = folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
-    return found
+    return {
+        name: folder / (f"{rehearsal.TWIN}-{name}" if index else rehearsal.TWIN)
+        for index, (name, one) in enumerate(recipe.stage_recipes.items())
+        if PRETRAIN not in one.settings and starts(recipe.document, index)
+    }
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:

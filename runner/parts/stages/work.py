@@ -1,7 +1,5 @@
 """The stage `data` of a recipe with stages: it prepares the rows of every training."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
