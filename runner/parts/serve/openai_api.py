@@ -169,24 +169,20 @@ def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -
             for file in _weights(chat):
                 (folder / file.name).symlink_to(file.resolve())
             tokenizer.save_pretrained(str(folder))
-            penalty = {"repetition_penalty": repetition_penalty(chat)}
-            write_json(folder / "generation_config.json", generation(tokenizer, after) | penalty)
+            # Defaults for a request: no sampling, and the tokens that end a turn.
+            defaults = {
+                "do_sample": False,
+                "eos_token_id": end_tokens(tokenizer, after.turn_end),
+                "pad_token_id": tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+                "max_new_tokens": after.max_new_tokens,
+                "repetition_penalty": repetition_penalty(chat),
+            }
+            write_json(folder / "generation_config.json", defaults)
 
 
 def _snapshot(home: Path, called: str) -> Path:
     """The folder of a model's one revision in the hub's cache (huggingface_hub 1.x)."""
     return home / f"models--{called}" / "snapshots" / "0"
-
-
-def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:
-    """A server's defaults for a request: no sampling, and the tokens that end a turn."""
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return {
-        "do_sample": False,
-        "eos_token_id": end_tokens(tokenizer, chat.turn_end),
-        "pad_token_id": pad,
-        "max_new_tokens": chat.max_new_tokens,
-    }
 
 
 def _exactly(tokenizer: Any) -> None:
@@ -216,11 +212,9 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
     """vLLM's module and arguments: the models of all recipes with adapters, else only the trained one."""
     adapters = {names.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter}
     wholes = [names.served(name)[0 if adapters else 1] for name in asked]
-    served = str(_snapshot(home, wholes[0]))
+    served, longest = str(_snapshot(home, wholes[0])), max(after.max_new_tokens for _, after in asked.values())
     # vLLM ignores `do_sample`, and samples unless the temperature is 0.
-    greedy = json.dumps(
-        {"temperature": 0.0, "max_new_tokens": max(after.max_new_tokens for _, after in asked.values())}
-    )
+    greedy = json.dumps({"temperature": 0.0, "max_new_tokens": longest})
     command = [SERVER, "--model", served, "--served-model-name", *wholes]
     command += ["--generation-config", served, "--override-generation-config", greedy]
     if adapters:
@@ -340,15 +334,15 @@ class Served:
         measures = Measures()
         for chat, before in ((self.after, False), (self.before, True)):
             if not chat.model:
-                measures.take([AGREEMENT], _no_model, before)
+                lacking = "the server does not have this model"
+                measures.missing[f"before: {AGREEMENT}" if before else AGREEMENT] = lacking
                 continue
             measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
             measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
             measures.take(["validation_loss", "perplexity"], partial(on_rows, self, chat, numbers, measures), before)
         measures.counts["short_answers"] = len(chosen)
-        return Measurement(
-            **vars(measures.found(())), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed
-        )
+        found = measures.found(())
+        return Measurement(**vars(found), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed)
 
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
@@ -396,10 +390,6 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     if not isinstance(known, dict):
         raise Stop(f"The server at {url} does not offer OpenAI's API.", "Check the address.")
     return known
-
-
-def _no_model() -> dict[str, float]:
-    raise Cannot("the server does not have this model")
 
 
 def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
