@@ -189,17 +189,15 @@ def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
 
 def sample_task(recipe: Recipe) -> Iterator[Problem]:
     """The file that replaces lm-eval's tasks exists."""
-    section = recipe.settings.get("evaluation")
-    named = section and section.get("sample_task")
-    if named and not (recipe.folder / named).is_file():
-        yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=recipe.folder / named))
+    named = (recipe.settings.get("evaluation") or {}).get("sample_task")
+    if named and not (file := recipe.folder / named).is_file():
+        yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=file))
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
     """Tasks have lm-eval's names, the same as in the gates."""
-    named = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     misspelt = misspelt_tasks(recipe)
-    for index, task in enumerate(named):
+    for index, task in enumerate((recipe.settings.get("evaluation") or {}).get("tasks") or ()):
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
             yield recipe.problem(place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant))

@@ -71,13 +71,14 @@ class AdapterFolder:
 
     def scale(self, layer: str) -> float:
         """The factor of a layer's change: alpha by rank, or by its root (PEFT's `use_rslora`)."""
-        rank, alpha = self._of(layer, "rank_pattern", "r"), self._of(layer, "alpha_pattern", "lora_alpha")
-        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
-    def _of(self, layer: str, pattern: str, usual: str) -> Any:
-        own = self.config.get(pattern) or {}
-        matching = (value for key, value in own.items() if re.match(rf"(.*\.)?({key})$", layer))
-        return next(matching, self.config[usual])
+        def of(pattern: str, usual: str) -> Any:
+            own = self.config.get(pattern) or {}
+            matching = (value for key, value in own.items() if re.match(rf"(.*\.)?({key})$", layer))
+            return next(matching, self.config[usual])
+
+        rank, alpha = of("rank_pattern", "r"), of("alpha_pattern", "lora_alpha")
+        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     if found is None:
         raise Stop(f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it.")
     base = _base(folder, known)
-    demo = read_record(folder.path / DEMO)
-    if demo:
+    if demo := read_record(folder.path / DEMO):
         _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
     else:
         chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
@@ -152,10 +152,9 @@ def _base(folder: StageFolder, run: RunFacts) -> Base | None:
 def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
     """Why servers cannot serve an adapter, sentences without a full stop. modules: the names in the base model."""
     yield from saved(adapter.folder).refusals()
-    known = set(modules)
     if not adapter.layers:
         yield "it changes no layer"
-    elif strange := sorted(set(adapter.layers) - known):
+    elif strange := sorted(set(adapter.layers).difference(modules)):
         others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
         yield worded("export.strange-layer", strange=strange, others=others)[0]
 
@@ -249,11 +248,10 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
 
     whole, before, _ = states(folder, base, trust_remote_code)
     # Training may have added tokens.
-    same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
-    changed = len(whole) - len(same)
-    if not changed:
+    same = sum(name in whole and torch.equal(whole[name], was) for name, was in before.items())
+    if same == len(whole):
         raise unproven("all its tensors equal the base model's, so the training is lost")
-    return {"changed_tensors": changed, "tensors": len(whole)}
+    return {"changed_tensors": len(whole) - same, "tensors": len(whole)}
 
 
 def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[int]], trust_remote_code: bool) -> Proof:
@@ -271,8 +269,10 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
     without = said(plain)
     with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)))
     merged_model = said(loaded(str(whole), None, torch.float32, trust_remote_code))
-    moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
-    off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
+    moved, off = (
+        max(float((here - there).abs().max()) for here, there in zip(with_adapter, other, strict=True))
+        for other in (without, merged_model)
+    )
     if not moved:
         raise unproven("with its base model it answers like the base model, so it was lost")
     # The rounding of a merge is smaller than the effect of the adapter.
