@@ -173,10 +173,10 @@ def compare(
         if not asked:
             asked = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
         server = parts.hook("models_at")(url, recipe)
-        sides = [server.chat(base) for base in (True, False)]
-        for side, chat in zip(("before", "after"), sides, strict=True):
-            say(f"{side + ':':<8}{chat.model} at {server.url}")
-        for line in side_by_side(_rows(asked, *(server.answers(chat, asked) for chat in sides))):
+        before, after = server.chat(base=True), server.chat(base=False)
+        say(f"before: {before.model} at {server.url}")
+        say(f"after:  {after.model} at {server.url}")
+        for line in side_by_side(_rows(asked, server.answers(before, asked), server.answers(after, asked))):
             say(line)
         end("Both models have answered.", "evaluate", path, "--url", url)
         return
@@ -211,8 +211,8 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
     # The stage has answered these already.
     known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
     if new := [question for question in asked if question not in known]:
-        both = (inference.answers_of(chat, new) for chat in (before, after))
-        known |= {row["question"]: row for row in _rows(new, *both)}
+        added = _rows(new, inference.answers_of(before, new), inference.answers_of(after, new))
+        known |= {row["question"]: row for row in added}
     for line in side_by_side(known[question] for question in asked):
         say(line)
 

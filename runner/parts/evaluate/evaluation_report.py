@@ -78,14 +78,11 @@ def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
         yield "promotion", "\n".join(line.strip() for line in override.lines)
 
 
-FORMATS = ("text", "json", "markdown")
-
-
 def shown(
     folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None
 ) -> Iterator[str]:
-    """An evaluation in one of FORMATS, with the verdicts on it. judged: those of an evaluation that opens and closes no
-    gate; None for the recorded ones, which do."""
+    """An evaluation with the verdicts on it. form: text, json or markdown; judged: the verdicts on an evaluation that
+    opens and closes no gate; None for the recorded ones, which do."""
     recorded = judged is None
     verdicts = judged if judged is not None else gates.verdicts(folder) if folder.stage.gates else []
     is_open, override = gates.opened(folder) if verdicts and recorded else (True, [])
@@ -110,7 +107,6 @@ def shown(
 
 
 def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
-    """Each metric, before and after training."""
     for name in sorted({*measured.metrics, *measured.before}):
         sides = (measured.before, measured.metrics)
         before, after = (gates.shown(side[name]) if name in side else "" for side in sides)

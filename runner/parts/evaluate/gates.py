@@ -163,7 +163,6 @@ def on_tasks(stage: Stage, measured: Found) -> list[GateVerdict]:
 
 
 def passed(verdicts: Sequence[GateVerdict]) -> bool:
-    """Whether there are verdicts and all of them hold."""
     return bool(verdicts) and all(verdict.holds for verdict in verdicts)
 
 
@@ -303,9 +302,8 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     demo = stage.config["recipe_runner"].get("demo", {})
     out = folder.path / MEASURED
     step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
-    gated = stage.evaluation.before
     # The valid evaluation of the gated stage before this one.
-    before = current(folder.other(gated)) if gated is not None else None
+    before = current(folder.other(stage.evaluation.before)) if stage.evaluation.before is not None else None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
         model=str(model),

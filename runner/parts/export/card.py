@@ -136,14 +136,12 @@ class Pieces:
 
 def pieces(tokenizer: Any) -> Pieces | None:
     """A tokenizer's template in pieces; None if they do not make up the whole template."""
+    from jinja2 import TemplateError
+
     try:
         return _pieces(tokenizer)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, TemplateError):  # templates refuse some conversations
         return None
-    except Exception as error:  # templates raise jinja2's errors for conversations that they refuse
-        if type(error).__module__.startswith("jinja2"):
-            return None
-        raise
 
 
 def _pieces(tokenizer: Any) -> Pieces | None:
@@ -202,7 +200,6 @@ def go_template(parts: Pieces) -> str:
 
 
 def _go(text: str) -> str:
-    """Text within a Go template."""
     return text.replace("{{", '{{ "{{" }}')
 
 

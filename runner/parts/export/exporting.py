@@ -23,7 +23,6 @@ from runner.tools.vllm import room_for, saved
 from runner.trainer.generation import Chat, end_tokens, prompt, repetition_penalty
 
 Tell = Callable[[str], None]
-FORMATS = ("safetensors", "adapter", "gguf")
 CARD = "README.md"
 # The files of a tokenizer.
 _WORDS = (
@@ -63,9 +62,9 @@ class Export(Record):
 
 
 def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
-    """Exports a model and returns the folder. form: of FORMATS; kind: of a GGUF file, of KINDS, by default that
-    of the weights; out: by default a folder in the run. Raises Stop before it writes if no server could load the export
-    or the folder is taken; and afterwards, leaving nothing, if the export is not proven."""
+    """Exports a model and returns the folder. form: safetensors, adapter or gguf; kind: of a GGUF file, of KINDS, by
+    default that of the weights; out: by default a folder in the run. Raises Stop before it writes if no server could
+    load the export or the folder is taken; and afterwards, leaving nothing, if the export is not proven."""
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
     known, empty = Export.read(folder), folder.is_dir() and not any(folder.iterdir())
@@ -199,7 +198,10 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
     import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded or written
 
     converter = llama_cpp.converter()
-    require_known(source.model, converter)
+    (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
+    known = sorted(llama_cpp.architectures(converter))
+    if name not in known:
+        raise Stop(*worded("export.unknown-to-converter", llama_cpp=llama_cpp, name=name, known=", ".join(known)))
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
         asked = source.chat
@@ -285,14 +287,6 @@ class Answer:
     said: tuple[int, ...]
     likelihood: float
     gaps: tuple[float, ...]
-
-
-def require_known(model: Path, converter: Path) -> None:
-    """Raises Stop if the converter does not support a model's architecture."""
-    (name, *_) = read_record(model / "config.json").get("architectures") or ["(none)"]
-    known = sorted(llama_cpp.architectures(converter))
-    if name not in known:
-        raise Stop(*worded("export.unknown-to-converter", llama_cpp=llama_cpp, name=name, known=", ".join(known)))
 
 
 def write_gguf(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:

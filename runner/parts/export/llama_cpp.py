@@ -112,11 +112,10 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def _why(done: subprocess.CompletedProcess[str]) -> str:
     """The reason in a process's output: llama.cpp's first error, or Python's last line."""
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    first = next((line for line in lines if "error loading" in line), None)
     if done.returncode < 0:
         return f"it was killed by {signal.Signals(-done.returncode).name}"
-    return first or (lines[-1] if lines else "it gave no reason")
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+    return next((line for line in lines if "error loading" in line), lines[-1])
 
 
 def is_gpt2(tokenizer: Path) -> bool:
@@ -140,12 +139,11 @@ def teach(turn_end: str) -> None:
 
     def name_of(model: Any, tokenizer: Any) -> str:
         try:
-            name: str = by_hash(model, tokenizer)
+            return str(by_hash(model, tokenizer))
         except NotImplementedError:
-            if not is_gpt2(model.dir_model / "tokenizer.json"):
-                raise
-            return "gpt-2"
-        return name
+            if is_gpt2(model.dir_model / "tokenizer.json"):
+                return "gpt-2"
+            raise
 
     def of_phi(model: Any) -> None:
         # The converter looks for the tokenizer's class, which transformers 5 no longer writes.

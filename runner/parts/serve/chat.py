@@ -211,7 +211,6 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
 
 
 def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
-    """The conversation, as each of the two boards shows it."""
     return [
         [
             {"role": role, "content": text}

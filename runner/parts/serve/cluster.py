@@ -201,7 +201,6 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
 
 
 def _ready(pods: Manifests) -> str | None:
-    """The name of the first of these pods that answers."""
     return next((str(pod["metadata"]["name"]) for pod in pods if jobs.holds(pod, "Ready")), None)
 
 
@@ -319,7 +318,6 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:
-    """The explanation of vLLM's last message, or the message itself."""
     text, uri = server.log_of(pod), server.service["spec"]["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)

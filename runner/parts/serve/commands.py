@@ -238,7 +238,6 @@ def _talk(sides: Sides, questions: list[str]) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """The lines that the user types, or a program sends."""
     if sys.stdin.isatty():
         import readline  # noqa: F401 - gives `input` its editing and history
     while True:

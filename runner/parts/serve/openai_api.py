@@ -196,7 +196,6 @@ def _exactly(tokenizer: Any) -> None:
 
 
 def _weights(chat: Chat) -> list[Path]:
-    """The files of a model, from its folder or the hub."""
     folder = Path(chat.model)
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
