@@ -8,10 +8,8 @@ import click
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.parts.evaluate import evaluation_report, gates
-from runner.parts.evaluate.evaluation_report import ComparedLine
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.run.inference import side_by_side
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
@@ -176,7 +174,7 @@ def compare(
         before, after = server.chat(base=True), server.chat(base=False)
         say(f"before: {before.model} at {server.url}")
         say(f"after:  {after.model} at {server.url}")
-        for line in side_by_side(_rows(asked, server.answers(before, asked), server.answers(after, asked))):
+        for line in inference.side_by_side(_rows(asked, server.answers(before, asked), server.answers(after, asked))):
             say(line)
         end("Both models have answered.", "evaluate", path, "--url", url)
         return
@@ -213,7 +211,7 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
     if new := [question for question in asked if question not in known]:
         added = _rows(new, inference.answers_of(before, new), inference.answers_of(after, new))
         known |= {row["question"]: row for row in added}
-    for line in side_by_side(known[question] for question in asked):
+    for line in inference.side_by_side(known[question] for question in asked):
         say(line)
 
 
@@ -222,7 +220,7 @@ def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str])
     return [{"question": question, "before": old, "after": new} for question, old, new in rows]
 
 
-def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
+def _show(names: Sequence[str], rows: Sequence[evaluation_report.ComparedLine]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

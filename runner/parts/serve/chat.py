@@ -77,10 +77,8 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
         both = PeftModel.from_pretrained(first.model, after.adapter).eval()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CannotLoad(after.adapter, error) from error
-    return (
-        LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone),
-        LoadedModel(after, both, first.tokenizer, alone=first.alone),
-    )
+    original = LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone)
+    return original, LoadedModel(after, both, first.tokenizer, alone=first.alone)
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:

@@ -28,7 +28,6 @@ from runner.check.validate import load
 from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
-from runner.parts.evaluate.language import Cannot
 from runner.parts.evaluate.metrics import ACCURACY
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
@@ -396,7 +395,7 @@ def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> 
     machine or precision rounds differently; near 0 for another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
-        raise Cannot("the run has no answers to the demo's questions")
+        raise language.Cannot("the run has no answers to the demo's questions")
     said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
     same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
     return {AGREEMENT: sum(same) / len(same)}
@@ -411,7 +410,7 @@ def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[langua
             answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
             read = answer["usage"].get("prompt_tokens", len(question.prompt))
             if read != len(question.prompt):
-                raise Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
+                raise language.Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
             yield str(answer["text"])
 
     return language.right(chosen, said())
@@ -425,14 +424,14 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
             answer = served.goes_on(chat.model, list(numbers), 1, echo=True, logprobs=1)
         except Stop:
             # transformers accepts no prompt in token numbers.
-            raise Cannot(_NO_LOGS) from None
+            raise language.Cannot(_NO_LOGS) from None
         logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
         counted = [log for log, label in zip(logs, labels, strict=False) if label != -100 and log is not None]
         if len(logs) < len(numbers):
-            raise Cannot(_NO_LOGS)
+            raise language.Cannot(_NO_LOGS)
         total, count = total - sum(counted), count + len(counted)
     if not count:
-        raise Cannot("training saved no held-out rows")
+        raise language.Cannot("training saved no held-out rows")
     measures.counts |= {"held_out_rows": len(rows), "held_out_tokens": count}
     return {"validation_loss": total / count, "perplexity": language.exponential(total / count)}
 
