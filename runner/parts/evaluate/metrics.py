@@ -244,8 +244,7 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
-    """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop if the recipe has
-    such tasks and no file that replaces them."""
+    """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop if it has no file."""
     from runner.scenarios.shared.rehearsal import substitute  # imports the twin, which only a rehearsal needs
 
     section = recipe.settings.get("evaluation") or {}

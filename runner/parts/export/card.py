@@ -1,5 +1,4 @@
-"""The texts beside an exported model: its card (README.md), with the facts and sentences of the run's page, and the
-Modelfile beside a GGUF file."""
+"""The texts beside an exported model: its card, with the sentences of the run's page, and a GGUF file's Modelfile."""
 
 from __future__ import annotations
 

@@ -184,11 +184,7 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
 
 
 def merge_adapter(
-    adapter: Path,
-    out: Path | None,
-    precision: str = "auto",
-    trust: bool = False,
-    base: tuple[str, str | None] | None = None,
+    adapter: Path, out: Path | None, precision: str = "auto", trust: bool = False, base: merging.Base | None = None
 ) -> Path:
     """Merges the adapter in a folder; returns the model's folder. Raises Stop if it or its base cannot be loaded."""
     out = out or adapter.with_name(f"{adapter.name}-merged")

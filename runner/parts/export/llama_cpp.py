@@ -68,8 +68,7 @@ def converter() -> Path:
 
 
 def architectures(converter: Path) -> Iterator[str]:
-    """The architectures of text models that the converter supports, as in a `config.json`. They are read from its
-    source, because loading it takes seconds."""
+    """The architectures of text models that the converter supports, from its source: loading it takes seconds."""
     tree = ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "TEXT_MODEL_MAP" and node.value:
@@ -77,8 +76,7 @@ def architectures(converter: Path) -> Iterator[str]:
 
 
 def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | None) -> None:
-    """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. turn_end: the token that ends an answer.
-    Raises Stop if the converter refuses it."""
+    """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. Raises Stop if the converter refuses it."""
     end = [str(turn_end)] if turn_end is not None else []
     done = _run("convert", str(converter), str(model), str(out), kind, *end)
     if done.returncode or not out.is_file():

@@ -1,5 +1,4 @@
-"""Uploading an export to a repository on the hub, private by default, and entering it in a Model Registry (Kubeflow's,
-which OpenShift AI has), each with its own client."""
+"""Uploading an export to the hub, and entering it in a Model Registry (Kubeflow's, which OpenShift AI has)."""
 
 from __future__ import annotations
 

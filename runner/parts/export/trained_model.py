@@ -19,6 +19,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.vllm import saved
 from runner.trainer.generation import Chat, chats, tokenizer_in
+from runner.trainer.merging import Base
 
 UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
 
@@ -29,8 +30,6 @@ def unproven(what: str, remedy: str = "") -> Stop:
 
 
 Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
-# The model that training started from: its folder or name on the hub, and its revision there.
-Base = tuple[str, str | None]
 WEIGHTS = "adapter_model.safetensors"
 # PEFT's additions before and after the name of a layer.
 _PREFIX = "base_model.model."
@@ -117,8 +116,7 @@ class TrainedModel:
 
 
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
-    """The model of a stage of a run, by default of the last stage with a model. Raises Stop if there is none, it
-    classifies images, or it has changed since training."""
+    """The model of a stage, by default the last with one. Raises Stop if it is missing, changed, or one for images."""
     plan = plan_of(run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
     if list(folder.path.glob(BEST_IMAGES)):
@@ -189,8 +187,7 @@ def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any,
 def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model is its base with an adapter in it: each layer of the adapter is W + s·B·A within the rounding
     of its precision, and differs from the base's; all other layers are the base's. It needs twice the model in main
-    memory. Returns the number of changed layers, and the largest difference from W + s·B·A as a share of the largest
-    change. Raises Stop."""
+    memory. largest_difference: from W + s·B·A, as a share of the largest change. Raises Stop."""
     import torch
     from safetensors.torch import load_file
 
@@ -242,8 +239,7 @@ def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: A
 
 
 def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
-    """Proves that a trained model differs from its base. Returns how many tensors changed. Raises Stop if none did, and
-    OSError if the base model cannot be loaded."""
+    """Proves that a trained model differs from its base. Raises Stop, and OSError if the base cannot be loaded."""
     import torch
 
     whole, before, _ = states(folder, base, trust_remote_code)

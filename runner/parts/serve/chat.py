@@ -1,5 +1,4 @@
-"""Chatting with the models of a stage, which stay in memory. Each question goes to all of them, side by side, in the
-terminal or on a gradio page for a demo."""
+"""Chatting with the models of a stage, which stay in memory, side by side, in the terminal or on a gradio page."""
 
 import os
 import queue

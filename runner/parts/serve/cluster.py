@@ -1,5 +1,4 @@
-"""The server of a trained model on the cluster: sending it, waiting for it, connecting to it, and explaining why it does
-not start.
+"""The server of a trained model on the cluster: sending it, waiting for it, connecting to it, explaining its failures.
 
 KServe creates a Deployment for an InferenceService, whose pods have the object's labels and annotations. These
 distinguish them from pods of an earlier server of the same name, which may still answer."""

@@ -1,4 +1,4 @@
-"""`recipe chat` and `recipe serve`: the models of a run side by side, or behind OpenAI's API; and `recipe plan --serve`."""
+"""`recipe chat` and `recipe serve`: a run's models side by side, or behind OpenAI's API; and `recipe plan --serve`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Target kserve: the trained model behind OpenAI's API, as an InferenceService (serving.kserve.io/v1beta1) with
-OpenShift AI's vLLM runtime or a ServingRuntime of its own. KServe appends our arguments to the runtime's; the last one
-of a name counts."""
+"""Target kserve: the trained model as an InferenceService (serving.kserve.io/v1beta1), with OpenShift AI's vLLM runtime
+or one of its own. KServe appends our arguments to the runtime's; the last one of a name counts."""
 
 from pathlib import Path
 from typing import Any

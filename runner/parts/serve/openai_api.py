@@ -1,5 +1,4 @@
-"""OpenAI's API: a local server for a stage's original and trained model, which formats questions as in training; and
-questions to the models behind such a server, here or elsewhere.
+"""OpenAI's API: a local server for a stage's original and trained model, and questions to models behind such a server.
 
 vLLM serves a base model and adapters beside it, but no second whole model. So the default is vLLM for an adapter if it
 is installed, and transformers' own command for everything else. Either runs as a child process: `python -m
@@ -266,8 +265,7 @@ def opened(
     headers: Mapping[str, str] | None = None,
     method: str | None = None,
 ) -> Any:
-    """The answer to a request, to read or to iterate over by lines. body: sent as JSON; headers: instead of the one with
-    the key. Raises OSError."""
+    """The answer to a request. body: sent as JSON; headers: instead of the one with the key. Raises OSError."""
     if headers is None:
         headers = {"Authorization": f"Bearer {os.environ[KEY]}"} if os.environ.get(KEY) else {}
     sent = json.dumps(body).encode() if body is not None else None

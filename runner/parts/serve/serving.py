@@ -206,8 +206,7 @@ def _not_beside(config: Any) -> str:
 
 @dataclass(frozen=True)
 class ServingForecast:
-    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; adapters: their number; gpu:
-    None if unknown."""
+    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown."""
 
     model: Model
     precision: str
@@ -296,9 +295,8 @@ class ServingForecast:
 
 
 def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingForecast | None]:
-    """The server of a recipe's trained model, and its needs; None if the model is unknown. plans: the recipe's, and
-    those whose adapters it has too. The recipe must have the section `serve`. Raises Stop if its model is on no
-    claim."""
+    """The server of a recipe with the section `serve`, and its needs; None if its model is unknown. plans: its own, and
+    those whose adapters it has too. Raises Stop if its model is on no claim."""
     stage, section = plans[0].stages[-1], recipe.settings["serve"]
     found, machines = source(plans[0], stage, section.model, plans[1:]), stage.machines
     trained = [one.stages[-1].config for one in plans]
