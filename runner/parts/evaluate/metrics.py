@@ -140,10 +140,8 @@ def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce, and a possible value of that metric."""
     tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
-    before: list[str] = []
-    for one in recipe.earlier:
-        for what in scenarios.measurable(one).values() if any(written_gates(one)) else ():
-            before = producible(what, tasks)
+    gated = [what for one in recipe.earlier if any(written_gates(one)) for what in scenarios.measurable(one).values()]
+    before = producible(gated[-1], tasks) if gated else []
     for section, what in scenarios.measurable(recipe).items():
         before = known[section] = producible(what, tasks, before)
     rewards = recipe.settings.get("rewards") or {}
