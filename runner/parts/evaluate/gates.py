@@ -98,8 +98,7 @@ class GateVerdict(Record):
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        # The name in older records.
-        return super().of({"threshold": facts.get("wanted"), **facts})
+        return super().of({"threshold": facts.get("wanted"), **facts})  # the name in older records
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,7 @@ class Promotion(Record):
 
 
 NOTHING = "nothing"  # what a verdict shows instead of a value that was not measured
-# The part of a subject that an override names.
-_OVERRIDDEN = ("run", "stage", "inputs", "model")
+_OVERRIDDEN = ("run", "stage", "inputs", "model")  # the part of a subject that an override names
 _STALE = {
     "run": "measured in another run",
     "stage": "measured for another stage",
@@ -318,8 +316,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]
-    # One process, on one GPU.
-    env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)
+    env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)  # one process, on one GPU
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     found = Found.read(folder.path)
     if not found:

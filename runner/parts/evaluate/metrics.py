@@ -21,16 +21,14 @@ from runner.tools.problem import Problem, Stop, worded
 # Metrics from training itself; `N` is a number.
 RISE = "loss_rise.N"
 PREFERRED = ("preference_accuracy", "preference_margin")
-# The mean reward of answers to held-out prompts; after a dot, the mean score of one reward.
-REWARD = "reward"
+REWARD = "reward"  # the mean reward of answers to held-out prompts; after a dot, the mean score of one reward
 # On the held-out rows of the stage, before and after training.
 HELD_OUT = ("validation_loss", "perplexity", "improvement.perplexity")
 # On the same general text for every language model: its loss, and the rise of this loss in training.
 GENERAL = ("general_loss", "forgetting")
 # On the same blocks for every stage of a pipeline; only these and scores can be compared between stages.
 BLOCKS = ("text_loss", "text_perplexity")
-# The share of correct answers or images; after a dot, that of one kind or class.
-ACCURACY = "accuracy"
+ACCURACY = "accuracy"  # the share of correct answers or images; after a dot, that of one kind or class
 GENERATED = "generated_tokens"
 NEW_TOKENS = 16  # the maximum length of a continuation, in tokens
 # The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics are losses.
@@ -124,8 +122,7 @@ _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
 _MORE = re.compile(
     r"accuracy(\..+)?|generated_tokens|preference_\w+|reward(\..+)?|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
 )
-# The usual tasks and scores of lm-eval.
-LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")
+LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and scores of lm-eval
 _OTHER_WAY = str.maketrans("<>", "><")
 
 
@@ -260,8 +257,7 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
             yield substitute(setting(home), str(gate), why)
 
 
-# More than every loss, perplexity and margin of a tiny model.
-ANYTHING = 10_000.0
+ANYTHING = 10_000.0  # more than every loss, perplexity and margin of a tiny model
 LEARNED = 0.1
 
 

@@ -39,8 +39,7 @@ KINDS = (*WHOLE.values(), *QUANTISED)
 # weights. A wrong layer makes a larger difference.
 ALLOWED = {"f32": 1e-3, "f16": 0.02, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.1}
 ALLOWED_BELOW = 0.7
-# Two words whose logits are closer than this are equally good in fp32.
-TIE = 1e-3
+TIE = 1e-3  # two words whose logits are closer than this are equally good in fp32
 ANSWER_TOKENS = 40
 PROMPT_TOKENS = 32  # the length of a prompt from a text that replaces questions
 
@@ -105,8 +104,7 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> tuple[str, P
         if file.is_file() and file.name not in (CARD, EXPORTED):
             shutil.copy2(file, folder / file.name)
             (folder / file.name).chmod(0o644)
-    # Servers read the end tokens here.
-    file = folder / "generation_config.json"
+    file = folder / "generation_config.json"  # servers read the end tokens here
     facts = read_record(file)
     known = _as_list(facts.get("eos_token_id"))
     ends = list(dict.fromkeys([*known, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
@@ -178,8 +176,7 @@ def _adapter(source: TrainedModel) -> Writer:
         for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
-        # The folders of this machine mean nothing elsewhere.
-        facts = read_record(folder / "adapter_config.json")
+        facts = read_record(folder / "adapter_config.json")  # the folders of this machine mean nothing elsewhere
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
         texts, chat = _texts(source)

@@ -159,8 +159,7 @@ def teach(turn_end: str) -> None:
 def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str = "") -> None:
     """llama.cpp's own converter, with the facts that it lacks about a model that was trained here."""
     hush()
-    # The converter has its own library `gguf`.
-    sys.path.insert(0, converter)
+    sys.path.insert(0, converter)  # the converter has its own library `gguf`
     import convert_hf_to_gguf
 
     teach(turn_end)
@@ -186,8 +185,7 @@ class ModelFile:
         self.library = library
         options = library.llama_model_default_params()
         options.n_gpu_layers = 0
-        # Repacked weights would need instructions that not every processor has.
-        options.use_extra_bufts = False
+        options.use_extra_bufts = False  # repacked weights would need instructions that not every processor has
         self.model = library.llama_model_load_from_file(file.encode(), options)
         if not self.model:
             raise SystemExit(1)

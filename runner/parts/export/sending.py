@@ -114,8 +114,7 @@ def _hub_refusals(name: str) -> Iterator[None]:
         raise Stop(*worded("export.hub-unreachable", error=error)) from None
 
 
-# The environment variable with a registry's token (`oc whoami --show-token`).
-TOKEN = "MODEL_REGISTRY_TOKEN"
+TOKEN = "MODEL_REGISTRY_TOKEN"  # the environment variable with a registry's token (`oc whoami --show-token`)
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:

@@ -31,8 +31,7 @@ def unproven(what: str, remedy: str = "") -> Stop:
 
 Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
 WEIGHTS = "adapter_model.safetensors"
-# PEFT's additions before and after the name of a layer.
-_PREFIX = "base_model.model."
+_PREFIX = "base_model.model."  # PEFT's additions before and after the name of a layer
 _PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
 
 

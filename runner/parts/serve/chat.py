@@ -103,8 +103,7 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
             yield text
     finally:
         said.unwanted.set()
-        # It ends with its next token, and Python must not end earlier.
-        worker.join(PATIENCE_SECONDS)
+        worker.join(PATIENCE_SECONDS)  # it ends with its next token, and Python must not end earlier
 
 
 class _Streamer:
@@ -121,8 +120,7 @@ class _Streamer:
             self.tokens = []  # the first value is the prompt
             return
         self.tokens += value.tolist()
-        # The end may be half of a character.
-        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
+        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))  # the end may be half of a character
 
     def end(self) -> None:
         """Nothing: the caller puts the complete answer."""

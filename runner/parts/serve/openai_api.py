@@ -252,8 +252,7 @@ def others(recipe: Recipe) -> dict[str, Pair]:
 
 
 KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set
-# Enough for an answer on a processor.
-SECONDS = 600
+SECONDS = 600  # enough for an answer on a processor
 AGREEMENT = "agreement"
 _NO_LOGS = "this server gives no log-probabilities of a prompt"
 

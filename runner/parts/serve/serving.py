@@ -37,18 +37,15 @@ SHARED = {
     "chat template": ("chat_template", "chat_template_jinja", "eot_tokens"),
     "vocabulary": ("special_tokens", "tokens"),
 }
-# The share of a GPU's memory for the server, vLLM's default.
-GPU_SHARE = 0.9
+GPU_SHARE = 0.9  # the share of a GPU's memory for the server, vLLM's default
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 PAGE = 16  # tokens of a page of the cache (vLLM's default block size)
 # Tokens of vLLM's largest batch, from this size of card on and below it (vllm/engine/arg_utils.py, get_batch_defaults).
 BATCH_LARGE, BATCH_SMALL, LARGE_CARD = 8192, 2048, 70 * GIB
 # Bytes of each request for each word of the vocabulary: logits in fp32, sorted, with their indices and probabilities.
 SAMPLER_BYTES = 20
-# Recorded graphs, the CUDA context and cuBLAS. Assumed, not measured.
-OVERHEAD = int(1.5 * GIB)
-# Main memory of one process, and of the server. Not measured.
-PROCESS, SERVER = 4 * GIB, 6 * GIB
+OVERHEAD = int(1.5 * GIB)  # recorded graphs, the CUDA context and cuBLAS, assumed, not measured
+PROCESS, SERVER = 4 * GIB, 6 * GIB  # main memory of one process, and of the server, not measured
 # The part of a file of weights that is in main memory while it is read; a file has at most 5 GB (transformers).
 READ_AT_ONCE = 5 * 10**9
 COUNTS = (1, 2, 4, 8)  # the numbers of GPUs to try if the recipe names none
