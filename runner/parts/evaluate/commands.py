@@ -232,5 +232,4 @@ def _show(names: Sequence[str], rows: Sequence[evaluation_report.ComparedLine]) 
             table.add_section()
         stage = row.stage
         table.add_row(*(Text(printable(text)) for text in (row.stage if new else "", row.what, *row.texts)))
-    console = Console()
-    Console(width=None if console.is_terminal else 120).print(table)
+    Console(width=None if Console().is_terminal else 120).print(table)

@@ -149,8 +149,7 @@ def _pieces(tokenizer: Any) -> Pieces | None:
         said = [*([("system", system)] if system else []), *zip(cycle(("user", "assistant")), turns)]
         return written(tokenizer, [{"role": role, "content": turn} for role, turn in said], asking=True)
 
-    whole = text(None, _FIRST, _ANSWER, _SECOND)
-    head, rest = whole.split(_FIRST)
+    head, rest = text(None, _FIRST, _ANSWER, _SECOND).split(_FIRST)
     middle, rest = rest.split(_ANSWER)
     between, tail = rest.split(_SECOND)
     asked = text(None, _FIRST).split(_FIRST)[1]

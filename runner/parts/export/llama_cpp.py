@@ -69,8 +69,7 @@ def converter() -> Path:
 
 def architectures(converter: Path) -> Iterator[str]:
     """The architectures of text models that the converter supports, from its source: loading it takes seconds."""
-    tree = ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8"))
-    for node in tree.body:
+    for node in ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "TEXT_MODEL_MAP" and node.value:
             yield from (name for name in ast.literal_eval(node.value) if "ForCausalLM" in name or "LMHead" in name)
 

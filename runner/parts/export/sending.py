@@ -129,8 +129,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             registry = ModelRegistry(
                 server, author=_author(), user_token=os.environ.get(TOKEN), custom_ca=os.environ.get("SSL_CERT_FILE"), async_runner=asyncio.run,
             )  # fmt: skip
-        known = registry.get_registered_model(name)
-        if known and registry.get_model_version(name, version):
+        if registry.get_registered_model(name) and registry.get_model_version(name, version):
             raise Stop(f"`{name}` has a version `{version}` in that registry.", "Name another one with `--version`.")
         registry.register_model(
             name,

@@ -151,11 +151,10 @@ def _shots(tasks: tuple[str, ...]) -> dict[str, int]:
     from lm_eval.utils import load_yaml_config
 
     known = TaskManager().task_index
-    files = {task: known.get(task, {}).get("yaml_path") for task in tasks}
     return {
         task: int(load_yaml_config(str(file), mode="simple").get("num_fewshot") or 0)
-        for task, file in files.items()
-        if isinstance(file, str | Path)
+        for task in tasks
+        if isinstance(file := known.get(task, {}).get("yaml_path"), str | Path)
     }
 
 
@@ -191,8 +190,7 @@ class _Hub:
         return cls(whole, named | ({"Authorization": f"Bearer {token}"} if token else {}))
 
     def tasks(self) -> set[str]:
-        provider = self._ask(f"evaluations/providers/{PROVIDER}")
-        return {str(one["id"]) for one in provider.get("benchmarks") or ()}
+        return {str(one["id"]) for one in self._ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()}
 
     def start(self, job: Mapping[str, Any]) -> str:
         return str(self._ask("evaluations/jobs", job)["resource"]["id"])
@@ -223,9 +221,8 @@ class _Hub:
             self._ask(f"evaluations/jobs/{job}", method="DELETE")
 
     def _ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
-        url = f"{self.url}/api/v1/{path}"
         try:
-            with openai_api.opened(url, body, 60, self.headers, method) as answer:
+            with openai_api.opened(f"{self.url}/api/v1/{path}", body, 60, self.headers, method) as answer:
                 text = answer.read()
                 known = json.loads(text) if text else {}
         except urllib.error.HTTPError as error:

@@ -103,13 +103,12 @@ def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> 
         command += ["--model-timeout", "-1"]  # models stay loaded
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--trust-remote-code"] if any(after.trust_remote_code for _, after in asked.values()) else []
-    env = engine_environment() | _OFFLINE | {"HF_HUB_CACHE": str(home)}
     empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "runner.parts.serve.openai_api", str(empty), *command],
-            env=env,
+            env=engine_environment() | _OFFLINE | {"HF_HUB_CACHE": str(home)},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
