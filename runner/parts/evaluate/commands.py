@@ -8,10 +8,8 @@ import click
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.parts.evaluate import evaluation_report, gates
-from runner.parts.evaluate.evaluation_report import ComparedLine
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.run.inference import side_by_side
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
@@ -173,10 +171,10 @@ def compare(
         if not asked:
             asked = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
         server = parts.hook("models_at")(url, recipe)
-        sides = [server.chat(base) for base in (True, False)]
-        for side, chat in zip(("before", "after"), sides, strict=True):
-            say(f"{side + ':':<8}{chat.model} at {server.url}")
-        for line in side_by_side(_rows(asked, *(server.answers(chat, asked) for chat in sides))):
+        before, after = server.chat(base=True), server.chat(base=False)
+        say(f"before: {before.model} at {server.url}")
+        say(f"after:  {after.model} at {server.url}")
+        for line in inference.side_by_side(_rows(asked, server.answers(before, asked), server.answers(after, asked))):
             say(line)
         end("Both models have answered.", "evaluate", path, "--url", url)
         return
@@ -211,9 +209,9 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
     # The stage has answered these already.
     known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
     if new := [question for question in asked if question not in known]:
-        both = (inference.answers_of(chat, new) for chat in (before, after))
-        known |= {row["question"]: row for row in _rows(new, *both)}
-    for line in side_by_side(known[question] for question in asked):
+        added = _rows(new, inference.answers_of(before, new), inference.answers_of(after, new))
+        known |= {row["question"]: row for row in added}
+    for line in inference.side_by_side(known[question] for question in asked):
         say(line)
 
 
@@ -222,7 +220,7 @@ def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str])
     return [{"question": question, "before": old, "after": new} for question, old, new in rows]
 
 
-def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
+def _show(names: Sequence[str], rows: Sequence[evaluation_report.ComparedLine]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -234,5 +232,4 @@ def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
             table.add_section()
         stage = row.stage
         table.add_row(*(Text(printable(text)) for text in (row.stage if new else "", row.what, *row.texts)))
-    console = Console()
-    Console(width=None if console.is_terminal else 120).print(table)
+    Console(width=None if Console().is_terminal else 120).print(table)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from runner.parts.evaluate import gates
@@ -26,12 +27,10 @@ class ComparedLine:
 
 def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[ComparedLine]:
     """The lines for every stage that trains, in the order of the plan. questions: for stages that answer questions."""
-    questions = list(questions)
-    columns = [dict(_column(recipe, inference.plan_of(recipe, run), questions)) for run in runs]
-    places: dict[tuple[str, str], None] = {}
-    for column in columns:
-        places |= dict.fromkeys(column)
-    order = [stage.name for stage in inference.plan_of(recipe, runs[0]).stages]
+    plans, questions = [inference.plan_of(recipe, run) for run in runs], list(questions)
+    columns = [dict(_column(recipe, plan, questions)) for plan in plans]
+    order = [stage.name for stage in plans[0].stages]
+    places = dict.fromkeys(chain.from_iterable(columns))
     rows = [ComparedLine(*place, tuple(column.get(place, "") for column in columns)) for place in places]
     return sorted(rows, key=lambda row: order.index(row.stage))
 
@@ -69,7 +68,7 @@ def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
             yield "best validation accuracy", f"{summary.best_accuracy:.1%}"
     known = gates.record(folder)
     old = "" if gates.current(folder) else "  (of another model than the current one)"
-    for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
+    for name, value in sorted(known.metrics.items()) if isinstance(known, Measurement) else ():
         yield name, f"{gates.shown(value)}{old}"
     for verdict in gates.verdicts(folder) if folder.stage.gates else ():
         got = "" if verdict.got == gates.NOTHING else f"{verdict.got}, "
@@ -79,14 +78,11 @@ def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
         yield "promotion", "\n".join(line.strip() for line in override.lines)
 
 
-FORMATS = ("text", "json", "markdown")
-
-
 def shown(
     folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None
 ) -> Iterator[str]:
-    """An evaluation in one of FORMATS, with the verdicts on it. judged: those of an evaluation that opens and closes no
-    gate; None for the recorded ones, which do."""
+    """An evaluation with the verdicts on it. form: text, json or markdown; judged: the verdicts on an evaluation that
+    opens and closes no gate; None for the recorded ones, which do."""
     recorded = judged is None
     verdicts = judged if judged is not None else gates.verdicts(folder) if folder.stage.gates else []
     is_open, override = gates.opened(folder) if verdicts and recorded else (True, [])
@@ -111,7 +107,6 @@ def shown(
 
 
 def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
-    """Each metric, before and after training."""
     for name in sorted({*measured.metrics, *measured.before}):
         sides = (measured.before, measured.metrics)
         before, after = (gates.shown(side[name]) if name in side else "" for side in sides)
@@ -121,18 +116,15 @@ def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
 def _confused(measured: Measurement) -> Iterator[str]:
     """For each class of images, the wrong class that the model chose most often."""
     for name, seen in measured.confusion.items():
-        others = {other: count for other, count in seen.items() if other != name}
-        if others:
-            most = max(others, key=lambda other: others[other])
-            yield f"{name}: {seen.get(name, 0)} of {sum(seen.values())} correct, most often confused with {most} ({others[most]})"
+        if others := {other: count for other, count in seen.items() if other != name}:
+            most = max(others, key=lambda other: seen[other])
+            yield f"{name}: {seen.get(name, 0)} of {sum(seen.values())} correct, most often confused with {most} ({seen[most]})"
 
 
 def _counted(measured: Measurement) -> Iterator[str]:
-    if measured.counts:
-        yield "measured on " + ", ".join(
-            f"{count:,} {name.replace('held_out', 'held-out').replace('_', ' ')}"
-            for name, count in measured.counts.items()
-        )
+    counts = {name.replace("held_out", "held-out").replace("_", " "): count for name, count in measured.counts.items()}
+    if counts:
+        yield "measured on " + ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
 def _markdown(measured: Measurement, verdicts: list[GateVerdict], override: list[str]) -> Iterator[str]:
@@ -141,8 +133,7 @@ def _markdown(measured: Measurement, verdicts: list[GateVerdict], override: list
         yield from _grid(("gate", "measured", "verdict"), rows)
         yield from (*(line.strip() for line in override), *([""] if override else []))
     yield from _grid(("metric", "before", "after"), [(f"`{row[0]}`", *row[1:]) for row in _rows(measured)])
-    if measured.missing:
-        reasons = sorted(measured.missing.items())
+    if reasons := sorted(measured.missing.items()):
         yield from _grid(("not measured", "why"), [(f"`{name}`", why) for name, why in reasons])
     if classes := list(measured.confusion):
         seen = [(name, *(str(measured.confusion[name].get(other, "")) for other in classes)) for name in classes]

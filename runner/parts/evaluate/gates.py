@@ -30,9 +30,8 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id; stage: its name. The
-    other fields are hashes: of what the stage was made from, the whole model, the held-out rows, the code that
-    measures, and the evaluation's settings."""
+    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id. Those after `stage` are
+    hashes: of what it was made from, its whole model, the held-out rows, the code that measures, and its settings."""
 
     run: str = ""
     stage: str = ""
@@ -45,9 +44,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Found(Record):
-    """The result of one evaluation process. metrics: of the stage's model; before: of the original model; numbers,
-    unless somebody edited them. missing: reasons by metric. counts: rows and tokens. confusion: for images, how often
-    each class was predicted as each class."""
+    """The result of one evaluation process. metrics, before: of the stage's model and of the original one; numbers,
+    unless somebody edited them. missing: reasons by metric. confusion: images by their class and the predicted one."""
 
     FILE = MEASURED
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -100,8 +98,7 @@ class GateVerdict(Record):
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        # The name in older records.
-        return super().of({"threshold": facts.get("wanted"), **facts})
+        return super().of({"threshold": facts.get("wanted"), **facts})  # the name in older records
 
 
 @dataclass(frozen=True)
@@ -134,8 +131,7 @@ class Promotion(Record):
 
 
 NOTHING = "nothing"  # what a verdict shows instead of a value that was not measured
-# The part of a subject that an override names.
-_OVERRIDDEN = ("run", "stage", "inputs", "model")
+_OVERRIDDEN = ("run", "stage", "inputs", "model")  # the part of a subject that an override names
 _STALE = {
     "run": "measured in another run",
     "stage": "measured for another stage",
@@ -147,25 +143,22 @@ _STALE = {
 }
 
 
-def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
+def judge(gates: Sequence[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
     """One verdict for each gate, and one if there is none, because a stage without a gate proves nothing. record: an
     evaluation, or why there is none; subject: of the run folder now, None for nothing."""
     usable = _about(subject, record)
     if isinstance(usable, str):
-        found = [GateVerdict(gate.metric, _threshold(gate), NOTHING, False, usable) for gate in gates]
-    else:
-        found = [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
+        usable = Measurement(missing={gate.metric: usable for gate in gates})
     none = GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")
-    return found or [none]
+    return [_verdict(gate, usable) for gate in gates] or [none]
 
 
 def on_tasks(stage: Stage, measured: Found) -> list[GateVerdict]:
     """The verdicts of the gates on tasks of lm-eval alone, on an evaluation that nothing has recorded."""
-    return [_verdict(gate, measured.metrics, measured.missing) for gate in stage.gates if gate.metric.startswith(SCORE)]
+    return [_verdict(gate, measured) for gate in stage.gates if gate.metric.startswith(SCORE)]
 
 
 def passed(verdicts: Sequence[GateVerdict]) -> bool:
-    """Whether there are verdicts and all of them hold."""
     return bool(verdicts) and all(verdict.holds for verdict in verdicts)
 
 
@@ -181,12 +174,12 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
     return record
 
 
-def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> GateVerdict:
-    value = metrics.get(gate.metric)
+def _verdict(gate: Gate, measured: Found) -> GateVerdict:
+    value = measured.metrics.get(gate.metric)
     got, why = shown(value), ""
     lowest, highest = bounds(gate.metric)
     if value is None:
-        got, why = NOTHING, str(missing.get(gate.metric, "it was not measured"))
+        got, why = NOTHING, str(measured.missing.get(gate.metric, "it was not measured"))
     elif isinstance(value, bool) or not isinstance(value, int | float):
         why = "it is not a number"
     elif not _finite(value):
@@ -197,7 +190,7 @@ def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str])
         why = "the gate itself cannot be read"
     elif not HOLDS[gate.comparison](value, gate.threshold):
         why = "it misses the threshold"
-    return GateVerdict(gate.metric, _threshold(gate), got, not why, why)
+    return GateVerdict(gate.metric, f"{gate.comparison} {gate.threshold:g}", got, not why, why)
 
 
 def _finite(value: int | float) -> bool:
@@ -205,10 +198,6 @@ def _finite(value: int | float) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number that is too large for a float
         return False
-
-
-def _threshold(gate: Gate) -> str:
-    return f"{gate.comparison} {gate.threshold:g}"
 
 
 def shown(value: Any) -> str:
@@ -254,10 +243,9 @@ def _rows(folder: StageFolder) -> str:
 @cache
 def _code() -> str:
     """A hash of the code that measures, with the general text."""
-    own = Path(__file__).parent
-    modules = (own / "evaluate.py", own / "language.py", own / "sample-task.yaml", GENERAL_TEXT)
+    own = (Path(__file__).with_name(name) for name in ("evaluate.py", "language.py", "sample-task.yaml"))
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
-    return content_hash([sha256(file) for file in (*modules, *brought)], 32)
+    return content_hash([sha256(file) for file in (*own, GENERAL_TEXT, *brought)], 32)
 
 
 def _settings(evaluation: Evaluation | None) -> str:
@@ -310,9 +298,8 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     demo = stage.config["recipe_runner"].get("demo", {})
     out = folder.path / MEASURED
     step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
-    gated = stage.evaluation.before
     # The valid evaluation of the gated stage before this one.
-    before = current(folder.other(gated)) if gated is not None else None
+    before = current(folder.other(stage.evaluation.before)) if stage.evaluation.before is not None else None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
         model=str(model),
@@ -329,8 +316,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]
-    # One process, on one GPU.
-    env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)
+    env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)  # one process, on one GPU
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     found = Found.read(folder.path)
     if not found:
@@ -375,7 +361,7 @@ def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
     if about is None or not about.model:
         return None
     same = all(getattr(known, part) == getattr(about, part) for part in _OVERRIDDEN)
-    named = all(isinstance(word, str) and word.strip() for word in (known.by, known.reason, known.at))
+    named = all(word.strip() for word in (known.by, known.reason, known.at))
     whole = same and named and known.missed and known.gates
     return known if whole and known.gates == tuple(map(str, folder.stage.gates)) else None
 
@@ -392,7 +378,7 @@ def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
     if passed(verdicts(folder, look)):
         return True, []
     override = promotion(folder, look)
-    return override is not None, override.lines if override else []
+    return (True, override.lines) if override else (False, [])
 
 
 def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:

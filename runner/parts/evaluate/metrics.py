@@ -21,16 +21,14 @@ from runner.tools.problem import Problem, Stop, worded
 # Metrics from training itself; `N` is a number.
 RISE = "loss_rise.N"
 PREFERRED = ("preference_accuracy", "preference_margin")
-# The mean reward of answers to held-out prompts; after a dot, the mean score of one reward.
-REWARD = "reward"
+REWARD = "reward"  # the mean reward of answers to held-out prompts; after a dot, the mean score of one reward
 # On the held-out rows of the stage, before and after training.
 HELD_OUT = ("validation_loss", "perplexity", "improvement.perplexity")
 # On the same general text for every language model: its loss, and the rise of this loss in training.
 GENERAL = ("general_loss", "forgetting")
 # On the same blocks for every stage of a pipeline; only these and scores can be compared between stages.
 BLOCKS = ("text_loss", "text_perplexity")
-# The share of correct answers or images; after a dot, that of one kind or class.
-ACCURACY = "accuracy"
+ACCURACY = "accuracy"  # the share of correct answers or images; after a dot, that of one kind or class
 GENERATED = "generated_tokens"
 NEW_TOKENS = 16  # the maximum length of a continuation, in tokens
 # The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics are losses.
@@ -124,8 +122,7 @@ _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
 _MORE = re.compile(
     r"accuracy(\..+)?|generated_tokens|preference_\w+|reward(\..+)?|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
 )
-# The usual tasks and scores of lm-eval.
-LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")
+LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and scores of lm-eval
 _OTHER_WAY = str.maketrans("<>", "><")
 
 
@@ -140,10 +137,8 @@ def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce, and a possible value of that metric."""
     tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
-    before: list[str] = []
-    for one in recipe.earlier:
-        for what in scenarios.measurable(one).values() if any(written_gates(one)) else ():
-            before = producible(what, tasks)
+    gated = [what for one in recipe.earlier if any(written_gates(one)) for what in scenarios.measurable(one).values()]
+    before = producible(gated[-1], tasks) if gated else []
     for section, what in scenarios.measurable(recipe).items():
         before = known[section] = producible(what, tasks, before)
     rewards = recipe.settings.get("rewards") or {}
@@ -189,17 +184,15 @@ def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
 
 def sample_task(recipe: Recipe) -> Iterator[Problem]:
     """The file that replaces lm-eval's tasks exists."""
-    section = recipe.settings.get("evaluation")
-    named = section and section.get("sample_task")
-    if named and not (recipe.folder / named).is_file():
-        yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=recipe.folder / named))
+    named = (recipe.settings.get("evaluation") or {}).get("sample_task")
+    if named and not (file := recipe.folder / named).is_file():
+        yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=file))
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
     """Tasks have lm-eval's names, the same as in the gates."""
-    named = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     misspelt = misspelt_tasks(recipe)
-    for index, task in enumerate(named):
+    for index, task in enumerate((recipe.settings.get("evaluation") or {}).get("tasks") or ()):
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
             yield recipe.problem(place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant))
@@ -246,8 +239,7 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
-    """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop if the recipe has
-    such tasks and no file that replaces them."""
+    """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop if it has no file."""
     from runner.scenarios.shared.rehearsal import substitute  # imports the twin, which only a rehearsal needs
 
     section = recipe.settings.get("evaluation") or {}
@@ -265,8 +257,7 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
             yield substitute(setting(home), str(gate), why)
 
 
-# More than every loss, perplexity and margin of a tiny model.
-ANYTHING = 10_000.0
+ANYTHING = 10_000.0  # more than every loss, perplexity and margin of a tiny model
 LEARNED = 0.1
 
 

@@ -23,15 +23,10 @@ _OF_NAMESPACE = re.compile(r"([-a-z0-9]{1,63}):[0-9a-f]{64}")
 SHORTEST = 32
 
 
-def key_file() -> Path:
-    """The path of the user's key."""
-    return settings_folder() / "key"
-
-
 def key(make: bool, namespace: str = "") -> str:
     """The key, from the environment (a Secret) or the user's file. make: create a missing one; namespace: derive the
     key of this namespace. Raises Stop if there is no key, or the file cannot be read or written."""
-    file = key_file()
+    file = settings_folder() / "key"
     try:
         known = os.environ.get(SEAL_KEY, "").strip()
         if not known and make and not file.exists():

@@ -1,10 +1,10 @@
-"""The texts beside an exported model: its card (README.md), with the facts and sentences of the run's page, and the
-Modelfile beside a GGUF file."""
+"""The texts beside an exported model: its card, with the sentences of the run's page, and a GGUF file's Modelfile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -136,25 +136,20 @@ class Pieces:
 
 def pieces(tokenizer: Any) -> Pieces | None:
     """A tokenizer's template in pieces; None if they do not make up the whole template."""
+    from jinja2 import TemplateError
+
     try:
         return _pieces(tokenizer)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, TemplateError):  # templates refuse some conversations
         return None
-    except Exception as error:  # templates raise jinja2's errors for conversations that they refuse
-        if type(error).__module__.startswith("jinja2"):
-            return None
-        raise
 
 
 def _pieces(tokenizer: Any) -> Pieces | None:
     def text(system: str | None, *turns: str) -> str:
-        start = [{"role": "system", "content": system}] if system else []
-        roles = ("user", "assistant") * len(turns)
-        conversation = [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)]
-        return written(tokenizer, [*start, *conversation], asking=True)
+        said = [*([("system", system)] if system else []), *zip(cycle(("user", "assistant")), turns)]
+        return written(tokenizer, [{"role": role, "content": turn} for role, turn in said], asking=True)
 
-    whole = text(None, _FIRST, _ANSWER, _SECOND)
-    head, rest = whole.split(_FIRST)
+    head, rest = text(None, _FIRST, _ANSWER, _SECOND).split(_FIRST)
     middle, rest = rest.split(_ANSWER)
     between, tail = rest.split(_SECOND)
     asked = text(None, _FIRST).split(_FIRST)[1]
@@ -167,8 +162,7 @@ def _pieces(tokenizer: Any) -> Pieces | None:
     before_question = between.removeprefix(after_answer)
     begin = head.removesuffix(before_question)
     before_answer = middle.removeprefix(after_question)
-    with_system = text(_SYSTEM, _FIRST)
-    system_head, system_rest = with_system.split(_SYSTEM)
+    system_head, system_rest = text(_SYSTEM, _FIRST).split(_SYSTEM)
     after_system = system_rest.split(_FIRST)[0]
     within = not after_system.endswith(before_question) or not before_question
     if within:
@@ -176,10 +170,9 @@ def _pieces(tokenizer: Any) -> Pieces | None:
     else:
         system = (system_head.removeprefix(begin), after_system.removesuffix(before_question))
     made = Pieces(begin, system, (before_question, after_question), (before_answer, after_answer), reply, within)
-    cases: tuple[tuple[str | None, tuple[str, ...]], ...] = (
-        (None, (_FIRST,)), (_SYSTEM, (_FIRST,)), (None, (_FIRST, _ANSWER, _SECOND)), (_SYSTEM, (_FIRST, _ANSWER, _SECOND)),
-    )  # fmt: skip
-    return made if all(made.text(*case) == text(case[0], *case[1]) for case in cases) and tail == asked else None
+    cases = product((None, _SYSTEM), ((_FIRST,), (_FIRST, _ANSWER, _SECOND)))
+    same = all(made.text(prompt, turns) == text(prompt, *turns) for prompt, turns in cases)
+    return made if same and tail == asked else None
 
 
 def go_template(parts: Pieces) -> str:
@@ -202,7 +195,6 @@ def go_template(parts: Pieces) -> str:
 
 
 def _go(text: str) -> str:
-    """Text within a Go template."""
     return text.replace("{{", '{{ "{{" }}')
 
 

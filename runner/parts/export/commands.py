@@ -35,7 +35,7 @@ quantize_option = click.option(
 
 def kind_of(form: str, quantize: str | None) -> str | None:
     """The kind of a GGUF file. Raises Stop if it is unknown, or the format is not GGUF."""
-    from runner.parts.export.gguf import KINDS
+    from runner.parts.export.exporting import KINDS
 
     if quantize and form != "gguf":
         raise Stop("`--quantize` needs `--format gguf`.", "Leave it out.", code=2)
@@ -130,8 +130,8 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     from runner.parts.export import sending
 
     source = opened(run, stage)
-    usual = f"{source.run.planned.fingerprint}-{source.run.state.id[:8]}"
-    name, version = name or source.run.name, version or usual
+    name = name or source.run.name
+    version = version or f"{source.run.planned.fingerprint}-{source.run.state.id[:8]}"
     where = sending.register(source, server, name, version, uri)
     say(f"{name} {version} is in the registry; its address is {where}")
     end(f"The model of {run} is in the Model Registry, as {name}, version {version}.", "report", run)
@@ -184,11 +184,7 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
 
 
 def merge_adapter(
-    adapter: Path,
-    out: Path | None,
-    precision: str = "auto",
-    trust: bool = False,
-    base: tuple[str, str | None] | None = None,
+    adapter: Path, out: Path | None, precision: str = "auto", trust: bool = False, base: merging.Base | None = None
 ) -> Path:
     """Merges the adapter in a folder; returns the model's folder. Raises Stop if it or its base cannot be loaded."""
     out = out or adapter.with_name(f"{adapter.name}-merged")

@@ -68,17 +68,14 @@ def converter() -> Path:
 
 
 def architectures(converter: Path) -> Iterator[str]:
-    """The architectures of text models that the converter supports, as in a `config.json`. They are read from its
-    source, because loading it takes seconds."""
-    tree = ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8"))
-    for node in tree.body:
+    """The architectures of text models that the converter supports, from its source: loading it takes seconds."""
+    for node in ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "TEXT_MODEL_MAP" and node.value:
             yield from (name for name in ast.literal_eval(node.value) if "ForCausalLM" in name or "LMHead" in name)
 
 
 def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | None) -> None:
-    """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. turn_end: the token that ends an answer.
-    Raises Stop if the converter refuses it."""
+    """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. Raises Stop if the converter refuses it."""
     end = [str(turn_end)] if turn_end is not None else []
     done = _run("convert", str(converter), str(model), str(out), kind, *end)
     if done.returncode or not out.is_file():
@@ -112,11 +109,10 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def _why(done: subprocess.CompletedProcess[str]) -> str:
     """The reason in a process's output: llama.cpp's first error, or Python's last line."""
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    first = next((line for line in lines if "error loading" in line), None)
     if done.returncode < 0:
         return f"it was killed by {signal.Signals(-done.returncode).name}"
-    return first or (lines[-1] if lines else "it gave no reason")
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+    return next((line for line in lines if "error loading" in line), lines[-1])
 
 
 def is_gpt2(tokenizer: Path) -> bool:
@@ -140,12 +136,11 @@ def teach(turn_end: str) -> None:
 
     def name_of(model: Any, tokenizer: Any) -> str:
         try:
-            name: str = by_hash(model, tokenizer)
+            return str(by_hash(model, tokenizer))
         except NotImplementedError:
-            if not is_gpt2(model.dir_model / "tokenizer.json"):
-                raise
-            return "gpt-2"
-        return name
+            if is_gpt2(model.dir_model / "tokenizer.json"):
+                return "gpt-2"
+            raise
 
     def of_phi(model: Any) -> None:
         # The converter looks for the tokenizer's class, which transformers 5 no longer writes.
@@ -163,8 +158,7 @@ def teach(turn_end: str) -> None:
 def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str = "") -> None:
     """llama.cpp's own converter, with the facts that it lacks about a model that was trained here."""
     hush()
-    # The converter has its own library `gguf`.
-    sys.path.insert(0, converter)
+    sys.path.insert(0, converter)  # the converter has its own library `gguf`
     import convert_hf_to_gguf
 
     teach(turn_end)
@@ -190,8 +184,7 @@ class ModelFile:
         self.library = library
         options = library.llama_model_default_params()
         options.n_gpu_layers = 0
-        # Repacked weights would need instructions that not every processor has.
-        options.use_extra_bufts = False
+        options.use_extra_bufts = False  # repacked weights would need instructions that not every processor has
         self.model = library.llama_model_load_from_file(file.encode(), options)
         if not self.model:
             raise SystemExit(1)

@@ -1,5 +1,4 @@
-"""Uploading an export to a repository on the hub, private by default, and entering it in a Model Registry (Kubeflow's,
-which OpenShift AI has), each with its own client."""
+"""Uploading an export to the hub, and entering it in a Model Registry (Kubeflow's, which OpenShift AI has)."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class Pushed(Record):
 
 def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
     """Uploads an export to the hub, and returns its address. The model is exported first if there is no complete
-    export. public: whether a new repository is public. The token comes from the environment (`HF_TOKEN`) or the hub's
-    login, and is not stored. Raises Stop if there is none, or the hub refuses."""
+    export. public: whether a new repository is public. Raises Stop if there is no token, or the hub refuses."""
     from huggingface_hub import HfApi, get_token
 
     if not get_token():
@@ -116,15 +114,13 @@ def _hub_refusals(name: str) -> Iterator[None]:
         raise Stop(*worded("export.hub-unreachable", error=error)) from None
 
 
-# The environment variable with a registry's token (`oc whoami --show-token`).
-TOKEN = "MODEL_REGISTRY_TOKEN"
+TOKEN = "MODEL_REGISTRY_TOKEN"  # the environment variable with a registry's token (`oc whoami --show-token`)
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
     """Enters a model as a new version, reads it back, and returns its address. server: the registry's; uri: the model's
     address, by default where it was pushed to or trained. Raises Stop if that is unknown, or the registry refuses."""
-    where, form = _where(source, uri)
-    facts = lineage(source)
+    (where, form), facts = _where(source, uri), lineage(source)
     with _registry_refusals(server):
         from model_registry import ModelRegistry
 
@@ -133,8 +129,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             registry = ModelRegistry(
                 server, author=_author(), user_token=os.environ.get(TOKEN), custom_ca=os.environ.get("SSL_CERT_FILE"), async_runner=asyncio.run,
             )  # fmt: skip
-        known = registry.get_registered_model(name)
-        if known and registry.get_model_version(name, version):
+        if registry.get_registered_model(name) and registry.get_model_version(name, version):
             raise Stop(f"`{name}` has a version `{version}` in that registry.", "Name another one with `--version`.")
         registry.register_model(
             name,
@@ -202,9 +197,8 @@ def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
         facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in of_data.items()}
     for name in ("steps", "first_validation_loss", "best_validation_loss"):
         facts[name] = getattr(stage.summary, name)
-    for name, value in card.measured(source).items():
-        if isinstance(value, int | float):
-            facts[f"evaluation.{name}"] = float(value)
+    numbers = ((name, value) for name, value in card.measured(source).items() if isinstance(value, int | float))
+    facts |= {f"evaluation.{name}": float(value) for name, value in numbers}
     if stage.verdicts:
         facts["gates"] = ("overruled" if stage.promotion else "open") if stage.open else "closed"
     return {name: value for name, value in facts.items() if value is not None and value != ""}
@@ -221,8 +215,7 @@ def _registry_refusals(server: str) -> Iterator[None]:
         yield
     except (StoreError, ApiException) as error:
         said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
-        raise Stop(
-            *worded("export.registry-refuses", server=server, reason=" ".join(str(said).split())[:300], token=TOKEN)
-        ) from None
+        reason = " ".join(str(said).split())[:300]
+        raise Stop(*worded("export.registry-refuses", server=server, reason=reason, token=TOKEN)) from None
     except (aiohttp.ClientError, OSError) as error:
         raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None

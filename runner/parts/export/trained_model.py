@@ -19,6 +19,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.vllm import saved
 from runner.trainer.generation import Chat, chats, tokenizer_in
+from runner.trainer.merging import Base
 
 UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
 
@@ -29,11 +30,8 @@ def unproven(what: str, remedy: str = "") -> Stop:
 
 
 Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
-# The model that training started from: its folder or name on the hub, and its revision there.
-Base = tuple[str, str | None]
 WEIGHTS = "adapter_model.safetensors"
-# PEFT's additions before and after the name of a layer.
-_PREFIX = "base_model.model."
+_PREFIX = "base_model.model."  # PEFT's additions before and after the name of a layer
 _PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
 
 
@@ -71,13 +69,14 @@ class AdapterFolder:
 
     def scale(self, layer: str) -> float:
         """The factor of a layer's change: alpha by rank, or by its root (PEFT's `use_rslora`)."""
-        rank, alpha = self._of(layer, "rank_pattern", "r"), self._of(layer, "alpha_pattern", "lora_alpha")
-        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
-    def _of(self, layer: str, pattern: str, usual: str) -> Any:
-        own = self.config.get(pattern) or {}
-        matching = (value for key, value in own.items() if re.match(rf"(.*\.)?({key})$", layer))
-        return next(matching, self.config[usual])
+        def of(pattern: str, usual: str) -> Any:
+            own = self.config.get(pattern) or {}
+            matching = (value for key, value in own.items() if re.match(rf"(.*\.)?({key})$", layer))
+            return next(matching, self.config[usual])
+
+        rank, alpha = of("rank_pattern", "r"), of("alpha_pattern", "lora_alpha")
+        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,7 @@ class TrainedModel:
 
 
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
-    """The model of a stage of a run, by default of the last stage with a model. Raises Stop if there is none, it
-    classifies images, or it has changed since training."""
+    """The model of a stage, by default the last with one. Raises Stop if it is missing, changed, or one for images."""
     plan = plan_of(run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
     if list(folder.path.glob(BEST_IMAGES)):
@@ -131,8 +129,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     if found is None:
         raise Stop(f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it.")
     base = _base(folder, known)
-    demo = read_record(folder.path / DEMO)
-    if demo:
+    if demo := read_record(folder.path / DEMO):
         _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
     else:
         chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
@@ -152,10 +149,9 @@ def _base(folder: StageFolder, run: RunFacts) -> Base | None:
 def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
     """Why servers cannot serve an adapter, sentences without a full stop. modules: the names in the base model."""
     yield from saved(adapter.folder).refusals()
-    known = set(modules)
     if not adapter.layers:
         yield "it changes no layer"
-    elif strange := sorted(set(adapter.layers) - known):
+    elif strange := sorted(set(adapter.layers).difference(modules)):
         others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
         yield worded("export.strange-layer", strange=strange, others=others)[0]
 
@@ -190,8 +186,7 @@ def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any,
 def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model is its base with an adapter in it: each layer of the adapter is W + s·B·A within the rounding
     of its precision, and differs from the base's; all other layers are the base's. It needs twice the model in main
-    memory. Returns the number of changed layers, and the largest difference from W + s·B·A as a share of the largest
-    change. Raises Stop."""
+    memory. largest_difference: from W + s·B·A, as a share of the largest change. Raises Stop."""
     import torch
     from safetensors.torch import load_file
 
@@ -243,17 +238,15 @@ def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: A
 
 
 def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
-    """Proves that a trained model differs from its base. Returns how many tensors changed. Raises Stop if none did, and
-    OSError if the base model cannot be loaded."""
+    """Proves that a trained model differs from its base. Raises Stop, and OSError if the base cannot be loaded."""
     import torch
 
     whole, before, _ = states(folder, base, trust_remote_code)
     # Training may have added tokens.
-    same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
-    changed = len(whole) - len(same)
-    if not changed:
+    same = sum(name in whole and torch.equal(whole[name], was) for name, was in before.items())
+    if same == len(whole):
         raise unproven("all its tensors equal the base model's, so the training is lost")
-    return {"changed_tensors": changed, "tensors": len(whole)}
+    return {"changed_tensors": len(whole) - same, "tensors": len(whole)}
 
 
 def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[int]], trust_remote_code: bool) -> Proof:
@@ -271,8 +264,10 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
     without = said(plain)
     with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)))
     merged_model = said(loaded(str(whole), None, torch.float32, trust_remote_code))
-    moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
-    off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
+    moved, off = (
+        max(float((here - there).abs().max()) for here, there in zip(with_adapter, other, strict=True))
+        for other in (without, merged_model)
+    )
     if not moved:
         raise unproven("with its base model it answers like the base model, so it was lost")
     # The rounding of a merge is smaller than the effect of the adapter.

@@ -1,5 +1,4 @@
-"""Chatting with the models of a stage, which stay in memory. Each question goes to all of them, side by side, in the
-terminal or on a gradio page for a demo."""
+"""Chatting with the models of a stage, which stay in memory, side by side, in the terminal or on a gradio page."""
 
 import os
 import queue
@@ -77,10 +76,8 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
         both = PeftModel.from_pretrained(first.model, after.adapter).eval()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CannotLoad(after.adapter, error) from error
-    return (
-        LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone),
-        LoadedModel(after, both, first.tokenizer, alone=first.alone),
-    )
+    original = LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone)
+    return original, LoadedModel(after, both, first.tokenizer, alone=first.alone)
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
@@ -106,8 +103,7 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
             yield text
     finally:
         said.unwanted.set()
-        # It ends with its next token, and Python must not end earlier.
-        worker.join(PATIENCE_SECONDS)
+        worker.join(PATIENCE_SECONDS)  # it ends with its next token, and Python must not end earlier
 
 
 class _Streamer:
@@ -124,8 +120,7 @@ class _Streamer:
             self.tokens = []  # the first value is the prompt
             return
         self.tokens += value.tolist()
-        # The end may be half of a character.
-        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
+        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))  # the end may be half of a character
 
     def end(self) -> None:
         """Nothing: the caller puts the complete answer."""
@@ -211,7 +206,6 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
 
 
 def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
-    """The conversation, as each of the two boards shows it."""
     return [
         [
             {"role": role, "content": text}

@@ -1,5 +1,4 @@
-"""The server of a trained model on the cluster: sending it, waiting for it, connecting to it, and explaining from its
-InferenceService, pods, events and vLLM's log why it does not start.
+"""The server of a trained model on the cluster: sending it, waiting for it, connecting to it, explaining its failures.
 
 KServe creates a Deployment for an InferenceService, whose pods have the object's labels and annotations. These
 distinguish them from pods of an earlier server of the same name, which may still answer."""
@@ -32,7 +31,6 @@ SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
 # The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
-DEPLOYED = ("Deployment", "ReplicaSet")  # the kinds of objects between an InferenceService and its pods
 
 
 def start(
@@ -51,15 +49,13 @@ def start(
     free_port(port)
     send(cluster, manifests, tell, mine, confirm)
     pod = wait(cluster, manifests[-1], tell)
-    known = listed(server.models, "or")
 
     def connected(local: int) -> None:
-        tell(worded("serve.answers-at", host=HOST, local=local, known=known)[0])
+        tell(worded("serve.answers-at", host=HOST, local=local, known=listed(server.models, "or"))[0])
         tell("`recipe serve RECIPE --stop` removes it.")
 
     def answering() -> str:
-        # Another pod may have replaced it.
-        return _ready(_pods(cluster, manifests[-1])) or pod
+        return _ready(_pods(cluster, manifests[-1])) or pod  # another pod may have replaced it
 
     client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
 
@@ -67,15 +63,13 @@ def start(
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
     """Removes the server of a plan, and its own runtime. `confirm` is asked before another person's is removed."""
     there = _ours(cluster, plan)
-    # One question is enough for a server and its runtime.
-    for one in there[:1]:
-        ask(one, mine, confirm)
+    if not there:
+        cluster.require_namespace(plan.site["namespace"])
+        return tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
+    ask(there[0], mine, confirm)  # one question is enough for a server and its runtime
     for one in there:
         jobs.delete(cluster, one, [])
         tell(f"{named(one)} removed.")
-    if not there:
-        cluster.require_namespace(plan.site["namespace"])
-        tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
 
 
 def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list[Manifest]:
@@ -95,9 +89,8 @@ def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list
 def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     """The uid of the job that trained the model; empty if the job is gone. Raises Stop if it is running or has failed,
     or if its gate is not open: the model would be incomplete, or not good enough."""
-    own = [each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name]
-    training, *gates = own
-    for each in own:
+    training, *gates = (each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name)
+    for each in (training, *gates):
         if each.at_work and not (each.job and going(each.job)):
             raise Stop(*worded("serve.still-running", each=each))
         if each.state == FAILED:
@@ -187,15 +180,14 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
 def look(cluster: Cluster, service: Manifest) -> ServerState:
     """The state of a server: its own pods, and the messages about them."""
-    meta = service["metadata"]
-    space, name = meta["namespace"], meta["name"]
+    space, name = service["metadata"]["namespace"], service["metadata"]["name"]
     pods = _pods(cluster, service)
     workloads = cluster.list("Workload", space, forgiving=True)
 
     def deployed(event: Manifest) -> bool:
         # Only the Deployment and its ReplicaSets explain a missing pod, and people may not be allowed to read them.
         of = event["involvedObject"]
-        return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
+        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(f"{name}-predictor")
 
     events = events_about(cluster, [service, *pods], deployed)
     return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, kserve.CONTAINER))
@@ -208,7 +200,6 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
 
 
 def _ready(pods: Manifests) -> str | None:
-    """The name of the first of these pods that answers."""
     return next((str(pod["metadata"]["name"]) for pod in pods if jobs.holds(pod, "Ready")), None)
 
 
@@ -273,19 +264,18 @@ class ServerState:
 
 def reasons(server: ServerState) -> list[str]:
     """The reasons why a server does not answer, the most specific first; empty if nothing is wrong."""
-    said = [*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys([*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]))
 
 
 def _refused(server: ServerState) -> Iterator[str]:
     """Refusals by KServe, and why the Deployment could not create a pod, which only its ReplicaSet's events show."""
-    reason, said = server.failure.get("reason", ""), str(server.failure.get("message", "")).rstrip(".")
+    reason = server.failure.get("reason", "")
+    why = str(server.failure.get("message", "")).rstrip(".") or reason
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
-        space = server.service["metadata"]["namespace"]
-        yield worded("serve.no-runtime", runtime=runtime, why=said or reason, space=space)[0]
+        yield worded("serve.no-runtime", runtime=runtime, why=why, space=server.service["metadata"]["namespace"])[0]
     elif reason and not server.pods:
-        yield f"KServe does not start it: {said or reason}."
+        yield f"KServe does not start it: {why}."
     if server.pods:
         return
     if why := diagnose.unmade_pod(server.events, LESS, "`recipe site RECIPE` generates what the namespace needs."):
@@ -298,8 +288,8 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     where = f"`{pod['metadata']['name']}`"
     if pod["spec"].get("schedulingGates"):
         queue = jobs.queue_of(server.service)
-        said = list(diagnose.queued(queue, entry_of(server.workloads, pod)))
-        yield from said or [f"It waits for {(f'the queue `{queue}`' if queue else 'a queue')} to admit it."]
+        said = [*diagnose.queued(queue, entry_of(server.workloads, pod))]
+        yield from said or [f"It waits for {f'the queue `{queue}`' if queue else 'a queue'} to admit it."]
         return
     yield from diagnose.placing(pod, server.events, where, LESS)
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
@@ -327,7 +317,6 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:
-    """The explanation of vLLM's last message, or the message itself."""
     text, uri = server.log_of(pod), server.service["spec"]["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)

@@ -1,5 +1,4 @@
-"""`recipe chat` and `recipe serve`: the models of a run side by side, or behind OpenAI's API, on this machine or on the
-cluster; and `recipe plan --serve`."""
+"""`recipe chat` and `recipe serve`: a run's models side by side, or behind OpenAI's API; and `recipe plan --serve`."""
 
 from __future__ import annotations
 
@@ -116,13 +115,13 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     _, server, needs = kserve.served(recipe)
     if needs is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
+    problems = serving.problems(recipe, server, needs)
     if json_wanted:
         say(_as_json(server, needs))
     else:
         _show(server, needs)
-    problems = serving.problems(recipe, server, needs)
-    for problem in () if json_wanted else problems:
-        say(f"\n{problem}")
+        for problem in problems:
+            say(f"\n{problem}")
     return int(bool(errors_of(problems)))
 
 
@@ -136,16 +135,11 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     if needs.requests is not None:
         say(worded("serve.room", needs=needs)[0])
     split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
-    several = f"{needs.adapters} × " if needs.adapters > 1 else ""
-    each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
+    adapters, several = ("adapters", f"{needs.adapters} × ") if needs.adapters > 1 else ("adapter", "")
     rows = (
         ("weights", needs.weights, f"{needs.precision}{split}"),
-        (
-            "adapters" if several else "adapter",
-            needs.adapter,
-            f"{several}room for rank {needs.rank} beside every linear layer",
-        ),
-        ("cache of keys and values", needs.cache, each),
+        (adapters, needs.adapter, f"{several}room for rank {needs.rank} beside every linear layer"),
+        ("cache of keys and values", needs.cache, f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"),
         ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
         ("graphs and CUDA context", needs.overhead, "assumed"),
     )
@@ -163,13 +157,11 @@ def _show(server: Serving, needs: ServingForecast) -> None:
 
 def _as_json(server: Serving, needs: ServingForecast) -> str:
     """The forecast as JSON: bytes on one GPU, and counts."""
-    figures = {
-        name: getattr(needs, name)
-        for name in (
-            *("gpus", "precision", "context", "concurrency", "rank", "adapters", "weights", "adapter", "cache_a_token"),
-            *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
-        )
-    }
+    names = (
+        *("gpus", "precision", "context", "concurrency", "rank", "adapters", "weights", "adapter", "cache_a_token"),
+        *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
+    )
+    figures = {name: getattr(needs, name) for name in names}
     return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)
 
 
@@ -192,8 +184,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
-    sides = chatting.sides(recipe, folder)
-    questions = inference.questions_of(recipe, folder)
+    sides, questions = chatting.sides(recipe, folder), inference.questions_of(recipe, folder)
     if page:
         title = f"{recipe.name}: before and after training"
         chatting.show_page(sides, title, questions, port, lambda address: say(f"The page: {address}  (^C ends it)"))
@@ -247,7 +238,6 @@ def _talk(sides: Sides, questions: list[str]) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """The lines that the user types, or a program sends."""
     if sys.stdin.isatty():
         import readline  # noqa: F401 - gives `input` its editing and history
     while True:

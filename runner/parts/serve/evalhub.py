@@ -90,15 +90,14 @@ def measured(
         try:
             _take(measures, model != asked.models[0], server.ended(job, model, tell))
         except BaseException:
-            # Its results would be read by no one.
-            server.cancel(job)
+            server.cancel(job)  # its results would be read by no one
             raise
     found = Measurement(**vars(measures.found(())), stage=asked.stage.name, checkpoint=asked.url, seed=evaluation.seed)
     return StageFolder(asked.plan, asked.stage), found
 
 
 def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
-    """The models of a server somewhere; what trained an adapter is expected to be beside its base model."""
+    """The models of a server somewhere; an adapter is expected to be beside its base model."""
     plan = translate(recipe, folder(recipe.name, "run").place())
     wanted = _with_tasks(plan, stage)
     base, name = served(recipe.name)
@@ -147,17 +146,16 @@ def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> str | OnCla
 
 
 def _shots(tasks: tuple[str, ...]) -> dict[str, int]:
-    """The examples in a prompt that lm-eval's tasks have by themselves; EvalHub would use none. A group has none of its
-    own."""
+    """The examples in a prompt that lm-eval's tasks have by themselves; EvalHub would use none. A group has none."""
     from lm_eval.tasks import TaskManager
     from lm_eval.utils import load_yaml_config
 
-    known, found = TaskManager().task_index, dict[str, int]()
-    for task in tasks:
-        file = known.get(task, {}).get("yaml_path")
-        if isinstance(file, str | Path):
-            found[task] = int(load_yaml_config(str(file), mode="simple").get("num_fewshot") or 0)
-    return found
+    known = TaskManager().task_index
+    return {
+        task: int(load_yaml_config(str(file), mode="simple").get("num_fewshot") or 0)
+        for task in tasks
+        if isinstance(file := known.get(task, {}).get("yaml_path"), str | Path)
+    }
 
 
 def _take(measures: Measures, before: bool, job: Mapping[str, Any]) -> None:
@@ -192,8 +190,7 @@ class _Hub:
         return cls(whole, named | ({"Authorization": f"Bearer {token}"} if token else {}))
 
     def tasks(self) -> set[str]:
-        provider = self._ask(f"evaluations/providers/{PROVIDER}")
-        return {str(one["id"]) for one in provider.get("benchmarks") or ()}
+        return {str(one["id"]) for one in self._ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()}
 
     def start(self, job: Mapping[str, Any]) -> str:
         return str(self._ask("evaluations/jobs", job)["resource"]["id"])
@@ -204,17 +201,16 @@ class _Hub:
         while True:
             try:
                 now = self._ask(f"evaluations/jobs/{job}")
-                silent = 0
             except Silence:
                 silent += 1
                 if silent >= PATIENCE:
                     raise
             else:
-                if now["status"]["state"] not in AT_WORK:
+                silent, status = 0, now["status"]
+                if status["state"] not in AT_WORK:
                     return now
-                states = [one.get("status") for one in now["status"].get("benchmarks") or ()]
-                done = sum(state not in AT_WORK for state in states)
-                line = f"  `{model}`: {now['status']['state']}, {done} of {len(now['benchmarks'])} tasks done"
+                done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
+                line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
                 if line != said:
                     tell(line)
                 said = line
@@ -225,17 +221,15 @@ class _Hub:
             self._ask(f"evaluations/jobs/{job}", method="DELETE")
 
     def _ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
-        url = f"{self.url}/api/v1/{path}"
         try:
-            with openai_api.opened(url, body, 60, self.headers, method) as answer:
+            with openai_api.opened(f"{self.url}/api/v1/{path}", body, 60, self.headers, method) as answer:
                 text = answer.read()
                 known = json.loads(text) if text else {}
         except urllib.error.HTTPError as error:
             raise self._refused(error) from None
         except (OSError, HTTPException) as error:
-            raise Silence(
-                *worded("serve.hub-silent", url=self.url, why=getattr(error, "reason", None) or error)
-            ) from None
+            why = getattr(error, "reason", None) or error
+            raise Silence(*worded("serve.hub-silent", url=self.url, why=why)) from None
         except ValueError:
             known = None
         if not isinstance(known, dict):

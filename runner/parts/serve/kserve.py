@@ -1,6 +1,5 @@
-"""Target kserve: the trained model behind OpenAI's API, as an InferenceService (serving.kserve.io/v1beta1) with
-OpenShift AI's vLLM runtime or a ServingRuntime of its own. KServe appends our arguments to the runtime's; the last one
-of a name counts."""
+"""Target kserve: the trained model as an InferenceService (serving.kserve.io/v1beta1), with OpenShift AI's vLLM runtime
+or one of its own. KServe appends our arguments to the runtime's; the last one of a name counts."""
 
 from pathlib import Path
 from typing import Any
@@ -128,6 +127,8 @@ def arguments(server: Serving) -> list[str]:
     source = server.source
     adapters = source.adapters
     called = [one.base_name for one in adapters] or [server.name]
+    results = [pod_path(source, one.results) for one in adapters]
+    whole = f"{results[0]}/{BEST_MODEL}" if results else MODELS
     said = [
         *([f"--model={MODELS}/{source.model}"] if source.model else []),
         *(["--served-model-name", *called] if len(called) > 1 else [f"--served-model-name={called[0]}"]),
@@ -136,28 +137,17 @@ def arguments(server: Serving) -> list[str]:
         f"--max-num-seqs={server.concurrency}",
         f"--gpu-memory-utilization={serving.GPU_SHARE:g}",
         f"--tensor-parallel-size={server.gpus}",
+        *([f"--chat-template={whole}/{SERVED_TEMPLATE}"] if source.template else []),
+        *(["--trust-remote-code"] if server.trust_remote_code else []),
     ]
-    results = [pod_path(source, one.results) for one in adapters]
-    whole = f"{results[0]}/{BEST_MODEL}" if results else MODELS
-    if source.template:
-        said.append(f"--chat-template={whole}/{SERVED_TEMPLATE}")
-    if server.trust_remote_code:
-        said.append("--trust-remote-code")
     if not adapters:
         return said
+    said += [f"--tokenizer={whole}", f"--generation-config={whole}"]
+    said += ["--enable-lora", f"--max-lora-rank={source.room_for_rank}"]
     modules = [f"{one.name}={folder}/{ADAPTER}" for one, folder in zip(adapters, results, strict=True)]
-    return [
-        *said,
-        f"--tokenizer={whole}",
-        f"--generation-config={whole}",
-        "--enable-lora",
-        f"--max-lora-rank={source.room_for_rank}",
-        *(
-            [f"--max-loras={len(modules)}", "--lora-modules", *modules]
-            if len(modules) > 1
-            else [f"--lora-modules={modules[0]}"]
-        ),
-    ]
+    if len(modules) == 1:
+        return [*said, f"--lora-modules={modules[0]}"]
+    return [*said, f"--max-loras={len(modules)}", "--lora-modules", *modules]
 
 
 def mount_of(index: int) -> str:
@@ -194,14 +184,12 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
 
 def _folders(server: Serving) -> list[Folder]:
     """The folders that KServe does not mount: results beside a base model, and shared memory of GPUs."""
-    found = []
+    found = list[Folder]()
     for index, each in enumerate(server.source.mounted[1:], 1):
         mount, path = mount_of(index), {"subPath": each.path} if each.path else {}
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
         found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
-    if server.gpus > 1:
-        found.append(kubernetes.memory(SHM_GIB))
-    return found
+    return [*found, *([kubernetes.memory(SHM_GIB)] if server.gpus > 1 else [])]
 
 
 def header(plan: Plan, server: Serving) -> str:

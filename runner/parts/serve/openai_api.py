@@ -1,5 +1,4 @@
-"""OpenAI's API: a local server for a stage's original and trained model, which formats questions as in training; and
-questions to the models behind such a server, here or elsewhere.
+"""OpenAI's API: a local server for a stage's original and trained model, and questions to models behind such a server.
 
 vLLM serves a base model and adapters beside it, but no second whole model. So the default is vLLM for an adapter if it
 is installed, and transformers' own command for everything else. Either runs as a child process: `python -m
@@ -28,7 +27,6 @@ from runner.check.validate import load
 from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
-from runner.parts.evaluate.language import Cannot
 from runner.parts.evaluate.metrics import ACCURACY
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
@@ -105,13 +103,12 @@ def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> 
         command += ["--model-timeout", "-1"]  # models stay loaded
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--trust-remote-code"] if any(after.trust_remote_code for _, after in asked.values()) else []
-    env = engine_environment() | _OFFLINE | {"HF_HUB_CACHE": str(home)}
     empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "runner.parts.serve.openai_api", str(empty), *command],
-            env=env,
+            env=engine_environment() | _OFFLINE | {"HF_HUB_CACHE": str(home)},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -169,24 +166,20 @@ def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -
             for file in _weights(chat):
                 (folder / file.name).symlink_to(file.resolve())
             tokenizer.save_pretrained(str(folder))
-            penalty = {"repetition_penalty": repetition_penalty(chat)}
-            write_json(folder / "generation_config.json", generation(tokenizer, after) | penalty)
+            # Defaults for a request: no sampling, and the tokens that end a turn.
+            defaults = {
+                "do_sample": False,
+                "eos_token_id": end_tokens(tokenizer, after.turn_end),
+                "pad_token_id": tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+                "max_new_tokens": after.max_new_tokens,
+                "repetition_penalty": repetition_penalty(chat),
+            }
+            write_json(folder / "generation_config.json", defaults)
 
 
 def _snapshot(home: Path, called: str) -> Path:
     """The folder of a model's one revision in the hub's cache (huggingface_hub 1.x)."""
     return home / f"models--{called}" / "snapshots" / "0"
-
-
-def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:
-    """A server's defaults for a request: no sampling, and the tokens that end a turn."""
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return {
-        "do_sample": False,
-        "eos_token_id": end_tokens(tokenizer, chat.turn_end),
-        "pad_token_id": pad,
-        "max_new_tokens": chat.max_new_tokens,
-    }
 
 
 def _exactly(tokenizer: Any) -> None:
@@ -200,7 +193,6 @@ def _exactly(tokenizer: Any) -> None:
 
 
 def _weights(chat: Chat) -> list[Path]:
-    """The files of a model, from its folder or the hub."""
     folder = Path(chat.model)
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
@@ -216,11 +208,9 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
     """vLLM's module and arguments: the models of all recipes with adapters, else only the trained one."""
     adapters = {names.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter}
     wholes = [names.served(name)[0 if adapters else 1] for name in asked]
-    served = str(_snapshot(home, wholes[0]))
+    served, longest = str(_snapshot(home, wholes[0])), max(after.max_new_tokens for _, after in asked.values())
     # vLLM ignores `do_sample`, and samples unless the temperature is 0.
-    greedy = json.dumps(
-        {"temperature": 0.0, "max_new_tokens": max(after.max_new_tokens for _, after in asked.values())}
-    )
+    greedy = json.dumps({"temperature": 0.0, "max_new_tokens": longest})
     command = [SERVER, "--model", served, "--served-model-name", *wholes]
     command += ["--generation-config", served, "--override-generation-config", greedy]
     if adapters:
@@ -261,8 +251,7 @@ def others(recipe: Recipe) -> dict[str, Pair]:
 
 
 KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set
-# Enough for an answer on a processor.
-SECONDS = 600
+SECONDS = 600  # enough for an answer on a processor
 AGREEMENT = "agreement"
 _NO_LOGS = "this server gives no log-probabilities of a prompt"
 
@@ -274,8 +263,7 @@ def opened(
     headers: Mapping[str, str] | None = None,
     method: str | None = None,
 ) -> Any:
-    """The answer to a request, to read or to iterate over by lines. body: sent as JSON; headers: instead of the one with
-    the key. Raises OSError."""
+    """The answer to a request. body: sent as JSON; headers: instead of the one with the key. Raises OSError."""
     if headers is None:
         headers = {"Authorization": f"Bearer {os.environ[KEY]}"} if os.environ.get(KEY) else {}
     sent = json.dumps(body).encode() if body is not None else None
@@ -340,15 +328,15 @@ class Served:
         measures = Measures()
         for chat, before in ((self.after, False), (self.before, True)):
             if not chat.model:
-                measures.take([AGREEMENT], _no_model, before)
+                lacking = "the server does not have this model"
+                measures.missing[f"before: {AGREEMENT}" if before else AGREEMENT] = lacking
                 continue
             measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
             measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
             measures.take(["validation_loss", "perplexity"], partial(on_rows, self, chat, numbers, measures), before)
         measures.counts["short_answers"] = len(chosen)
-        return Measurement(
-            **vars(measures.found(())), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed
-        )
+        found = measures.found(())
+        return Measurement(**vars(found), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed)
 
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
@@ -398,16 +386,12 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     return known
 
 
-def _no_model() -> dict[str, float]:
-    raise Cannot("the server does not have this model")
-
-
 def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
     """The share of the demo's questions that a model answers word for word as in the run. Just below 1 if another
     machine or precision rounds differently; near 0 for another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
-        raise Cannot("the run has no answers to the demo's questions")
+        raise language.Cannot("the run has no answers to the demo's questions")
     said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
     same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
     return {AGREEMENT: sum(same) / len(same)}
@@ -422,7 +406,7 @@ def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[langua
             answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
             read = answer["usage"].get("prompt_tokens", len(question.prompt))
             if read != len(question.prompt):
-                raise Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
+                raise language.Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
             yield str(answer["text"])
 
     return language.right(chosen, said())
@@ -436,14 +420,14 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
             answer = served.goes_on(chat.model, list(numbers), 1, echo=True, logprobs=1)
         except Stop:
             # transformers accepts no prompt in token numbers.
-            raise Cannot(_NO_LOGS) from None
+            raise language.Cannot(_NO_LOGS) from None
         logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
         counted = [log for log, label in zip(logs, labels, strict=False) if label != -100 and log is not None]
         if len(logs) < len(numbers):
-            raise Cannot(_NO_LOGS)
+            raise language.Cannot(_NO_LOGS)
         total, count = total - sum(counted), count + len(counted)
     if not count:
-        raise Cannot("training saved no held-out rows")
+        raise language.Cannot("training saved no held-out rows")
     measures.counts |= {"held_out_rows": len(rows), "held_out_tokens": count}
     return {"validation_loss": total / count, "perplexity": language.exponential(total / count)}
 

@@ -37,18 +37,15 @@ SHARED = {
     "chat template": ("chat_template", "chat_template_jinja", "eot_tokens"),
     "vocabulary": ("special_tokens", "tokens"),
 }
-# The share of a GPU's memory for the server, vLLM's default.
-GPU_SHARE = 0.9
+GPU_SHARE = 0.9  # the share of a GPU's memory for the server, vLLM's default
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 PAGE = 16  # tokens of a page of the cache (vLLM's default block size)
 # Tokens of vLLM's largest batch, from this size of card on and below it (vllm/engine/arg_utils.py, get_batch_defaults).
 BATCH_LARGE, BATCH_SMALL, LARGE_CARD = 8192, 2048, 70 * GIB
 # Bytes of each request for each word of the vocabulary: logits in fp32, sorted, with their indices and probabilities.
 SAMPLER_BYTES = 20
-# Recorded graphs, the CUDA context and cuBLAS. Assumed, not measured.
-OVERHEAD = int(1.5 * GIB)
-# Main memory of one process, and of the server. Not measured.
-PROCESS, SERVER = 4 * GIB, 6 * GIB
+OVERHEAD = int(1.5 * GIB)  # recorded graphs, the CUDA context and cuBLAS, assumed, not measured
+PROCESS, SERVER = 4 * GIB, 6 * GIB  # main memory of one process, and of the server, not measured
 # The part of a file of weights that is in main memory while it is read; a file has at most 5 GB (transformers).
 READ_AT_ONCE = 5 * 10**9
 COUNTS = (1, 2, 4, 8)  # the numbers of GPUs to try if the recipe names none
@@ -125,8 +122,7 @@ class Serving:
     def models(self) -> tuple[str, ...]:
         """The names of its models, the recipe's own first."""
         adapters = self.source.adapters
-        trained, original = [one.name for one in adapters], [one.base_name for one in adapters]
-        return (*trained, *original) if adapters else (self.name,)
+        return (*(one.name for one in adapters), *(one.base_name for one in adapters)) or (self.name,)
 
 
 def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[Plan] = ()) -> ServedModel:
@@ -145,9 +141,9 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
         return ServedModel(whole, results=results, whole_because=why, template=template)
     adapters = tuple(map(_adapter, (plan, *others)))
     # One mount for each claim: a pod with one claim in two volumes waits forever (kubernetes, issue 127004).
-    paths: dict[str, list[str]] = {base.claim: [base.path]}
-    for one in adapters:
-        paths.setdefault(one.results.claim, []).append(one.results.path)
+    paths: dict[str, list[str]] = {}
+    for one in (base, *(adapter.results for adapter in adapters)):
+        paths.setdefault(one.claim, []).append(one.path)
     mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
     below, differ = base.path_from(mounted[0]), len(asked) > 1
     return ServedModel(mounted[0].uri, below, results, adapters, mounted, template=template, prompts_differ=differ)
@@ -207,8 +203,7 @@ def _not_beside(config: Any) -> str:
 
 @dataclass(frozen=True)
 class ServingForecast:
-    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; adapters: their number; gpu:
-    None if unknown."""
+    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown."""
 
     model: Model
     precision: str
@@ -222,16 +217,12 @@ class ServingForecast:
     @cached_property
     def weights(self) -> int:
         """Split evenly over GPUs, except norms. Raises UnknownArchitecture if they cannot be counted."""
-        return math.ceil(self._parameters * NUMBER_BYTES[self.precision] / self.gpus)
-
-    @property
-    def _parameters(self) -> int:
         try:
-            return parameters.total(self.model)
+            count = parameters.total(self.model)
         except UnknownArchitecture:
-            if count := self.model.parameters or self.model.published:
-                return count
-            raise
+            if not (count := self.model.parameters or self.model.published or 0):
+                raise
+        return math.ceil(count * NUMBER_BYTES[self.precision] / self.gpus)
 
     @cached_property
     def adapter(self) -> int:
@@ -289,9 +280,7 @@ class ServingForecast:
     @property
     def requests(self) -> int | None:
         """The number of full requests that have room at a time; 0 if the server does not start."""
-        if self.budget is None:
-            return None
-        return max(0, (self.budget - self.before_cache) // self.cache_a_request)
+        return None if self.budget is None else max(0, (self.budget - self.before_cache) // self.cache_a_request)
 
     @property
     def main_memory(self) -> int:
@@ -303,23 +292,19 @@ class ServingForecast:
 
 
 def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingForecast | None]:
-    """The server of a recipe's trained model, and its needs; None if the model is unknown. plans: the recipe's, and
-    those whose adapters it has too. The recipe must have the section `serve`. Raises Stop if its model is on no
-    claim."""
+    """The server of a recipe with the section `serve`, and its needs; None if its model is unknown. plans: its own, and
+    those whose adapters it has too. Raises Stop if its model is on no claim."""
     stage, section = plans[0].stages[-1], recipe.settings["serve"]
-    found = source(plans[0], stage, section.model, plans[1:])
+    found, machines = source(plans[0], stage, section.model, plans[1:]), stage.machines
     trained = [one.stages[-1].config for one in plans]
-    context = section.context or max(int(config["sequence_len"]) for config in trained)
+    context, requests = section.context or max(int(config["sequence_len"]) for config in trained), section.concurrency
     precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
     needs = None
     if model := recipe.model_facts:
-        card, rank = catalog.gpu(stage.machines.gpu), found.room_for_rank or 0
-        count = len(found.adapters)
-        needs = _placed(
-            ServingForecast(model, precision, context, section.concurrency, 1, rank, card, count), section.gpus
-        )
+        card, rank, count = catalog.gpu(machines.gpu), found.room_for_rank or 0, len(found.adapters)
+        needs = _placed(ServingForecast(model, precision, context, requests, 1, rank, card, count), section.gpus)
     gpus = needs.gpus if needs else section.gpus or 1
-    machines, memory = stage.machines, (needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE)
+    memory = needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE
     base_name, name = served(recipe.name)
     server = Serving(
         name=name,
@@ -327,7 +312,7 @@ def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingFo
         source=found,
         precision=precision,
         context=context,
-        concurrency=section.concurrency,
+        concurrency=requests,
         gpus=gpus,
         gpu=machines.gpu,
         memory_gib=min(math.ceil(memory / GIB), machines.requested_memory_gib or machines.memory_gib),
@@ -347,9 +332,7 @@ def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
         _ = one.total  # raises UnknownArchitecture here, before anything uses the forecast
     except UnknownArchitecture:
         return None
-    if gpus:
-        return one.on(gpus)
-    ways = [one.on(count) for count in splits(one.model, COUNTS)]
+    ways = [one.on(count) for count in ((gpus,) if gpus else splits(one.model, COUNTS))]
     return next((way for way in ways if way.fits is not False), ways[-1])
 
 
@@ -396,14 +379,9 @@ def context_is_read(recipe: Recipe, section: Serve) -> Iterator[Problem]:
 
 def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     facts = recipe.model_facts
-    if not facts or not section.gpus:
-        return
-    able = splits(facts, range(1, 17))
-    if section.gpus not in able:
-        counts = listed(map(str, able), "or")
-        yield recipe.problem(
-            "serve.gpus", *worded("serve.indivisible-heads", facts=facts, section=section, counts=counts)
-        )
+    if facts and section.gpus and section.gpus not in (able := splits(facts, range(1, 17))):
+        message = worded("serve.indivisible-heads", facts=facts, section=section, counts=listed(map(str, able), "or"))
+        yield recipe.problem("serve.gpus", *message)
 
 
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
