@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 run_argument = click.argument("run", metavar="RUN", shell_complete=complete_recipe)
 stage_option = click.option("--stage", metavar="STAGE", help="The model of this stage. Default: the last one.")
 form_option = click.option(
-    "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf")), default="safetensors", show_default=True,
-    help="The complete model, the adapter alone, or a file for llama.cpp and Ollama.",
+    "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf", "fp8", "int4")), default="safetensors",
+    show_default=True,
+    help="The complete model, the adapter alone, a file for llama.cpp and Ollama, or fewer bits for vLLM (fp8, int4).",
 )  # fmt: skip
 quantize_option = click.option(
     "--quantize", metavar="KIND", help="For GGUF: q8_0, q4_k_m, f16 and others. Default: the format of the weights."

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner import __version__
 from runner.parts.evaluate import language
-from runner.parts.export import card, gguf, llama_cpp, trained_model
+from runner.parts.export import card, compressed, gguf, llama_cpp, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
@@ -22,7 +22,7 @@ from runner.tools.vllm import room_for, saved
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
 Tell = Callable[[str], None]
-FORMATS = ("safetensors", "adapter", "gguf")
+FORMATS = ("safetensors", "adapter", "gguf", *compressed.FORMATS)
 CARD = "README.md"
 # The files of a tokenizer.
 _WORDS = (
@@ -62,6 +62,8 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
         write = _adapter(source)
     elif form == "gguf":
         write = _gguf(source, kind)
+    elif form in compressed.FORMATS:
+        write = _compressed(source, form)
     else:
         write = partial(_safetensors, source)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -208,6 +210,20 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         told = card.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
         write_text(folder / "Modelfile", told)
         return made, proof | said
+
+    return write
+
+
+def _compressed(source: TrainedModel, form: str) -> Writer:
+    """The model with fewer bits in its linear layers, for vLLM."""
+    group = compressed.require_known(source, form)
+
+    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
+        _, proof = _safetensors(source, folder, tell)
+        compressed.write(source, folder, form, group)
+        said = compressed.prove(source, folder, form, *_texts(source))
+        tell(worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[0])
+        return "", proof | said
 
     return write
 

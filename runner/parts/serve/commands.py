@@ -128,6 +128,8 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
 
 def _show(server: Serving, needs: ServingForecast) -> None:
     """Prints the content of each GPU, and its room for requests."""
+    from runner.parts.serve import serving
+
     every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
     card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
     verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
@@ -138,8 +140,10 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
     several = f"{needs.adapters} × " if needs.adapters > 1 else ""
     each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
+    fewer = [f"{units.gib(size)} in {form}" for form in serving.COMPRESSED_BYTES if (size := needs.compressed(form))]
+    exported = f" ({' or '.join(fewer)}: `recipe export --format`)" if fewer else ""
     rows = (
-        ("weights", needs.weights, f"{needs.precision}{split}"),
+        ("weights", needs.weights, f"{needs.precision}{split}{exported}"),
         (
             "adapters" if several else "adapter",
             needs.adapter,
@@ -170,6 +174,7 @@ def _as_json(server: Serving, needs: ServingForecast) -> str:
             *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
         )
     }
+    figures["compressed"] = {form: needs.compressed(form) for form in ("fp8", "int4")}
     return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)
 
 
