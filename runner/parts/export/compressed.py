@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from runner.tools.files import write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
 from runner.tools.run_files import HELD_OUT
-from runner.trainer.generation import written
+from runner.trainer.generation import load, written
 from runner.trainer.records import evenly, read_held_out
 
 FORMATS = ("fp8", "int4")
@@ -37,6 +38,7 @@ INSTALL = "pip install --no-deps llmcompressor==0.14.0.1 compressed-tensors==0.1
 GROUPS = (128, 64, 32)
 # Training rows that GPTQ measures the layers with, and the most tokens of each (llm-compressor's own examples).
 ROWS, TOKENS = 512, 2048
+PROOF_ROWS = 64  # held-out rows, which a CPU reads in minutes for a model of 7B
 # The loss that a format may cost on held-out rows, in nats a token; and the distance of the two best logits from which
 # the first token of an answer must be the same.
 ALLOWED = {"fp8": (0.02, 0.5), "int4": (0.2, 2.0)}
@@ -63,7 +65,9 @@ def require_known(source: TrainedModel, form: str) -> int:
     }
     group = next((size for size in GROUPS if all(width % size == 0 for width in widths)), 0)
     if form == "int4" and not group:
-        raise Stop(*worded("export.no-group", widths=", ".join(map(str, sorted(widths))), groups=", ".join(map(str, GROUPS))))
+        raise Stop(
+            *worded("export.no-group", widths=", ".join(map(str, sorted(widths))), groups=", ".join(map(str, GROUPS)))
+        )
     return group if form == "int4" else 0
 
 
@@ -94,12 +98,17 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     words = words_of(source.chat)
     (first, *_) = source.folder.stage.config.get("datasets") or ({},)
     file = Path(str(first.get("path", "")))
-    if not file.is_file():
+    if file.suffix != ".parquet" or not file.is_file():
         yield from (list(row) for row, _ in language.general_rows(words))
         return
-    table = parquet.ParquetFile(file)
+    table, begin = parquet.ParquetFile(file), 0
     wanted = [name for name in ("input_ids", "messages") if name in table.schema_arrow.names]
-    for row in evenly(table.read(wanted).to_pylist(), ROWS):
+    chosen, rows = evenly(range(table.metadata.num_rows), ROWS), list[Any]()
+    for batch in table.iter_batches(columns=wanted):
+        here = [row - begin for row in chosen if begin <= row < begin + len(batch)]
+        rows += batch.take(here).to_pylist()
+        begin += len(batch)
+    for row in rows:
         numbers = (
             row.get("input_ids")
             or words(written(words, row["messages"], asking=False), add_special_tokens=False)["input_ids"]
@@ -112,20 +121,20 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     without any, and the first tokens of answers. texts, chat: prompts, and how they are asked. Raises Stop."""
     import torch
 
-    words, trust = words_of(source.chat), source.chat.trust_remote_code
+    words = words_of(source.chat)
     held_out = read_held_out(source.folder.path / HELD_OUT)
-    rows = held_out.rows if held_out else tuple(language.general_rows(words))
+    rows = evenly(held_out.rows if held_out else language.general_rows(words), PROOF_ROWS)
     answers = list(gguf.answers(chat, words, texts))
-    before, _ = language.loss(loaded(str(source.model), None, torch.float32, trust).eval(), rows)
+    before, _ = language.loss(load(replace(source.chat, model=str(source.model))).model, rows)
+    language.free()
     with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
-        model = loaded(str(folder), None, "auto", trust).eval()
-    after, tokens = language.loss(model, rows)
+        model = load(replace(source.chat, model=str(folder))).model
+    after, counted = language.loss(model, rows)
     (most, clear), same, other = ALLOWED[form], 0, []
     for answer in answers:
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([[*answer.prompt, *answer.said]])).logits[
-                0, len(answer.prompt) - 1 : -1
-            ]
+            tokens = torch.tensor([[*answer.prompt, *answer.said]], device=model.device)
+            logits = model(input_ids=tokens).logits[0, len(answer.prompt) - 1 : -1]
         chosen = logits.argmax(-1).tolist()
         same += sum(here == there for here, there in zip(chosen, answer.said, strict=True))
         if chosen[0] != answer.said[0] and answer.gaps[0] > clear:
@@ -136,7 +145,7 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
         raise unproven(f"its answer to “{' '.join(other[0].split())[:60]}…” begins with another word")
     sizes = [sum(file.stat().st_size for file in each.glob("*.safetensors")) for each in (source.model, folder)]
     return {
-        "loss": before, f"loss_in_{form}": after, "tokens": tokens, "prompts": len(answers),
+        "loss": before, f"loss_in_{form}": after, "tokens": counted, "prompts": len(answers),
         "same_tokens": same, "answer_tokens": sum(len(answer.said) for answer in answers),
         "bytes_before": sizes[0], "bytes": sizes[1],
     }  # fmt: skip
