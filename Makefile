@@ -49,6 +49,7 @@ $(KFP) $(MLFLOW) $(EVALHUB):
 # The extra `gguf` compiles llama.cpp, for about 20 minutes on two cores.
 test-long: install $(KFP) $(MLFLOW) $(EVALHUB)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
+	$(BIN)/python -m pip install --quiet --no-deps llmcompressor==0.14.0.1 compressed-tensors==0.19.0
 	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python RECIPE_TEST_MLFLOW=$(abspath $(MLFLOW))/bin/python RECIPE_TEST_EVALHUB=$(abspath $(EVALHUB)) \
 		$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default

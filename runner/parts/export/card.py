@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 # Sections of a recipe with no influence on the model.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
 # By format: the library that loads it, and the hub's word for its relation to the base model.
-_ON_HUB = {"safetensors": ("transformers", "finetune"), "adapter": ("peft", "adapter"), "gguf": ("gguf", "quantized")}
+_ON_HUB = {"safetensors": ("transformers", "finetune"), "adapter": ("peft", "adapter"), "gguf": ("gguf", "quantized"),
+    "fp8": ("transformers", "quantized"), "int4": ("transformers", "quantized"),
+}  # fmt: skip
 
 
 def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:

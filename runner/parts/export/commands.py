@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 run_argument = click.argument("run", metavar="RUN", shell_complete=complete_recipe)
 stage_option = click.option("--stage", metavar="STAGE", help="The model of this stage. Default: the last one.")
 form_option = click.option(
-    "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf")), default="safetensors", show_default=True,
-    help="The complete model, the adapter alone, or a file for llama.cpp and Ollama.",
+    "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf", "fp8", "int4")), default="safetensors",
+    show_default=True,
+    help="The complete model, the adapter alone, a file for llama.cpp and Ollama, or fewer bits for vLLM (fp8, int4).",
 )  # fmt: skip
 quantize_option = click.option(
     "--quantize", metavar="KIND", help="For GGUF: q8_0, q4_k_m, f16 and others. Default: the format of the weights."
@@ -35,7 +36,7 @@ quantize_option = click.option(
 
 def kind_of(form: str, quantize: str | None) -> str | None:
     """The kind of a GGUF file. Raises Stop if it is unknown, or the format is not GGUF."""
-    from runner.parts.export.exporting import KINDS
+    from runner.parts.export.gguf import KINDS
 
     if quantize and form != "gguf":
         raise Stop("`--quantize` needs `--format gguf`.", "Leave it out.", code=2)

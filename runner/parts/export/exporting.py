@@ -3,7 +3,7 @@ servers, as an adapter alone, or as GGUF, which llama.cpp and Ollama load."""
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,15 +12,15 @@ from typing import Any
 
 from runner import __version__
 from runner.parts.evaluate import language
-from runner.parts.export import card, llama_cpp, trained_model
-from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, words_of
+from runner.parts.export import card, compressed, gguf, llama_cpp, trained_model
+from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED
 from runner.tools.text import GENERAL_TEXT
 from runner.tools.vllm import room_for, saved
-from runner.trainer.generation import Chat, end_tokens, prompt, repetition_penalty
+from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
 Tell = Callable[[str], None]
 CARD = "README.md"
@@ -28,20 +28,6 @@ CARD = "README.md"
 _WORDS = (
     "tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt",
 )  # fmt: skip
-# The kinds that the converter writes itself, by torch's name for the weights. All others are quantised from these.
-WHOLE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-# The kinds that need no measured importance of the weights, from the largest file to the smallest.
-QUANTISED = (
-    "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s", "q2_k",
-)  # fmt: skip
-KINDS = (*WHOLE.values(), *QUANTISED)
-# The allowed difference of a word's log-probability, on average, in nats: rounding of the arithmetic and of the
-# weights. A wrong layer makes a larger difference.
-ALLOWED = {"f32": 1e-3, "f16": 0.02, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.1}
-ALLOWED_BELOW = 0.7
-TIE = 1e-3  # two words whose logits are closer than this are equally good in fp32
-ANSWER_TOKENS = 40
-PROMPT_TOKENS = 32  # the length of a prompt from a text that replaces questions
 
 
 @dataclass(frozen=True)
@@ -72,7 +58,9 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
         what = f"the {known.format} of another model" if known else "something other than an export of this model"
         raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
     write: Writer = partial(_safetensors, source)
-    if form != "safetensors":
+    if form in compressed.FORMATS:
+        write = _compressed(source, form)
+    elif form != "safetensors":
         write = _adapter(source) if form == "adapter" else _gguf(source, kind)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(folder) as new:
@@ -180,7 +168,7 @@ def _adapter(source: TrainedModel) -> Writer:
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
         texts, chat = _texts(source)
-        asked = [numbers for _, numbers in prompts(words_of(chat), chat, texts)]
+        asked = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
         with _base_at_hand(base[0]):
             proof = trained_model.beside(folder, base, source.model, asked, trust)
         tell("With its base model it answers as the merged model does, and not as the base model alone.")
@@ -207,10 +195,10 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         end = tokenizer.convert_tokens_to_ids(asked.turn_end) if asked.turn_end else None
         with _for_converter(source, tokenizer) as model:
             unnamed = folder / "model.gguf"
-            made = write_gguf(model, unnamed, kind, end, converter)
+            made = gguf.write(model, unnamed, kind, end, converter)
         file = unnamed.rename(folder / f"{label(source.run.name)}-{made}.gguf")
         texts, chat = _texts(source)
-        said = prove_gguf(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
+        said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
         tell(worded("export.same-as-transformers", said=said)[0])
         tell("The file contains the chat template and the end token of training.")
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
@@ -219,6 +207,20 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         told = card.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
         write_text(folder / "Modelfile", told)
         return made, proof | said
+
+    return write
+
+
+def _compressed(source: TrainedModel, form: str) -> Writer:
+    """The model with fewer bits in its linear layers, for vLLM."""
+    group = compressed.require_known(source, form)
+
+    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
+        _, proof = _safetensors(source, folder, tell)
+        compressed.write(source, folder, form, group)
+        said = compressed.prove(source, folder, form, *_texts(source))
+        tell(worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[0])
+        return "", proof | said
 
     return write
 
@@ -270,96 +272,5 @@ def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)
-    rows = [row[:PROMPT_TOKENS] for row, _ in language.general_rows(words)]
+    rows = [row[: gguf.PROMPT_TOKENS] for row, _ in language.general_rows(words)]
     return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer of transformers to a prompt, in token numbers, without sampling. text: the prompt; likelihood: the
-    mean log-probability of its words in nats; gaps: for each word, the distance of the two best logits."""
-
-    text: str
-    prompt: tuple[int, ...]
-    said: tuple[int, ...]
-    likelihood: float
-    gaps: tuple[float, ...]
-
-
-def write_gguf(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
-    """Writes a model as a GGUF file; returns its kind. kind: of KINDS, by default that of the weights. Raises Stop."""
-    facts = read_record(model / "config.json")
-    own = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
-    kind = kind or own
-    # The converter itself writes eight bits and more; fewer bits need a file with the original weights first.
-    first = kind if kind in WHOLE.values() or kind == "q8_0" else own
-    whole = out if first == kind else out.with_name(f".{out.name}.{first}")
-    llama_cpp.convert(converter, model, whole, first, turn_end)
-    if whole != out:
-        llama_cpp.quantise(whole, out, kind)
-        whole.unlink()
-    return kind
-
-
-def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer]:
-    """The answer of transformers to each prompt, in fp32 and from the weights alone."""
-    import torch
-
-    model = loaded(chat.model, None, torch.float32, chat.trust_remote_code).eval()
-    stops = end_tokens(tokenizer, chat.turn_end)
-    for text, numbers in prompts(tokenizer, chat, texts):
-        tokens = torch.tensor([numbers])
-        with torch.no_grad():
-            whole = model.generate(
-                input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=min(ANSWER_TOKENS, chat.max_new_tokens),
-                do_sample=False, repetition_penalty=1.0, eos_token_id=stops or None, pad_token_id=(stops or [0])[0],
-            )  # fmt: skip
-            logits = model(input_ids=whole).logits[0, len(numbers) - 1 : -1]
-        said = whole[0, len(numbers) :]
-        likely = logits.log_softmax(-1).gather(1, said[:, None]).mean()
-        best = logits.topk(2).values
-        gaps = tuple((best[:, 0] - best[:, 1]).tolist())
-        yield Answer(text, tuple(numbers), tuple(said.tolist()), float(likely), gaps)
-
-
-def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Each prompt, as text and in token numbers: a question formatted as in training, or the beginning of a text."""
-    for text in texts:
-        asked = prompt(chat, tokenizer, text)
-        yield asked, list(tokenizer(asked, add_special_tokens=False)["input_ids"])
-
-
-def prove_gguf(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str) -> Proof:
-    """Proves that a GGUF file is the model of `chat`: it has the template and the end tokens; llama.cpp splits text
-    into the same tokens, and answers as transformers does. texts: questions, or beginnings of texts; general: any text.
-    Returns the comparison. Raises Stop if the proof fails."""
-    tokenizer = words_of(chat)
-    said = list(answers(chat, tokenizer, texts))
-    read = [*(text for text, _ in prompts(tokenizer, chat, [general])), *(answer.text for answer in said)]
-    stops = end_tokens(tokenizer, chat.turn_end)
-    task = {
-        "texts": read,
-        "ends": stops,
-        "answers": [{"prompt": answer.prompt, "said": answer.said} for answer in said],
-        "context": max(len(answer.prompt) + len(answer.said) for answer in said) + 8,
-    }
-    found = llama_cpp.read(file, task)
-    if found["chat_template"] != (tokenizer.chat_template or ""):
-        raise unproven("the chat template in the file is not the trained one")
-    for token, known in zip(stops, found["ends"], strict=True):
-        if not known:
-            raise unproven(f"no answer would end with `{tokenizer.convert_ids_to_tokens(token)}`, as in training")
-    for text, tokens in zip(read, found["texts"], strict=True):
-        if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise unproven(f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”")
-    same, off, allowed = 0, 0.0, ALLOWED.get(kind, ALLOWED_BELOW)
-    for answer, (chosen, likelihood) in zip(said, found["answers"], strict=True):
-        off = max(off, abs(likelihood - answer.likelihood))
-        agreed = [here == there for here, there in zip(chosen, answer.said, strict=True)]
-        same += sum(agreed)
-        if kind == "f32" and any(not ok and gap > TIE for ok, gap in zip(agreed, answer.gaps, strict=True)):
-            raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
-    if not off <= allowed:
-        raise unproven(*worded("export.worse-in-llama-cpp", off=off, kind=kind, allowed=allowed))
-    words = sum(len(answer.said) for answer in said)
-    return {"prompts": len(said), "tokens": words, "same_tokens": same, "largest_difference_nats": off}

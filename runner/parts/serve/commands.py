@@ -127,6 +127,8 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
 
 def _show(server: Serving, needs: ServingForecast) -> None:
     """Prints the content of each GPU, and its room for requests."""
+    from runner.parts.serve import serving
+
     every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
     card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
     verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
@@ -136,8 +138,10 @@ def _show(server: Serving, needs: ServingForecast) -> None:
         say(worded("serve.room", needs=needs)[0])
     split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
     adapters, several = ("adapters", f"{needs.adapters} × ") if needs.adapters > 1 else ("adapter", "")
+    fewer = [f"{units.gib(size)} in {form}" for form in serving.COMPRESSED_BYTES if (size := needs.compressed(form))]
+    exported = f" ({' or '.join(fewer)}: `recipe export --format`)" if fewer else ""
     rows = (
-        ("weights", needs.weights, f"{needs.precision}{split}"),
+        ("weights", needs.weights, f"{needs.precision}{split}{exported}"),
         (adapters, needs.adapter, f"{several}room for rank {needs.rank} beside every linear layer"),
         ("cache of keys and values", needs.cache, f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"),
         ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
@@ -157,11 +161,14 @@ def _show(server: Serving, needs: ServingForecast) -> None:
 
 def _as_json(server: Serving, needs: ServingForecast) -> str:
     """The forecast as JSON: bytes on one GPU, and counts."""
+    from runner.parts.serve import serving
+
     names = (
         *("gpus", "precision", "context", "concurrency", "rank", "adapters", "weights", "adapter", "cache_a_token"),
         *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
     )
     figures = {name: getattr(needs, name) for name in names}
+    figures["compressed"] = {form: needs.compressed(form) for form in serving.COMPRESSED_BYTES}
     return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)
 
 

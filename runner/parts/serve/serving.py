@@ -39,6 +39,8 @@ SHARED = {
 }
 GPU_SHARE = 0.9  # the share of a GPU's memory for the server, vLLM's default
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+# Bytes of a weight of a linear layer in the formats of `recipe export`; four bits have a 16-bit scale for 128 weights.
+COMPRESSED_BYTES = {"fp8": 1, "int4": (4 + 16 / 128) / 8}
 PAGE = 16  # tokens of a page of the cache (vLLM's default block size)
 # Tokens of vLLM's largest batch, from this size of card on and below it (vllm/engine/arg_utils.py, get_batch_defaults).
 BATCH_LARGE, BATCH_SMALL, LARGE_CARD = 8192, 2048, 70 * GIB
@@ -223,6 +225,18 @@ class ServingForecast:
             if not (count := self.model.parameters or self.model.published or 0):
                 raise
         return math.ceil(count * NUMBER_BYTES[self.precision] / self.gpus)
+
+    def compressed(self, form: str) -> int | None:
+        """The weights in one of COMPRESSED_BYTES, of linear layers; the others stay as they are. None for a model with
+        experts, which stay too, or with unknown layers."""
+        if self.model.has_experts:
+            return None
+        try:
+            layers = (parameters.layer(self.model, index) for index in range(self.model.num_hidden_layers))
+            linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
+        except UnknownArchitecture:
+            return None
+        return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - COMPRESSED_BYTES[form]) / self.gpus)
 
     @cached_property
     def adapter(self) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.data import GENERAL_TEXT
-from runner.parts.export import exporting, llama_cpp, trained_model
+from runner.parts.export import exporting, gguf, llama_cpp, trained_model
 from runner.run.run_folder import RunFolder
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
@@ -78,7 +78,7 @@ def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
         folder = exporting.export(trained_model.of(whole), "gguf", kind, None, lambda line: None)
         made = exporting.Export.read(folder)
         assert folder.name == f"gguf-{kind}" and made.kind == kind
-        assert 0 < made.proof["largest_difference_nats"] <= exporting.ALLOWED.get(kind, exporting.ALLOWED_BELOW)
+        assert 0 < made.proof["largest_difference_nats"] <= gguf.ALLOWED.get(kind, gguf.ALLOWED_BELOW)
         sizes.append(file_in(folder).stat().st_size)
     assert sizes == sorted(sizes, reverse=True)
 
@@ -89,8 +89,8 @@ def test_another_model_in_the_file_is_found_out(whole, exported):
     other = replace(known.chat, model=str(whole.path / "base_model"))
     for kind in ("f32", "q8_0"):
         with pytest.raises(Stop, match="The export differs from the trained model"):
-            exporting.prove_gguf(file_in(exported), kind, other, known.questions, GENERAL)
-    assert exporting.prove_gguf(file_in(exported), "f32", known.chat, known.questions, GENERAL)["same_tokens"]
+            gguf.prove(file_in(exported), kind, other, known.questions, GENERAL)
+    assert gguf.prove(file_in(exported), "f32", known.chat, known.questions, GENERAL)["same_tokens"]
 
 
 def test_one_layer_that_is_wrong_is_found_out(whole, exported, tmp_path):
@@ -101,20 +101,18 @@ def test_one_layer_that_is_wrong_is_found_out(whole, exported, tmp_path):
     (tmp_path / "model.gguf").write_bytes(raw)
     known = trained_model.of(whole)
     with pytest.raises(Stop, match="The export differs from the trained model"):
-        exporting.prove_gguf(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
+        gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
 
 
 def test_a_template_or_an_end_that_was_lost_is_found_out(whole, exported, converter, tmp_path):
     known = trained_model.of(whole)
     shutil.copytree(known.model, tmp_path / "model")
     (tmp_path / "model/chat_template.jinja").unlink()
-    exporting.write_gguf(tmp_path / "model", tmp_path / "model.gguf", None, None, converter)
+    gguf.write(tmp_path / "model", tmp_path / "model.gguf", None, None, converter)
     with pytest.raises(Stop, match="the chat template in the file is not the trained one"):
-        exporting.prove_gguf(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
+        gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
     with pytest.raises(Stop, match=r"no answer would end with `<\|im_start\|>`"):
-        exporting.prove_gguf(
-            file_in(exported), "f32", replace(known.chat, turn_end="<|im_start|>"), known.questions, GENERAL
-        )
+        gguf.prove(file_in(exported), "f32", replace(known.chat, turn_end="<|im_start|>"), known.questions, GENERAL)
 
 
 def test_text_that_is_cut_otherwise_is_found_out(whole, converter, tmp_path):
@@ -132,14 +130,14 @@ def test_text_that_is_cut_otherwise_is_found_out(whole, converter, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     with pytest.raises(Stop, match=r"llama\.cpp cuts text into other tokens"):
-        exporting.prove_gguf(file, "f32", known.chat, known.questions, GENERAL)
+        gguf.prove(file, "f32", known.chat, known.questions, GENERAL)
 
 
 def test_a_file_that_is_cut_short_does_not_load(whole, exported, tmp_path):
     (tmp_path / "model.gguf").write_bytes(file_in(exported).read_bytes()[:-100_000])
     known = trained_model.of(whole)
     with pytest.raises(Stop, match=r"llama\.cpp cannot load"):
-        exporting.prove_gguf(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
+        gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
 
 
 def test_an_architecture_that_the_converter_does_not_know_is_refused_with_those_that_it_does(whole, tmp_path):

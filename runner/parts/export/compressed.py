@@ -1,0 +1,183 @@
+"""Weights with fewer bits for vLLM, in FP8 or in four bits, as llm-compressor writes them; and the proof that the model
+still answers as the trained one.
+
+llm-compressor runs in a process of its own, because it prints progress that nothing turns off:
+
+    python -m runner.parts.export.compressed MODEL OUT TASK
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from runner.parts.evaluate import language
+from runner.parts.export import gguf
+from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, words_of
+from runner.tools import child_process
+from runner.tools.files import write_json
+from runner.tools.problem import Stop, worded
+from runner.tools.process import hush
+from runner.tools.run_files import HELD_OUT
+from runner.trainer.generation import load, written
+from runner.trainer.records import evenly, read_held_out
+
+FORMATS = ("fp8", "int4")
+PACKAGES = ("llmcompressor", "compressed_tensors")
+# Without their dependencies: llm-compressor asks for a newer accelerate than Axolotl pins, and works with that one.
+INSTALL = "pip install --no-deps llmcompressor==0.14.0.1 compressed-tensors==0.19.0"
+# The weights that share a scale in four bits, of a size that divides the width of every layer.
+GROUPS = (128, 64, 32)
+# Training rows that GPTQ measures the layers with, and the most tokens of each (llm-compressor's own examples).
+ROWS, TOKENS = 512, 2048
+PROOF_ROWS = 64  # held-out rows, which a CPU reads in minutes for a model of 7B
+# The loss that a format may cost on held-out rows, in nats a token; and the distance of the two best logits from which
+# the first token of an answer must be the same.
+ALLOWED = {"fp8": (0.02, 0.5), "int4": (0.2, 2.0)}
+
+
+def require_known(source: TrainedModel, form: str) -> int:
+    """The group size for a model; 0 for FP8, which needs none. Raises Stop if llm-compressor is not installed, weights
+    are not in linear layers, or no group divides their widths."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise Stop(*worded("export.no-compressor", missing=missing[0], install=INSTALL))
+    trust = source.chat.trust_remote_code
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(str(source.model), trust_remote_code=trust)
+        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
+    if experts := next((name for name, weight in empty.named_parameters() if weight.ndim == 3), None):
+        raise Stop(*worded("export.experts-stay", experts=experts))
+    widths = {
+        layer.in_features
+        for layer in empty.modules()
+        if isinstance(layer, torch.nn.Linear) and layer is not empty.get_output_embeddings()
+    }
+    group = next((size for size in GROUPS if all(width % size == 0 for width in widths)), 0)
+    if form == "int4" and not group:
+        raise Stop(
+            *worded("export.no-group", widths=", ".join(map(str, sorted(widths))), groups=", ".join(map(str, GROUPS)))
+        )
+    return group if form == "int4" else 0
+
+
+def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
+    """Replaces the weights in a copy of the model by compressed ones. group: of `require_known`. Raises Stop."""
+    rows = list(_training_rows(source)) if group else []
+    task = {"group": group, "rows": rows, "trust": source.chat.trust_remote_code}
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        out, given = Path(name) / "model", Path(name) / "task.json"
+        write_json(given, task)
+        command = [sys.executable, "-m", "runner.parts.export.compressed", str(folder), str(out), str(given)]
+        env = os.environ | {child_process.PARENT: str(os.getpid())}
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
+        if done.returncode or not (out / "config.json").is_file():
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+            raise Stop(*worded("export.not-compressed", form=form, reason=said[-1]))
+        for file in folder.glob("*.safetensors*"):
+            file.unlink()
+        for file in (out / "config.json", *out.glob("*.safetensors*")):
+            file.rename(folder / file.name)
+            (folder / file.name).chmod(0o644)
+
+
+def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
+    """The token numbers of training rows at even distances; of the general text where they are not here."""
+    from pyarrow import parquet
+
+    words = words_of(source.chat)
+    (first, *_) = source.folder.stage.config.get("datasets") or ({},)
+    file = Path(str(first.get("path", "")))
+    if file.suffix != ".parquet" or not file.is_file():
+        yield from (list(row) for row, _ in language.general_rows(words))
+        return
+    table, begin = parquet.ParquetFile(file), 0
+    wanted = [name for name in ("input_ids", "messages") if name in table.schema_arrow.names]
+    chosen, rows = evenly(range(table.metadata.num_rows), ROWS), list[Any]()
+    for batch in table.iter_batches(columns=wanted):
+        here = [row - begin for row in chosen if begin <= row < begin + len(batch)]
+        rows += batch.take(here).to_pylist()
+        begin += len(batch)
+    for row in rows:
+        numbers = (
+            row.get("input_ids")
+            or words(written(words, row["messages"], asking=False), add_special_tokens=False)["input_ids"]
+        )
+        yield numbers[:TOKENS]
+
+
+def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...], chat: Any) -> Proof:
+    """Proves that compressed weights are the trained model's: their loss on held-out rows, or on the general text
+    without any, and the first tokens of answers. texts, chat: prompts, and how they are asked. Raises Stop."""
+    import torch
+
+    words = words_of(source.chat)
+    held_out = read_held_out(source.folder.path / HELD_OUT)
+    rows = evenly(held_out.rows if held_out else language.general_rows(words), PROOF_ROWS)
+    answers = list(gguf.answers(chat, words, texts))
+    before, _ = language.loss(load(replace(source.chat, model=str(source.model))).model, rows)
+    language.free()
+    with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
+        model = load(replace(source.chat, model=str(folder))).model
+    after, counted = language.loss(model, rows)
+    (most, clear), same, other = ALLOWED[form], 0, []
+    for answer in answers:
+        with torch.no_grad():
+            tokens = torch.tensor([[*answer.prompt, *answer.said]], device=model.device)
+            logits = model(input_ids=tokens).logits[0, len(answer.prompt) - 1 : -1]
+        chosen = logits.argmax(-1).tolist()
+        same += sum(here == there for here, there in zip(chosen, answer.said, strict=True))
+        if chosen[0] != answer.said[0] and answer.gaps[0] > clear:
+            other.append(answer.text)
+    if not after - before <= most:
+        raise unproven(*worded("export.worse-compressed", off=after - before, form=form, allowed=most))
+    if other:
+        raise unproven(f"its answer to “{' '.join(other[0].split())[:60]}…” begins with another word")
+    sizes = [sum(file.stat().st_size for file in each.glob("*.safetensors")) for each in (source.model, folder)]
+    return {
+        "loss": before, f"loss_in_{form}": after, "tokens": counted, "prompts": len(answers),
+        "same_tokens": same, "answer_tokens": sum(len(answer.said) for answer in answers),
+        "bytes_before": sizes[0], "bytes": sizes[1],
+    }  # fmt: skip
+
+
+def compress(model: str, out: str, task: Mapping[str, Any]) -> None:
+    """Writes a model's folder with fewer bits. task: `group` of a scale's weights, 0 for FP8; `rows` in token numbers;
+    `trust` in the model's own code."""
+    from datasets import Dataset
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+
+    whole, options = loaded(model, trust_remote_code=task["trust"]), {}
+    if not task["group"]:
+        recipe: Any = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"])
+    else:
+        scales = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": task["group"]}
+        groups = {"all": {"targets": ["Linear"], "weights": scales}}
+        recipe = GPTQModifier(config_groups=groups, ignore=["lm_head"])
+        rows = Dataset.from_dict({"input_ids": task["rows"]})
+        options = {"dataset": rows, "max_seq_length": TOKENS, "num_calibration_samples": len(rows)}
+    oneshot(model=whole, recipe=recipe, **options)
+    whole.save_pretrained(out, save_compressed=True)
+
+
+def main(arguments: list[str]) -> int:
+    child_process.watch_parent()
+    hush()
+    model, out, task = arguments
+    compress(model, out, json.loads(Path(task).read_text(encoding="utf-8")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
