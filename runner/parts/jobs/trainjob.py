@@ -12,7 +12,7 @@ from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 
 # The runtime's job and its container, and the runtime of OpenShift AI.
 NODE, RUNTIME = "node", "torch-distributed"
@@ -52,21 +52,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
 
 def _not_settable(plan: Plan, stage: Stage) -> str:
     """A comment with the settings that a TrainJob cannot have, because the runtime decides them."""
-    settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
-    if not kubernetes.patched(plan.site):
-        settings.append("deadline_hours")
-    said = f"# A TrainJob cannot set {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
-    if not kubernetes.patched(plan.site):
-        said += (
-            f"# Nor can it set the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster reclaims its machine: it has\n"
-            "# the runtime's `terminationGracePeriodSeconds`, which is 30 by default. OpenShift AI 3.6 can set it.\n"
-            "# Nor can it set a read-only root file system; 3.6 can set that, too.\n"
-        )
+    name = "trainjob.txt" if kubernetes.patched(plan.site) else "trainjob-3.5.txt"
+    said = from_template(batch.COMMENTS / name, runtime=RUNTIME, grace=podspec.grace(stage))
     if kubernetes.movable(plan):
-        said += (
-            "# Nor can it set when the image is pulled: a machine that has an older build of this tag may use it. Write the\n"
-            "# image by its digest (NAME@sha256:…) under `openshift.image`, so that no other one is used.\n"
-        )
+        said += (batch.COMMENTS / "trainjob-tag.txt").read_text(encoding="utf-8")
     return said + "".join(f"# {line}\n" for line in wrap(stuck(plan.site), 120))
 
 
@@ -83,17 +72,16 @@ def stuck(site: Mapping[str, Any]) -> str:
 
 
 def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
-    trainer = {
-        "image": kubernetes.image(plan),
-        "command": code.wrapped(plan, list(stage.command)),
-        "env": podspec.variables(plan, podspec.environment(plan, stage)),
-        "numNodes": stage.machines.nodes,
-        "numProcPerNode": max(1, stage.machines.gpus_per_node),
-        "resourcesPerNode": podspec.resources(plan, stage),
-    }
     spec: dict[str, object] = {
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
-        "trainer": trainer,
+        "trainer": {
+            "image": kubernetes.image(plan),
+            "command": code.wrapped(plan, list(stage.command)),
+            "env": podspec.variables(plan, podspec.environment(plan, stage)),
+            "numNodes": stage.machines.nodes,
+            "numProcPerNode": max(1, stage.machines.gpus_per_node),
+            "resourcesPerNode": podspec.resources(plan, stage),
+        },
     }
     pod = _pod(plan, stage)
     if not kubernetes.patched(plan.site):
