@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from runner.catalog import hardware
@@ -99,10 +100,7 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
 
 def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     """plans: of all namespaces, because others may use the image that is built here; own: those of this one."""
-
-    def filled(name: str, /, **words: str) -> str:
-        return _filled(name, namespace=space, **words)
-
+    filled = partial(_filled, namespace=space)
     queues = list(dict.fromkeys(plan.site["queue"] for plan in own if plan.site.get("queue")))
     # Those that may write to MLflow.
     tracked = dict.fromkeys(account for plan in own if (account := podspec.mlflow_account(plan)))
@@ -119,6 +117,11 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     api = f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
     ports = dict.fromkeys(sorted(site["metrics_port"] for site in sites))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
+    room = {"driver": str(hardware.DRIVER), "size": str(hardware.IMAGE_GB), "room": f"{hardware.BUILD_GIB}Gi"}
+    builds = []
+    for name, tag in _built(space, own).items():
+        words = {"name": name, "tag": f"{name}:{tag}", "command": kubernetes.build_command(name, space), **room}
+        builds.append(filled("build", embed=_embedded(plans, space, name), **words))
     # Versions with network policies for TrainJobs need a way through them.
     walled = any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites)
     parts = {
@@ -130,32 +133,16 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             filled("driver", account=driver_job.ACCOUNT),
             *(filled("mlflow", account=account) for account in tracked),
         ],
-        "build.yaml": [
-            filled(
-                "build",
-                name=name,
-                tag=f"{name}:{tag}",
-                embed=_embedded(plans, space, name),
-                command=kubernetes.build_command(name, space),
-                driver=str(hardware.DRIVER),
-                size=str(hardware.IMAGE_GB),
-                room=f"{hardware.BUILD_GIB}Gi",
-            )
-            for name, tag in _built(space, own).items()
-        ],
+        "build.yaml": builds,
         "pull.yaml": [filled("pull", owner=owner, **fetches) for owner in owners if owner != space],
         "tensorboard.yaml": _boards(space, own),
         "monitoring.yaml": [filled("monitoring"), *([filled("scraping", ports=lines)] if walled else [])],
         CLAIMS_FILE: [_claims(space, own)],
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
-    listing = filled(
-        "kustomization",
-        space=space,
-        recipes=listed(plan.name for plan in own),
-        steps="\n".join(f"#   {step}" for step in steps(own, ".")),
-        resources=_resources({file.path: FILES[file.path] for file in files if file.path in FILES}),
-    )
+    recipes, typed = listed(plan.name for plan in own), "\n".join(f"#   {step}" for step in steps(own, "."))
+    resources = _resources({file.path: FILES[file.path] for file in files if file.path in FILES})
+    listing = filled("kustomization", space=space, recipes=recipes, steps=typed, resources=resources)
     return [*files, Artifact("kustomization.yaml", listing)]
 
 
@@ -190,18 +177,10 @@ def _boards(space: str, own: list[Plan]) -> list[str]:
     for plan in own:
         if claim := plan.claim_of(plan.place.run_dir):
             name, mount = claim["name"], claim["mount"]
-            board = _filled(
-                "tensorboard",
-                namespace=space,
-                claim=name,
-                board=f"tensorboard-{name}",
-                account=ACCOUNT,
-                image=image(plan),
-                mount=mount,
-                logdir=f"--logdir={mount}",
-                replicas="1" if kubernetes.claim_mode(_sharing(own, name)) == kubernetes.SHARED else STOPPED,
-            )
-            boards.setdefault(name, board)
+            words = {"namespace": space, "claim": name, "board": f"tensorboard-{name}", "account": ACCOUNT}
+            words |= {"image": image(plan), "mount": mount, "logdir": f"--logdir={mount}"}
+            shared = kubernetes.claim_mode(_sharing(own, name)) == kubernetes.SHARED
+            boards.setdefault(name, _filled("tensorboard", **words, replicas="1" if shared else STOPPED))
     return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
 
 
@@ -217,18 +196,13 @@ def _claims(space: str, own: list[Plan]) -> str:
         holds_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
         floor = RESULTS_GIB if holds_results and not stated else 0
         kinds = [claim["storage_class"] for _, claim in sharing if claim.get("storage_class")]
+        words = {"namespace": space, "claim": name, "mode": kubernetes.claim_mode(plans)}
+        words["storage"] = f"  storageClassName: {_word(kinds[0])}\n" if kinds else ""
+        words["size"] = f"{max(*stated, sum(guessed), floor)}Gi"
         several = f"{machines} machines at once; its storage must allow it"
-        text = _filled(
-            "claim",
-            namespace=space,
-            claim=name,
-            storage=f"  storageClassName: {_word(kinds[0])}\n" if kinds else "",
-            mode=kubernetes.claim_mode(plans),
-            who=several if machines > 1 else "one machine at a time",
-            size=f"{max(*stated, sum(guessed), floor)}Gi",
-            why=("room for results of " if holds_results else "for ") + listed(plan.name for plan in plans),
-        )
-        texts.append(text)
+        words["who"] = several if machines > 1 else "one machine at a time"
+        words["why"] = ("room for results of " if holds_results else "for ") + listed(plan.name for plan in plans)
+        texts.append(_filled("claim", **words))
     return _filled("claims", claims="---\n".join(texts).rstrip())
 
 
