@@ -83,7 +83,6 @@ def elsewhere(job: Manifest | None, path: str) -> list[str]:
     return [str(owner)] if owner.person and owner != Owner.here(path, owner.person) else []
 
 
-
 @click.command()
 @click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=complete_recipe)
 @set_option

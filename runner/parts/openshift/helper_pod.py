@@ -50,9 +50,8 @@ class Share:
             method = "GET" if body is None else "POST"
             return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
         except Refused as refused:
-            problem, verb, again = self._problem(refused.message), "get", "Fetch again"
-            if self.writes:
-                verb, again = "create", "Submit again"
+            problem = self._problem(refused.message)
+            verb, again = ("create", "Submit again") if self.writes else ("get", "Fetch again")
             if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
                 raise Busy(problem, f"{again} in a moment.") from None
             rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
@@ -107,8 +106,8 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
     meta = manifest["metadata"]
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
     made = _Helper(cluster, meta["namespace"], meta["name"], tell)
-    mounted = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in manifest["spec"]["volumes"]]
-    claims = [claim for claim in mounted if claim]
+    volumes = manifest["spec"]["volumes"]
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
     for claim in claims:
         if cluster.get("PersistentVolumeClaim", made.space, claim) is None:
             cluster.require_namespace(made.space)

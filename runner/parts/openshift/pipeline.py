@@ -124,7 +124,6 @@ def _made(manifest: Manifest | None) -> str:
     return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
 
 
-
 def current(way: list[Milestone]) -> Milestone | None:
     """The first milestone that is not done; None if all are."""
     return next((milestone for milestone in way if not milestone.done), None)
