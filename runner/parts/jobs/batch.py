@@ -14,7 +14,7 @@ from runner.tools.text import from_template, yaml_text
 # The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.
 PREPARE, GATE = "prepare", "gate"
 PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
-COMMENTS = Path(__file__).parent  # the folder with the first lines of these files, for people
+TEMPLATES = Path(__file__).parent  # the folder with objects, and the first lines of files for people
 TRIES = 3  # the retries of a pod that prepares
 
 
@@ -83,7 +83,7 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
     }
     name = kubernetes.job_name(plan)
     text = yaml_text(job(plan, stage, name, PREPARE, spec, kubernetes.origin(spec, plan, stage)))
-    comment = from_template(COMMENTS / "prepare.txt", job=f"job/{name} --namespace {plan.site['namespace']}")
+    comment = from_template(TEMPLATES / "prepare.txt", job=f"job/{name} --namespace {plan.site['namespace']}")
     return kubernetes.files(plan, stage, PREPARE_FILE, text, comment)
 
 
@@ -106,7 +106,7 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     # Not `apply`: an existing Job cannot be changed, and does not measure again.
     words = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
     words |= {"stage": stage.name, "conditions": "; ".join(map(str, stage.gates))}
-    comment = from_template(COMMENTS / "gate.txt", **words)
+    comment = from_template(TEMPLATES / "gate.txt", **words)
     return [Artifact(GATE_FILE, comment + yaml_text(job(plan, stage, gate_name(plan), GATE, spec, annotations)))]
 
 

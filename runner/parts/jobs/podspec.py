@@ -159,15 +159,12 @@ def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
     """A claim's volume has the claim's name, unless the pod has another volume of that name."""
-    return [
-        kubernetes.folder(
-            f"{name}-claim" if (name := claim["name"]) in _OWN_VOLUMES else name,
-            claim["mount"],
-            {"persistentVolumeClaim": {"claimName": name}},
-            **({"readOnly": True} if read_only else {}),
-        )
-        for claim in plan.site.get("claims") or ()
-    ]
+    found, how = list[Folder](), {"readOnly": True} if read_only else {}
+    for claim in plan.site.get("claims") or ():
+        name, volume = claim["name"], {"persistentVolumeClaim": {"claimName": claim["name"]}}
+        called = f"{name}-claim" if name in _OWN_VOLUMES else name
+        found.append(kubernetes.folder(called, claim["mount"], volume, **how))
+    return found
 
 
 def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
