@@ -76,11 +76,7 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
         # All run at once, because each waits for the others' results. If one fails, the Job ends (`maxFailedIndexes`).
         alike = {"completions": count, "parallelism": count}
         pods = {"completionMode": "Indexed", **alike, "backoffLimitPerIndex": TRIES, "maxFailedIndexes": 0}
-    spec = {
-        **pods,
-        "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
-        "template": _template(plan, stage, PREPARE, list(stage.command), plain),
-    }
+    spec = _spec(plan, stage, PREPARE, list(stage.command), plain, pods)
     name = kubernetes.job_name(plan)
     text = yaml_text(job(plan, stage, name, PREPARE, spec, kubernetes.origin(spec, plan, stage)))
     comment = from_template(TEMPLATES / "prepare.txt", job=f"job/{name} --namespace {plan.site['namespace']}")
@@ -97,11 +93,7 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, int(machines.memory_gib // 4))))
     command = ["python", "-m", "runner.entrypoints.stage", "gate", f"{plan.place.config_dir}/{PLAN_FILE}"]
     plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
-    spec = {
-        "backoffLimit": 0,
-        "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
-        "template": _template(plan, measured, GATE, command, plain),
-    }
+    spec = _spec(plan, measured, GATE, command, plain, {"backoffLimit": 0})
     annotations = kubernetes.origin(spec, plan, stage) | {kubernetes.KEY: gate_key(stage)}
     # Not `apply`: an existing Job cannot be changed, and does not measure again.
     words = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
@@ -120,9 +112,10 @@ def gate_key(stage: Stage) -> str:
     return content_hash([stage.keys.get("", ""), [str(gate) for gate in stage.gates], measured])
 
 
-def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
-    """The pod of a Job. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
+def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str], tries: Manifest) -> Manifest:
+    """What a Job does. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
     env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | code.environment(plan))
     needs, folders = podspec.as_text(podspec.resources(plan, stage)), podspec.folders(plan, stage)
     container = kubernetes.container(plan, part, command, env, needs, folders, last_words=True)
-    return pod(plan, stage, part, container, folders, stage.machines)
+    template = pod(plan, stage, part, container, folders, stage.machines)
+    return {**tries, "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600), "template": template}

@@ -1,7 +1,5 @@
 """Target pytorchjob: a stage as a PyTorchJob of the Kubeflow training operator, kubeflow.org/v1."""
 
-import copy
-
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
@@ -29,7 +27,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     replica = {"restartPolicy": site["restart_policy"], "template": template}
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:
-        replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
+        replicas["Worker"] = {"replicas": machines.nodes - 1, **replica}
     words = {"processes": str(max(1, machines.gpus_per_node)), "replicas": replicas}
     words |= {"restarts": site["backoff_limit"] * machines.nodes + 1, "seconds": round(site["deadline_hours"] * 3600)}
     spec = kubernetes.filled(batch.TEMPLATES / "pytorchjob.yaml", cleaning=site["clean_pod_policy"], **words)
