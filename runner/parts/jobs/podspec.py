@@ -111,7 +111,6 @@ def where(plan: Plan, machines: Machines | None) -> Manifest:
 
 
 def resources(plan: Plan, stage: Stage) -> Manifest:
-    """Requests and limits of a stage's pod."""
     return amounts(stage.machines, rdma(plan, stage))
 
 

@@ -242,7 +242,6 @@ class Cluster:
                 raise refused.stop("Namespace", namespace, "") from None
 
     def knows(self, kind: str, namespace: str) -> bool:
-        """Whether the cluster has this kind of objects."""
         try:
             return bool(self._read(kind, namespace, None))
         except Refused as refused:
@@ -281,7 +280,6 @@ class Cluster:
         return True
 
     def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
-        """Changes fields of an existing object."""
         try:
             self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
         except Refused as refused:
@@ -463,8 +461,7 @@ TENSORBOARD_PORT = 6006
 
 
 def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
-    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs, or if
-    there is no such namespace."""
+    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs."""
     for pod in cluster.list("Pod", namespace, TENSORBOARD):
         meta = pod["metadata"]
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
@@ -484,8 +481,7 @@ def forward(
     cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, local_port: int, ready: Callable[[int], None]
 ) -> None:
     """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted. pod: gives
-    its name for each connection. ready: called with the local port once it listens. Raises Stop if the local port is in
-    use."""
+    its name for each connection; ready: is told the local port. Raises Stop if that is in use."""
     with bound_port(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])

@@ -77,8 +77,7 @@ class Share:
 def helper(
     cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False
 ) -> Iterator[Share]:
-    """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone; writes:
-    whether files may be sent to it."""
+    """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone."""
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
         made.wait_until_ready(SEND if writes else FETCH)

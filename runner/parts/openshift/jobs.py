@@ -37,7 +37,6 @@ FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, among all in it.
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
 
-
 # Asks the user, given a fact, the action (`stop it`) and the other person whose job it is, or empty; True for yes.
 # Raises Stop without a terminal and without an option that answers.
 Confirm = Callable[[str, str, str], bool]
@@ -260,7 +259,6 @@ def latest(attempts: Manifests) -> Manifests:
 
 
 def machines(job: Manifest) -> int:
-    """How many machines a job needs."""
     return sum(count for count, _ in _pods(job))
 
 

@@ -172,7 +172,6 @@ def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
 
 
 def _boards(space: str, own: list[Plan]) -> list[str]:
-    """A TensorBoard for each claim with results."""
     boards: dict[str, str] = {}
     for plan in own:
         if claim := plan.claim_of(plan.place.run_dir):
@@ -207,7 +206,6 @@ def _claims(space: str, own: list[Plan]) -> str:
 
 
 def _sharing(own: Iterable[Plan], name: str) -> list[Plan]:
-    """The recipes of a namespace with that claim."""
     return [plan for plan in own if any(claim["name"] == name for claim in plan.site["claims"])]
 
 
