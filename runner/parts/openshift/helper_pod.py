@@ -87,9 +87,7 @@ def helper(
 def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
     """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails or does not start."""
     with _made(cluster, manifest, tell) as made:
-        for here in made.looks():
-            if here is None:
-                raise Stop(f"Pod `{made.name}` was deleted before it was done.", "Try again.")
+        for here in made.looks("was done", "Try again."):
             phase = jobs.phase_of(here)
             if phase in ("Failed", "Succeeded"):
                 log = made.log(container)
@@ -162,14 +160,16 @@ class _Helper:
             if jobs.phase_of(pod) != "Running" and seconds(since, self.cluster.now()) > LEFT_SECONDS:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
-    def looks(self) -> Iterator[Manifest | None]:
-        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it does not start in time."""
+    def looks(self, before: str, remedy: str) -> Iterator[Manifest]:
+        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it is deleted or starts late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:
             here = self.cluster.get("Pod", self.space, self.name)
+            if here is None:
+                raise Stop(f"Pod `{self.name}` was deleted before it {before}.", remedy)
             yield here
-            if here and jobs.phase_of(here) == "Pending":
+            if jobs.phase_of(here) == "Pending":
                 why = self.why(here)
                 for reason in why:
                     if reason not in told:
@@ -180,9 +180,7 @@ class _Helper:
             pause()
 
     def wait_until_ready(self, container: str) -> None:
-        for here in self.looks():
-            if here is None:
-                raise Stop(f"Pod `{self.name}` was deleted before it could open the claim.", "Run the command again.")
+        for here in self.looks("could open the claim", "Run the command again."):
             if jobs.holds(here, "Ready"):
                 return
             if jobs.phase_of(here) in ("Failed", "Succeeded"):

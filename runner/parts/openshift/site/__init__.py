@@ -7,6 +7,7 @@ kustomization has no claims, because some may exist with another size or mode, w
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,16 +35,7 @@ NEWER_QUEUES_SINCE = (0, 15)
 # Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
-# The files of a site's kustomization, in this order, and their comments.
-FILES = {
-    "namespace.yaml": "the project; delete this line if someone else has created it",
-    "queue.yaml": "the queue for GPUs; without Kueue, delete this line, and `queue` in the recipes",
-    "access.yaml": "the accounts of pods, and the permissions of people",
-    "build.yaml": "the image, built in the cluster",
-    "pull.yaml": "permission to pull another namespace's image; somebody with permissions there applies it",
-    "tensorboard.yaml": "the curves of all runs, reachable only by port-forward",
-    "monitoring.yaml": "the metrics of training, for the cluster's Prometheus",
-}
+
 # For a TensorBoard that would keep its claim from a job on another machine.
 STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no job runs"
 # Blanks of templates that are comments or whole lines, and not YAML values.
@@ -141,7 +133,8 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
     recipes, typed = listed(plan.name for plan in own), "\n".join(f"#   {step}" for step in steps(own, "."))
-    resources = _resources({file.path: FILES[file.path] for file in files if file.path in FILES})
+    comments = tomllib.loads((TEMPLATES / "files.toml").read_text(encoding="utf-8"))
+    resources = _resources({file.path: comments[file.path] for file in files if file.path in comments})
     listing = filled("kustomization", space=space, recipes=recipes, steps=typed, resources=resources)
     return [*files, Artifact("kustomization.yaml", listing)]
 
