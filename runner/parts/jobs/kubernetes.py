@@ -212,7 +212,7 @@ def volumes(folders: list[Folder]) -> list[Manifest]:
     return [volume for _, volume in folders]
 
 
-def filled(template: Path, **words: Any) -> Manifest:
+def filled(template: Path, /, **words: Any) -> Manifest:
     """An object from a template in YAML: each text `$NAME` becomes the word of that name; keys with None disappear."""
 
     def fill(value: Any) -> Any:
