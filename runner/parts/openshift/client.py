@@ -481,7 +481,7 @@ def forward(
     cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, local_port: int, ready: Callable[[int], None]
 ) -> None:
     """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted. pod: gives
-    its name for each connection; ready: is told the local port. Raises Stop if that is in use."""
+    its name for each connection; ready: gets the local port. Raises Stop if that is in use."""
     with bound_port(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])

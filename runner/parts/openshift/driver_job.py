@@ -20,7 +20,6 @@ ACCOUNT = "recipe-driver"
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
 # The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
 DECIDED = 3
-
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 
 

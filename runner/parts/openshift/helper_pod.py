@@ -161,7 +161,7 @@ class _Helper:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def looks(self, before: str, remedy: str) -> Iterator[Manifest]:
-        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it is deleted or starts late."""
+        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it is deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:

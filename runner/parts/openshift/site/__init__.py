@@ -35,7 +35,6 @@ NEWER_QUEUES_SINCE = (0, 15)
 # Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
-
 # For a TensorBoard that would keep its claim from a job on another machine.
 STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no job runs"
 # Blanks of templates that are comments or whole lines, and not YAML values.
