@@ -14,15 +14,14 @@ from runner.tools.text import from_template, yaml_text
 # The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.
 PREPARE, GATE = "prepare", "gate"
 PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
-COMMENTS = Path(__file__).parent  # the folder with the first lines of these files, for people
+TEMPLATES = Path(__file__).parent  # the folder with objects, and the first lines of files for people
 TRIES = 3  # the retries of a pod that prepares
 
 
 def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotations: dict[str, str]) -> Manifest:
     """A plain Job of a stage. part: what it does for the stage, one word."""
-    made = kubernetes.job("batch/v1", "Job", spec, plan, stage)
     labels = kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan)
-    return {**made, "metadata": {**made["metadata"], "name": name, "labels": labels, "annotations": annotations}}
+    return kubernetes.made("batch/v1", "Job", plan, name, {"labels": labels, "annotations": annotations}, spec=spec)
 
 
 def pod(
@@ -68,14 +67,8 @@ def alone(
 
 
 def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
-    """The files of a stage without training: a Job without a GPU, because no GPU may wait for a download."""
-    name = f"job/{kubernetes.job_name(plan)} --namespace {plan.site['namespace']}"
-    comment = from_template(COMMENTS / "prepare.txt", job=name)
-    return kubernetes.files(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
-
-
-def prepare_job(plan: Plan, stage: Stage) -> Manifest:
-    """One pod without a GPU, otherwise as in training; or several that share the work, with numbers and retries."""
+    """The files of a stage without training: a Job without a GPU, because no GPU may wait for a download. It has one
+    pod, otherwise as in training; or several that share the work, with numbers and retries."""
     plain = podspec.writable(plan) | dict(stage.env) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
     if (count := stage.machines.nodes) == 1:
         pods: Manifest = {"backoffLimit": TRIES}
@@ -83,39 +76,30 @@ def prepare_job(plan: Plan, stage: Stage) -> Manifest:
         # All run at once, because each waits for the others' results. If one fails, the Job ends (`maxFailedIndexes`).
         alike = {"completions": count, "parallelism": count}
         pods = {"completionMode": "Indexed", **alike, "backoffLimitPerIndex": TRIES, "maxFailedIndexes": 0}
-    spec = {
-        **pods,
-        "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
-        "template": _template(plan, stage, PREPARE, list(stage.command), plain),
-    }
-    return job(plan, stage, kubernetes.job_name(plan), PREPARE, spec, kubernetes.origin(spec, plan, stage))
+    spec = _spec(plan, stage, PREPARE, list(stage.command), plain, pods)
+    name = kubernetes.job_name(plan)
+    text = yaml_text(job(plan, stage, name, PREPARE, spec, kubernetes.origin(spec, plan, stage)))
+    comment = from_template(TEMPLATES / "prepare.txt", job=f"job/{name} --namespace {plan.site['namespace']}")
+    return kubernetes.files(plan, stage, PREPARE_FILE, text, comment)
 
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     """The Job that measures a stage's result on the claim, and succeeds only if the gate is open; empty without a gate.
-    It is not in `kustomization.yaml`, because it runs later."""
+    It is not in `kustomization.yaml`, because it runs later. Its pod tries once, because the same result has the same
+    verdict."""
     if not stage.gates:
         return []
-    conditions = "; ".join(map(str, stage.gates))
-    # Not `apply`: an existing Job cannot be changed, and does not measure again.
-    words = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
-    comment = from_template(COMMENTS / "gate.txt", stage=stage.name, conditions=conditions, **words)
-    return [Artifact(GATE_FILE, comment + yaml_text(gate_job(plan, stage)))]
-
-
-def gate_job(plan: Plan, stage: Stage) -> Manifest:
-    """One pod that tries once, because the same result has the same verdict."""
     machines = stage.machines.one_gpu
     measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, int(machines.memory_gib // 4))))
     command = ["python", "-m", "runner.entrypoints.stage", "gate", f"{plan.place.config_dir}/{PLAN_FILE}"]
     plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
-    spec = {
-        "backoffLimit": 0,
-        "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
-        "template": _template(plan, measured, GATE, command, plain),
-    }
+    spec = _spec(plan, measured, GATE, command, plain, {"backoffLimit": 0})
     annotations = kubernetes.origin(spec, plan, stage) | {kubernetes.KEY: gate_key(stage)}
-    return job(plan, stage, gate_name(plan), GATE, spec, annotations)
+    # Not `apply`: an existing Job cannot be changed, and does not measure again.
+    words = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
+    words |= {"stage": stage.name, "conditions": "; ".join(map(str, stage.gates))}
+    comment = from_template(TEMPLATES / "gate.txt", **words)
+    return [Artifact(GATE_FILE, comment + yaml_text(job(plan, stage, gate_name(plan), GATE, spec, annotations)))]
 
 
 def gate_name(plan: Plan) -> str:
@@ -128,9 +112,10 @@ def gate_key(stage: Stage) -> str:
     return content_hash([stage.keys.get("", ""), [str(gate) for gate in stage.gates], measured])
 
 
-def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
-    """The pod of a Job. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
+def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str], tries: Manifest) -> Manifest:
+    """What a Job does. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
     env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | code.environment(plan))
     needs, folders = podspec.as_text(podspec.resources(plan, stage)), podspec.folders(plan, stage)
     container = kubernetes.container(plan, part, command, env, needs, folders, last_words=True)
-    return pod(plan, stage, part, container, folders, stage.machines)
+    template = pod(plan, stage, part, container, folders, stage.machines)
+    return {**tries, "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600), "template": template}

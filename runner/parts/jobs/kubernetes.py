@@ -103,19 +103,17 @@ def job_name(plan: Plan) -> str:
     return plan.site.get("job_name") or plan.name
 
 
+def made(api_version: str, kind: str, plan: Plan, name: str, marks: Manifest, **rest: Any) -> Manifest:
+    """An object in the plan's namespace. marks: its labels and annotations; rest: its other parts."""
+    meta = {"name": name, "namespace": plan.site["namespace"], **marks}
+    return {"apiVersion": api_version, "kind": kind, "metadata": meta, **rest}
+
+
 def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
     """The object from which an operator creates pods. spec: what that operator needs."""
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": job_name(plan),
-            "namespace": plan.site["namespace"],
-            "labels": pod_labels(plan, stage) | queue(plan),
-            "annotations": origin(spec, plan, stage) | foreseen(stage) | dashboard(plan),
-        },
-        "spec": spec,
-    }
+    notes = origin(spec, plan, stage) | foreseen(stage) | dashboard(plan)
+    marks = {"labels": pod_labels(plan, stage) | queue(plan), "annotations": notes}
+    return made(api_version, kind, plan, job_name(plan), marks, spec=spec)
 
 
 def queue(plan: Plan) -> dict[str, str]:
@@ -126,12 +124,10 @@ def queue(plan: Plan) -> dict[str, str]:
 def dashboard(plan: Plan) -> dict[str, str]:
     """The annotations by which OpenShift AI's dashboard shows a training job as its own. A connection's name has its
     namespace in front (opendatahub-operator, connections of a Notebook)."""
-    profile, space = plan.site.get("hardware_profile"), plan.site["namespace"]
-    named = {"name": profile["name"], "namespace": profile["namespace"]} if profile else {}
-    connections = ",".join(f"{space}/{name}" for name in plan.site.get("connections") or ())
-    return {f"opendatahub.io/hardware-profile-{part}": value for part, value in named.items()} | (
-        {"opendatahub.io/connections": connections} if connections else {}
-    )
+    profile = plan.site.get("hardware_profile")
+    notes = {f"opendatahub.io/hardware-profile-{part}": profile[part] for part in ("name", "namespace") if profile}
+    connections = ",".join(f"{plan.site['namespace']}/{name}" for name in plan.site.get("connections") or ())
+    return notes | ({"opendatahub.io/connections": connections} if connections else {})
 
 
 def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
@@ -171,11 +167,6 @@ def movable(plan: Plan) -> bool:
     return "@" not in image(plan)
 
 
-def pulled(plan: Plan) -> dict[str, str]:
-    """A container's image, which every start checks if its name can move. A machine then downloads only new layers."""
-    return {"image": image(plan), **({"imagePullPolicy": "Always"} if movable(plan) else {})}
-
-
 def container(
     plan: Plan,
     name: str,
@@ -190,7 +181,9 @@ def container(
     reason for its end, if it leaves no other."""
     return {
         "name": name,
-        **pulled(plan),
+        "image": image(plan),
+        # Every start checks a name that can move. A machine then downloads only new layers.
+        **({"imagePullPolicy": "Always"} if movable(plan) else {}),
         "command": command,
         "env": env,
         **({"ports": ports} if ports else {}),
@@ -219,7 +212,7 @@ def volumes(folders: list[Folder]) -> list[Manifest]:
     return [volume for _, volume in folders]
 
 
-def filled(template: Path, **words: Any) -> Manifest:
+def filled(template: Path, /, **words: Any) -> Manifest:
     """An object from a template in YAML: each text `$NAME` becomes the word of that name; keys with None disappear."""
 
     def fill(value: Any) -> Any:
@@ -230,27 +223,27 @@ def filled(template: Path, **words: Any) -> Manifest:
             return [fill(each) for each in value]
         return words[value[1:]] if isinstance(value, str) and value.startswith("$") else value
 
-    made: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
-    return made
+    whole: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
+    return whole
 
 
 def header(plan: Plan, stage: Stage) -> str:
     """The first lines of a job's file, for people."""
-    machines, site = stage.machines, plan.site
+    machines = stage.machines
     gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
-    made = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
-    lines = [f"# Made by recipe-runner {made}"]
+    source = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
+    text = f"# Made by recipe-runner {source}\n"
     mlflow = tracker(stage.config) == "mlflow"
     tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",)
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
         ("tracking_secret", "The tracking server's key comes", tracking),
     ):
-        if secret := site.get(setting):
+        if secret := plan.site.get(setting):
             files = " ".join(f"--from-file={key}=FILE" for key in keys)
-            lines.append(f"# {what} from a Secret; put it into a file, and then, once:")
-            lines.append(f"#   oc create secret generic {secret} --namespace {site['namespace']} {files}")
-    return "\n".join(lines) + "\n"
+            text += f"# {what} from a Secret; put it into a file, and then, once:\n"
+            text += f"#   oc create secret generic {secret} --namespace {plan.site['namespace']} {files}\n"
+    return text
 
 
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:
@@ -281,18 +274,9 @@ def is_config_map_of(name: str, plan: Plan) -> bool:
 
 
 def config_map(plan: Plan, stage: Stage) -> Artifact:
-    value = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": config_map_name(plan, stage),
-            "namespace": plan.site["namespace"],
-            "labels": labels(plan, stage),
-        },
-        "immutable": True,
-        "data": {file.path: file.text for file in stage.files},
-    }
-    return Artifact(CONFIG_FILE, yaml_text(value))
+    marks, data = {"labels": labels(plan, stage)}, {file.path: file.text for file in stage.files}
+    name = config_map_name(plan, stage)
+    return Artifact(CONFIG_FILE, yaml_text(made("v1", "ConfigMap", plan, name, marks, immutable=True, data=data)))
 
 
 def most_machines(plans: Iterable[Plan]) -> int:
@@ -305,7 +289,6 @@ def claim_mode(plans: Iterable[Plan]) -> str:
 
 
 def claims(plan: Plan) -> Artifact:
-    """The PersistentVolumeClaims."""
     documents = []
     for claim in plan.site.get("claims") or ():
         spec = {
@@ -313,8 +296,7 @@ def claims(plan: Plan) -> Artifact:
             **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
             "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
         }
-        meta = {"name": claim["name"], "namespace": plan.site["namespace"]}
-        documents.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec})
+        documents.append(made("v1", "PersistentVolumeClaim", plan, claim["name"], {}, spec=spec))
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 
@@ -324,13 +306,13 @@ def files(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", pol
     may be larger, and a cluster refuses to change its size and mode."""
     own = Artifact(name, header(plan, stage) + text)
     needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), own)
-    made = [file for file in needed if file.text]
-    resources = [file.path for file in made if file.path != CLAIMS_FILE]
+    written = [file for file in needed if file.text]
+    resources = [file.path for file in written if file.path != CLAIMS_FILE]
     comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
-    if len(resources) < len(made):
+    if len(resources) < len(written):
         comment += f"# Before that, once: oc create -f {CLAIMS_FILE} creates the claims that are missing.\n"
     listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
-    return [*made, Artifact("kustomization.yaml", comment + yaml_text(listing))]
+    return [*written, Artifact("kustomization.yaml", comment + yaml_text(listing))]
 
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:

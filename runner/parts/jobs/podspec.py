@@ -21,8 +21,6 @@ CACHES = {
     "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
     "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/inductor",
 }
-
-
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
 _OWN_VOLUMES = ("config", "shm", "tmp", "code", "mlflow-token")  # the volumes of a pod that are not claims
 # The variables of Weights & Biases and MLflow.
@@ -33,16 +31,8 @@ TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
 MLFLOW_SINCE = (3, 4)
 MLFLOW, MLFLOW_ACCOUNT = "https://mlflow.redhat-ods-applications.svc:8443/mlflow", "recipe-mlflow"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-TOKEN = kubernetes.folder(
-    "mlflow-token",
-    TOKEN_FOLDER,
-    {
-        "projected": {
-            "sources": [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "openshift-service-ca.crt"}}]
-        }
-    },
-    readOnly=True,
-)
+_SOURCES = [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "openshift-service-ca.crt"}}]
+TOKEN = kubernetes.folder("mlflow-token", TOKEN_FOLDER, {"projected": {"sources": _SOURCES}}, readOnly=True)
 # Seconds from SIGTERM to SIGKILL for a training pod, if no estimate says how long a checkpoint takes.
 USUAL_GRACE = 600
 LAUNCHERS = 10  # the part of it that torchrun needs after its processes have ended
@@ -50,8 +40,6 @@ LAUNCHERS = 10  # the part of it that torchrun needs after its processes have en
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 # What restricted-v2 requires of a pod, which gets its user id from the namespace.
 POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
 TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 
 
@@ -123,7 +111,6 @@ def where(plan: Plan, machines: Machines | None) -> Manifest:
 
 
 def resources(plan: Plan, stage: Stage) -> Manifest:
-    """Requests and limits of a stage's pod."""
     return amounts(stage.machines, rdma(plan, stage))
 
 
@@ -171,15 +158,12 @@ def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
     """A claim's volume has the claim's name, unless the pod has another volume of that name."""
-    return [
-        kubernetes.folder(
-            f"{name}-claim" if (name := claim["name"]) in _OWN_VOLUMES else name,
-            claim["mount"],
-            {"persistentVolumeClaim": {"claimName": name}},
-            **({"readOnly": True} if read_only else {}),
-        )
-        for claim in plan.site.get("claims") or ()
-    ]
+    found, how = list[Folder](), {"readOnly": True} if read_only else {}
+    for claim in plan.site.get("claims") or ():
+        name, volume = claim["name"], {"persistentVolumeClaim": {"claimName": claim["name"]}}
+        called = f"{name}-claim" if name in _OWN_VOLUMES else name
+        found.append(kubernetes.folder(called, claim["mount"], volume, **how))
+    return found
 
 
 def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
@@ -215,10 +199,8 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders, without what the operator sets (ranks, addresses)."""
     # A stage that prepares data itself needs the hub.
     offline = {OFFLINE: "1"} if (plan.place.prepared or stage.model) and stage.trains else {}
-    ports = {
-        "RECIPE_METRICS_PORT": str(plan.site["metrics_port"]),
-        "RECIPE_PROGRESS_PORT": str(plan.site["progress_port"]),
-    }
+    site = plan.site
+    ports = {"RECIPE_METRICS_PORT": str(site["metrics_port"]), "RECIPE_PROGRESS_PORT": str(site["progress_port"])}
     # The default of torchrun is 30 s after it has passed on SIGTERM (torch 2.13).
     patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
     around = offline | patience | nccl(plan, stage) | ports | tracking(plan, stage) | code.environment(plan)
@@ -227,9 +209,8 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
 
 def writable(plan: Plan) -> dict[str, str]:
     """Folders that any user id can write to. The hub's cache is on the first claim, so that it persists."""
-    claims = plan.site.get("claims") or ()
-    models = claims[0]["mount"] if claims else HOME
-    return CACHES | {"HF_HOME": f"{models}/huggingface"}
+    claims = plan.site.get("claims")
+    return CACHES | {"HF_HOME": f"{claims[0]['mount'] if claims else HOME}/huggingface"}
 
 
 def nccl(plan: Plan, stage: Stage) -> dict[str, str]:

@@ -1,8 +1,5 @@
 """Target pytorchjob: a stage as a PyTorchJob of the Kubeflow training operator, kubeflow.org/v1."""
 
-import copy
-from pathlib import Path
-
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
@@ -12,8 +9,6 @@ from runner.tools.text import from_template, yaml_text
 # The operator looks for a container and a container port of these names.
 PYTORCH = "pytorch"
 MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
-# The access to a job's pods. OpenShift AI itself restricts that to the pods of a TrainJob.
-POLICY = Path(__file__).with_name(kubernetes.POLICY_FILE)
 
 place = kubernetes.place
 
@@ -32,19 +27,12 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     replica = {"restartPolicy": site["restart_policy"], "template": template}
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:
-        replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
-    spec = {
-        # The operator's schema requires text.
-        "nprocPerNode": str(max(1, machines.gpus_per_node)),
-        "runPolicy": {
-            "cleanPodPolicy": site["clean_pod_policy"],
-            # The operator counts the restarts of all pods together (Kubeflow common, PastBackoffLimit). If one pod
-            # fails, the others lose it and fail, too.
-            "backoffLimit": site["backoff_limit"] * machines.nodes + 1,
-            "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
-        },
-        "pytorchReplicaSpecs": replicas,
-    }
+        replicas["Worker"] = {"replicas": machines.nodes - 1, **replica}
+    words = {"processes": str(max(1, machines.gpus_per_node)), "replicas": replicas}
+    words |= {"restarts": site["backoff_limit"] * machines.nodes + 1, "seconds": round(site["deadline_hours"] * 3600)}
+    spec = kubernetes.filled(batch.TEMPLATES / "pytorchjob.yaml", cleaning=site["clean_pod_policy"], **words)
     text = yaml_text(kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage))
-    policy = from_template(POLICY, name=name, namespace=plan.site["namespace"], port=plan.site["metrics_port"])
+    # The access to a job's pods. OpenShift AI itself restricts that to the pods of a TrainJob.
+    policy_file = batch.TEMPLATES / kubernetes.POLICY_FILE
+    policy = from_template(policy_file, name=name, namespace=site["namespace"], port=site["metrics_port"])
     return [*kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]

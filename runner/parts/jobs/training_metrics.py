@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,22 +57,8 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
 # The targets set both to the ports in the annotations of pods and TrainJobs; without them nothing listens.
 METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
 
-# The figures in a log entry of the trainer, and their names and meanings for Prometheus.
-LOGGED = {
-    "loss": ("recipe_loss", "Training loss, cross-entropy in nats"),
-    "eval_loss": ("recipe_validation_loss", "Validation loss, cross-entropy in nats"),
-    "eval_accuracy": ("recipe_validation_accuracy", "Share of the validation images that are classified correctly"),
-    "reward": ("recipe_reward", "Mean reward of the model's own answers"),
-    "eval_reward": ("recipe_validation_reward", "Mean reward of answers to held-out prompts"),
-    "learning_rate": ("recipe_learning_rate", "Learning rate"),
-    "grad_norm": ("recipe_gradient_norm", "Length of the gradient before clipping"),
-    "epoch": ("recipe_epoch", "Epochs done"),
-}
-# The figures that the history computes between two entries, for all processes together.
-SPEED = {
-    "samples_per_second": ("recipe_samples_per_second", "Rows a second, of all GPUs together"),
-    "tokens_per_second": ("recipe_tokens_per_second", "Tokens a second, of all GPUs together"),
-}
+# The names and meanings of the trainer's figures for Prometheus.
+FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text(encoding="utf-8"))
 # The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The allocator's own
 # figures would need a context on every card.
 DRIVER: dict[str, tuple[str, Callable[[int], float]]] = {
@@ -98,7 +85,7 @@ class Metrics(TrainerCallback):
         self._put("recipe_step", "Optimizer steps done", state.global_step)
         self._put("recipe_steps", "Optimizer steps in all", state.max_steps)
         speed = self.history.steps[-1] if "loss" in logs and self.history.steps else {}
-        for said, gauges in ((logs, LOGGED), (speed, SPEED)):
+        for said, gauges in ((logs, FIGURES["logged"]), (speed, FIGURES["speed"])):
             for key, (name, meaning) in gauges.items():
                 if isinstance(said.get(key), int | float):
                     self._put(name, meaning, said[key])

@@ -12,17 +12,14 @@ from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 
-# The runtime's job and its container, and the runtime of OpenShift AI.
-NODE, RUNTIME = "node", "torch-distributed"
+RUNTIME = "torch-distributed"  # of OpenShift AI; its job and its container are called `node`
 SINCE = (3, 2)
 # Since this version, OpenShift AI's NetworkPolicy protects pods (opendatahub-io/trainer, pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
 # Kueue supports a TrainJob since the first version (Red Hat build 1.2), and requires the form of 3.6 since the second.
 QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
-# The author of the patch distinguishes it from other patches of the job.
-MANAGER = "recipe-runner.io/render"
 
 place = kubernetes.place
 
@@ -52,21 +49,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
 
 def _not_settable(plan: Plan, stage: Stage) -> str:
     """A comment with the settings that a TrainJob cannot have, because the runtime decides them."""
-    settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
-    if not kubernetes.patched(plan.site):
-        settings.append("deadline_hours")
-    said = f"# A TrainJob cannot set {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
-    if not kubernetes.patched(plan.site):
-        said += (
-            f"# Nor can it set the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster reclaims its machine: it has\n"
-            "# the runtime's `terminationGracePeriodSeconds`, which is 30 by default. OpenShift AI 3.6 can set it.\n"
-            "# Nor can it set a read-only root file system; 3.6 can set that, too.\n"
-        )
+    name = "trainjob.txt" if kubernetes.patched(plan.site) else "trainjob-3.5.txt"
+    said = from_template(batch.TEMPLATES / name, runtime=RUNTIME, grace=podspec.grace(stage))
     if kubernetes.movable(plan):
-        said += (
-            "# Nor can it set when the image is pulled: a machine that has an older build of this tag may use it. Write the\n"
-            "# image by its digest (NAME@sha256:…) under `openshift.image`, so that no other one is used.\n"
-        )
+        said += (batch.TEMPLATES / "trainjob-tag.txt").read_text(encoding="utf-8")
     return said + "".join(f"# {line}\n" for line in wrap(stuck(plan.site), 120))
 
 
@@ -83,6 +69,7 @@ def stuck(site: Mapping[str, Any]) -> str:
 
 
 def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
+    folders = podspec.folders(plan, stage)
     trainer = {
         "image": kubernetes.image(plan),
         "command": code.wrapped(plan, list(stage.command)),
@@ -91,34 +78,11 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
         "numProcPerNode": max(1, stage.machines.gpus_per_node),
         "resourcesPerNode": podspec.resources(plan, stage),
     }
-    spec: dict[str, object] = {
-        "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
-        "trainer": trainer,
-    }
-    pod = _pod(plan, stage)
-    if not kubernetes.patched(plan.site):
-        return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **pod}]}
-    # The form of 3.6: a patch of the runtime, which also accepts a security context.
-    pod["spec"]["securityContext"] = podspec.POD_SECURITY
-    pod["spec"]["terminationGracePeriodSeconds"] = podspec.grace(stage)
-    pod["spec"]["containers"][0]["securityContext"] = kubernetes.CONTAINER_SECURITY
-    node = {"name": NODE, "template": {"spec": {"template": pod}}}
-    patch = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
-    return spec | {"activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600), "runtimePatches": [patch]}
-
-
-def _pod(plan: Plan, stage: Stage) -> Manifest:
-    """The additions to the runtime's pod. Until 3.5 restricted-v2 adds the security context when it admits the pod."""
-    folders = podspec.folders(plan, stage)
-    account = podspec.account(plan, folders)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
     mounts = [code.CLONED[0] if mount["mountPath"] == code.MOUNT else mount for mount, _ in folders]
-    return {
-        "metadata": podspec.metadata(plan, stage),
-        "spec": {
-            **({"serviceAccountName": account} if account else {}),
-            **podspec.where(plan, stage.machines),
-            "containers": [{"name": NODE, "volumeMounts": mounts}],
-            "volumes": kubernetes.volumes(folders),
-        },
-    }
+    words = {"nodeSelector": None, "tolerations": None, **podspec.where(plan, stage.machines)}
+    words |= {"account": podspec.account(plan, folders), "mounts": mounts, "volumes": kubernetes.volumes(folders)}
+    words |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
+    words |= {"grace": podspec.grace(stage), "seconds": round(plan.site["deadline_hours"] * 3600)}
+    file = batch.TEMPLATES / ("trainjob.yaml" if kubernetes.patched(plan.site) else "trainjob-3.5.yaml")
+    return kubernetes.filled(file, runtime=RUNTIME, trainer=trainer, metadata=podspec.metadata(plan, stage), **words)

@@ -65,12 +65,8 @@ def client_parts() -> tuple[Any, Any, Any]:
         raise Stop("The cluster commands need a package that is not installed.", packaged.install("cluster"))
     home = found.submodule_search_locations[0]
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT}
-    later = [
-        name
-        for package, parts in LATER.items()
-        if package not in sys.modules
-        for name in (package, *(f"{package}.{part}" for part in parts))
-    ]
+    lacking = [package for package in LATER if package not in sys.modules]
+    later = [name for package in lacking for name in (package, *(f"{package}.{part}" for part in LATER[package]))]
     for name in before:
         del sys.modules[name]
     sys.modules.update({name: Later(name) for name in later})
@@ -206,14 +202,13 @@ class Cluster:
 
     def person(self) -> str:
         """The cluster's name of this user; the kubeconfig's name if it does not answer (before Kubernetes 1.28)."""
-        api = "authentication.k8s.io/v1"
-        review = {"apiVersion": api, "kind": "SelfSubjectReview"}
+        api, kind = "authentication.k8s.io/v1", "SelfSubjectReview"
         try:
-            answer = self._json("POST", f"/apis/{api}/selfsubjectreviews", (), review)
+            answer = self._json("POST", f"/apis/{api}/selfsubjectreviews", body={"apiVersion": api, "kind": kind})
             return str(answer["status"]["userInfo"]["username"])
         except Refused as refused:
             if refused.status == 401 or passes(refused.status):
-                raise refused.stop("SelfSubjectReview", "", "") from None
+                raise refused.stop(kind, "", "") from None
             # `oc login` names a user NAME/SERVER.
             return self.user.partition("/")[0]
 
@@ -247,7 +242,6 @@ class Cluster:
                 raise refused.stop("Namespace", namespace, "") from None
 
     def knows(self, kind: str, namespace: str) -> bool:
-        """Whether the cluster has this kind of objects."""
         try:
             return bool(self._read(kind, namespace, None))
         except Refused as refused:
@@ -286,7 +280,6 @@ class Cluster:
         return True
 
     def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
-        """Changes fields of an existing object."""
         try:
             self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
         except Refused as refused:
@@ -319,30 +312,24 @@ class Cluster:
     ) -> str | None:
         """A container's log; None if it has not started, or there is no previous container (`previous`). stamped: each
         line begins with its time; since: the time of the first line."""
-        query: list[tuple[str, Any]] = [("container", container)]
-        query += [("previous", "true")] if previous else []
-        query += [("tailLines", tail)] if tail else []
-        query += [("timestamps", "true")] if stamped else []
-        query += [("sinceTime", since)] if since else []
+        query = {"container": container, "previous": "true" if previous else "", "tailLines": tail}
+        query |= {"timestamps": "true" if stamped else "", "sinceTime": since}
+        path, asked = f"{address('Pod', namespace, pod)}/log", [(key, value) for key, value in query.items() if value]
         try:
-            response = self.request("GET", f"{address('Pod', namespace, pod)}/log", query)
+            return self.request("GET", path, asked).data.decode(errors="replace")
         except Refused as refused:
             if refused.status in (400, 404):
                 return None
             raise refused.stop("Pod", namespace, pod) from None
-        return response.data.decode(errors="replace")
 
     def _json(
         self, method: str, path: str, query: Query = (), body: Any = None, content: str = "application/json"
     ) -> Manifest:
         data = self.request(method, path, query, body, content).data
-        try:
-            answer = json.loads(data)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise no_api(self.server, data)
-        return answer
+        with suppress(ValueError):
+            if isinstance(answer := json.loads(data), dict):
+                return answer
+        raise no_api(self.server, data)
 
     def request(
         self,
@@ -427,7 +414,7 @@ class Cluster:
         if refused.of_start and (allowed or (refused.no_kind and not self.ready)):
             # Without a login, because a starting server may not know its users.
             ready = self.pool.request("GET", f"{self.server}/readyz", retries=False, redirect=False, timeout=10.0)
-            refused.doubtful = self.ready = not (ready.status == 403 or passes(ready.status))
+            refused.doubtful = self.ready = ready.status != 403 and not passes(ready.status)
             if not self.ready:
                 return Refused(503, f"it is restarting: {said}", self.server)
         return refused
@@ -474,8 +461,7 @@ TENSORBOARD_PORT = 6006
 
 
 def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
-    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs, or if
-    there is no such namespace."""
+    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs."""
     for pod in cluster.list("Pod", namespace, TENSORBOARD):
         meta = pod["metadata"]
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
@@ -495,8 +481,7 @@ def forward(
     cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, local_port: int, ready: Callable[[int], None]
 ) -> None:
     """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted. pod: gives
-    its name for each connection. ready: called with the local port once it listens. Raises Stop if the local port is in
-    use."""
+    its name for each connection; ready: gets the local port. Raises Stop if that is in use."""
     with bound_port(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])

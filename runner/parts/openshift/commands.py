@@ -17,16 +17,7 @@ import click
 from runner import parts
 from runner.check import sources, validate
 from runner.commands import options
-from runner.commands.options import (
-    complete_recipe,
-    end,
-    open_recipe,
-    print_notes,
-    recipe_path,
-    say,
-    set_option,
-    set_words,
-)
+from runner.commands.options import complete_recipe, end, open_recipe, print_notes, recipe_path, say, set_option
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
@@ -72,23 +63,18 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
     return recipe, planned(recipe, "pytorchjob")
 
 
-def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
-    """The stage's job on the cluster. Raises Stop if there is none."""
+def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
+    """The job to show: of the stage `name`, else of the current stage or gate. Raises Stop if there is none."""
+    stage = plan.stages[-1] if name is None else plan.stage(name)
+    if name is None and (milestone := pipeline.looked_at(pipeline.milestones(cluster, plan))):
+        if milestone.job:
+            return milestone.job
+        stage = milestone.stage
     for job in jobs.existing(cluster, plan, stage):
         return job
     cluster.require_namespace(plan.site["namespace"])
     name = kubernetes.job_name(plan.only(stage))
     raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it with `recipe submit`.")
-
-
-def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
-    """The job to show: of the stage `name`, else of the current stage or gate. Raises Stop if there is none."""
-    if name is not None:
-        return find_job(cluster, plan, plan.stage(name))
-    milestone = pipeline.looked_at(pipeline.milestones(cluster, plan))
-    if milestone and milestone.job:
-        return milestone.job
-    return find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
 
 
 def elsewhere(job: Manifest | None, path: str) -> list[str]:
@@ -190,7 +176,7 @@ def submit(
             with screen() as show:
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
-            say(f"Watch it: recipe logs {shlex.join([path, *set_words(sets)])} -f")
+            say(f"Watch it: recipe logs {shlex.join([path, *options.set_words(sets)])} -f")
         end(f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.", "status", path)
 
 
@@ -312,7 +298,8 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[
         if milestone.of_gate and milestone.job and state in (*ENDED, pipeline.PROMOTED):
             verdict = "closed" if state == FAILED else "promoted" if state == pipeline.PROMOTED else "open"
             say(f"{name}: {verdict}{jobs.by(milestone.job)}")
-            for text in (*pipeline.table(cluster, milestone), *pipeline.promotion(milestone.job).splitlines()):
+            promotion = jobs.annotation(milestone.job, pipeline.PROMOTION)
+            for text in (*pipeline.table(cluster, milestone), *promotion.splitlines()):
                 say(f"  {text}")
         elif milestone.job and (milestone.at_work or state == FAILED):
             _show(cluster, name, milestone.job, path)

@@ -62,10 +62,8 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
         raise Stop(*worded("openshift.no-service-account", space=space, account=ACCOUNT))
     what = pipeline.driver_sent(plan, how.target, how.files_key)
     there = pipeline.driver_of(cluster, plan)
-    for manifest in what.support:
+    for manifest in (*what.support, *([what.job] if there is None else [])):
         cluster.apply(manifest, dry_run=True)
-    if there is None:
-        cluster.apply(what.job, dry_run=True)
     first = step(cluster, plan, None, how)
     if first is None:
         return None
@@ -140,13 +138,7 @@ def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
 
 
 def walk(
-    cluster: Cluster,
-    plan: Plan,
-    target: str | None,
-    files_key: str,
-    tell: Tell,
-    stage: str | None = None,
-    of_gate: bool = False,
+    cluster: Cluster, plan: Plan, target: str | None, files_key: str, tell: Tell, stage: str = "", of_gate: bool = False
 ) -> Milestone | None:
     """Sends the next part and waits for it, until all are done, or that `stage`, or the gate after it. Returns that
     milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot continue."""

@@ -201,7 +201,6 @@ def _follows(pod: Manifest, log_of: LogOf) -> bool:
 
 
 def _failed(pod: Manifest) -> bool:
-    """Whether a container of ours in a pod has failed."""
     return any(ends(entry) for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING)
 
 
@@ -272,7 +271,6 @@ def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
 
 
 def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
-    """How a container has ended, and why."""
     if ended.get("reason") == "OOMKilled":
         folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
         shared = next((folder.get("sizeLimit") for folder in folders if folder.get("medium") == "Memory"), None)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from runner.parts.jobs import batch, kubernetes, podspec
@@ -19,8 +20,6 @@ ACCOUNT = "recipe-driver"
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
 # The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
 DECIDED = 3
-# Retries of the Job; pods that the cluster removes from their machines do not count.
-DEATHS = 20
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 
 
@@ -87,15 +86,9 @@ def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     more: Manifest = {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
     pod = batch.small(plan, own, PART, [*command(plan), *options], [podspec.config(plan, own)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
-    rules = [
-        {"action": "FailJob", "onExitCodes": {"containerName": PART, "operator": "In", "values": [DECIDED]}},
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-    ]
-    spec = {
-        "backoffLimit": DEATHS,
-        "podFailurePolicy": {"rules": rules},
-        "template": {**pod, "spec": {**pod["spec"], **account}},
-    }
+    template = {**pod, "spec": {**pod["spec"], **account}}
+    file = Path(__file__).with_name("driver-job.yaml")
+    spec = kubernetes.filled(file, part=PART, decided=DECIDED, template=template)
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
     origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
     return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)

@@ -81,7 +81,6 @@ class Refused(Exception):
 
     @property
     def no_kind(self) -> bool:
-        """Whether the server does not know the kind of object."""
         return self.status == 404 and bool(_NO_KIND.search(self.message))
 
     def stop(self, kind: str, namespace: str, name: str) -> Stop:

@@ -50,9 +50,8 @@ class Share:
             method = "GET" if body is None else "POST"
             return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
         except Refused as refused:
-            problem, verb, again = self._problem(refused.message), "get", "Fetch again"
-            if self.writes:
-                verb, again = "create", "Submit again"
+            problem = self._problem(refused.message)
+            verb, again = ("create", "Submit again") if self.writes else ("get", "Fetch again")
             if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
                 raise Busy(problem, f"{again} in a moment.") from None
             rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
@@ -78,8 +77,7 @@ class Share:
 def helper(
     cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False
 ) -> Iterator[Share]:
-    """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone; writes:
-    whether files may be sent to it."""
+    """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone."""
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
         made.wait_until_ready(SEND if writes else FETCH)
@@ -89,9 +87,7 @@ def helper(
 def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
     """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails or does not start."""
     with _made(cluster, manifest, tell) as made:
-        for here in made.looks():
-            if here is None:
-                raise Stop(f"Pod `{made.name}` was deleted before it was done.", "Try again.")
+        for here in made.looks("was done", "Try again."):
             phase = jobs.phase_of(here)
             if phase in ("Failed", "Succeeded"):
                 log = made.log(container)
@@ -107,8 +103,8 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
     meta = manifest["metadata"]
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
     made = _Helper(cluster, meta["namespace"], meta["name"], tell)
-    mounted = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in manifest["spec"]["volumes"]]
-    claims = [claim for claim in mounted if claim]
+    volumes = manifest["spec"]["volumes"]
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
     for claim in claims:
         if cluster.get("PersistentVolumeClaim", made.space, claim) is None:
             cluster.require_namespace(made.space)
@@ -164,14 +160,16 @@ class _Helper:
             if jobs.phase_of(pod) != "Running" and seconds(since, self.cluster.now()) > LEFT_SECONDS:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
-    def looks(self) -> Iterator[Manifest | None]:
-        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it does not start in time."""
+    def looks(self, before: str, remedy: str) -> Iterator[Manifest]:
+        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it is deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:
             here = self.cluster.get("Pod", self.space, self.name)
+            if here is None:
+                raise Stop(f"Pod `{self.name}` was deleted before it {before}.", remedy)
             yield here
-            if here and jobs.phase_of(here) == "Pending":
+            if jobs.phase_of(here) == "Pending":
                 why = self.why(here)
                 for reason in why:
                     if reason not in told:
@@ -182,9 +180,7 @@ class _Helper:
             pause()
 
     def wait_until_ready(self, container: str) -> None:
-        for here in self.looks():
-            if here is None:
-                raise Stop(f"Pod `{self.name}` was deleted before it could open the claim.", "Run the command again.")
+        for here in self.looks("could open the claim", "Run the command again."):
             if jobs.holds(here, "Ready"):
                 return
             if jobs.phase_of(here) in ("Failed", "Succeeded"):

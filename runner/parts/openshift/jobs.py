@@ -37,7 +37,6 @@ FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, among all in it.
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
 
-
 # Asks the user, given a fact, the action (`stop it`) and the other person whose job it is, or empty; True for yes.
 # Raises Stop without a terminal and without an option that answers.
 Confirm = Callable[[str, str, str], bool]
@@ -103,8 +102,7 @@ class Sent:
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
     """The objects of a stage, or of the gate after it, exactly as `recipe render` writes them; the job also has the key
     of the data files that were sent."""
-    target = target or kubernetes.default(plan.site)
-    stage_plan = plan.only(stage)
+    target, stage_plan = target or kubernetes.default(plan.site), plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
     job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
     claims, config, policy, (job, *_) = (
@@ -118,8 +116,8 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
     """Every rendered job of the plan's scenario, for any target, also of other recipes: one request a kind."""
-    labels = kubernetes.labels(plan, plan.stages[0])
-    return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
+    scenario = "recipe-runner/scenario"
+    return everyone(cluster, plan.site["namespace"], {scenario: kubernetes.labels(plan, plan.stages[0])[scenario]})
 
 
 def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
@@ -228,8 +226,7 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
     """The same object. Raises Stop if it does not belong to that recipe, or stage of one."""
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
-        kind, meta = there["kind"], there["metadata"]
-        raise Stop(*worded("openshift.name-in-use", meta=meta, whose=whose, kind=kind))
+        raise Stop(*worded("openshift.name-in-use", meta=there["metadata"], whose=whose, kind=there["kind"]))
     return there
 
 
@@ -262,7 +259,6 @@ def latest(attempts: Manifests) -> Manifests:
 
 
 def machines(job: Manifest) -> int:
-    """How many machines a job needs."""
     return sum(count for count, _ in _pods(job))
 
 
@@ -311,12 +307,12 @@ def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
     gone(cluster, kind, meta["namespace"], meta["name"], meta["uid"])
 
 
-def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
-    """Waits until a deleted object is gone, or, with `uid`, until another has its name. Raises Stop after too long."""
+def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str) -> None:
+    """Waits until a deleted object is gone, or another has its name. Raises Stop after too long."""
 
     def is_gone() -> bool:
         there = cluster.get(kind, namespace, name)
-        return there is None or bool(uid and there["metadata"]["uid"] != uid)
+        return there is None or there["metadata"]["uid"] != uid
 
     if not in_time(is_gone):
         raise Stop(*worded("openshift.still-there", kind=kind, name=name))

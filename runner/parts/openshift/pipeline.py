@@ -92,8 +92,7 @@ def milestones(
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
     since = max((_made(claims[name]) for name in written), default="")
-    lost = [milestone.done and _made(milestone.job) < since for milestone in way]
-    return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
+    return [replace(each, state=LOST) if each.done and _made(each.job) < since else each for each in way]
 
 
 def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:
@@ -118,16 +117,11 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
         # Somebody changed the job manually while its pods were at work.
         return CHANGED
-    return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
+    return PROMOTED if end == FAILED and jobs.annotation(job, PROMOTION) else end or UNDER_WAY
 
 
 def _made(manifest: Manifest | None) -> str:
     return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
-
-
-def promotion(job: Manifest) -> str:
-    """Who overruled the gate of this Job, when and why, or empty."""
-    return jobs.annotation(job, PROMOTION)
 
 
 def current(way: list[Milestone]) -> Milestone | None:
@@ -143,9 +137,8 @@ def looked_at(way: list[Milestone]) -> Milestone | None:
 def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
     """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None if all
     are done. Raises Stop if an earlier one is not done, or the next gate is closed."""
-    if name is None:
-        milestone = current(way)
-    else:
+    milestone = current(way)
+    if name is not None:
         stage = plan.stage(name)
         own = [milestone for milestone in way if milestone.stage is stage]
         waiting = current(way[: way.index(own[0])])
@@ -195,15 +188,14 @@ def table(cluster: Cluster, milestone: Milestone) -> list[str]:
 
 def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
     """The last message of the container `part` of a job's pod; empty if it is gone."""
-    meta = job["metadata"]
     for pod in jobs.pods_of(cluster, job):
-        for entry in jobs.containers_of(pod):
+        for entry in (one for one in jobs.containers_of(pod) if one["name"] == part):
             end = entry.get("state", {}).get("terminated") or {}
-            if entry["name"] == part and end.get("message"):
+            if end.get("message"):
                 return str(end["message"]).strip().splitlines()
-            if entry["name"] == part and end.get("reason") == "OOMKilled":
+            if end.get("reason") == "OOMKilled":
                 return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
-        if text := cluster.log(meta["namespace"], pod["metadata"]["name"], part, tail=40):
+        if text := cluster.log(job["metadata"]["namespace"], pod["metadata"]["name"], part, tail=40):
             return troubles.spoken(text)
     return []
 

@@ -85,10 +85,8 @@ def _pod_fits(
     elif asked and asked > left:
         message = f"start: it requests {shown(asked)}, and a machine with {shown(has)} has about {shown(left)} for it; {keep}."
         hint = f"Write at most {shown(left)}, or delete the line. {larger}"
-        if asked > gives:
-            yield recipe.problem(("openshift", "requests", name), f"The pod can never {message}", hint)
-        else:
-            yield recipe.note(("openshift", "requests", name), f"The pod may never {message}", hint)
+        say, how = (recipe.problem, "can") if asked > gives else (recipe.note, "may")
+        yield say(("openshift", "requests", name), f"The pod {how} never {message}", hint)
     if limit and limit > has:
         yield recipe.problem(place, *worded("openshift.high-limit", limit=shown(limit), has=shown(has), larger=larger))
     if limit and asked and limit < asked:
@@ -232,9 +230,8 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
     own = site and kubernetes.numbers(site.version) >= podspec.MLFLOW_SINCE
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
     homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
-    for path, tool in homes:
-        if tool not in ("wandb", "mlflow"):
-            continue  # it needs no server
+    # The other tools need no server.
+    for path, tool in (one for one in homes if one[1] in ("wandb", "mlflow")):
         mlflow = tool == "mlflow"
         if site and not site.get("tracking_secret") and not (mlflow and own):
             yield recipe.problem(path, *worded("openshift.no-tracking-key", tool=tool))

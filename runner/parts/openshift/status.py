@@ -213,7 +213,6 @@ def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
 
 
 def _time(line: str) -> datetime | None:
-    """The time stamp at the beginning of a line."""
     try:
         return datetime.fromisoformat(f"{line.partition(' ')[0][:19]}+00:00")
     except ValueError:
@@ -227,7 +226,6 @@ def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
 
 
 def _working(pod: Manifest) -> Manifests:
-    """The containers that do a pod's work."""
     return [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
 
 

@@ -191,9 +191,8 @@ class _Sender:
             cluster.apply(manifest, dry_run=True)
         # Under another name where one exists, because that can only be replaced.
         name = f"{sent.name[:44].rstrip('-')}-dry-run" if there else sent.name
-        cluster.create(
-            {**sent.job, "metadata": {**sent.job["metadata"], "name": name}}, dry_run=True
-        )  # `post` reports one that somebody has sent in the meantime
+        # `post` reports one that somebody has sent in the meantime.
+        cluster.create({**sent.job, "metadata": {**sent.job["metadata"], "name": name}}, dry_run=True)
         if keeps or alone:
             return
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []

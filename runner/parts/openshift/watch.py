@@ -60,7 +60,6 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
 
 
 def line(state: JobState) -> str:
-    """A state in one line."""
     said = f"{state.running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
     latest = state.progress.latest
     if state.phase != TRAINING or latest is None:

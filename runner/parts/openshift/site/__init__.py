@@ -7,8 +7,10 @@ kustomization has no claims, because some may exist with another size or mode, w
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from runner.catalog import hardware
@@ -33,16 +35,6 @@ NEWER_QUEUES_SINCE = (0, 15)
 # Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
-# The files of a site's kustomization, in this order, and their comments.
-FILES = {
-    "namespace.yaml": "the project; delete this line if someone else has created it",
-    "queue.yaml": "the queue for GPUs; without Kueue, delete this line, and `queue` in the recipes",
-    "access.yaml": "the accounts of pods, and the permissions of people",
-    "build.yaml": "the image, built in the cluster",
-    "pull.yaml": "permission to pull another namespace's image; somebody with permissions there applies it",
-    "tensorboard.yaml": "the curves of all runs, reachable only by port-forward",
-    "monitoring.yaml": "the metrics of training, for the cluster's Prometheus",
-}
 # For a TensorBoard that would keep its claim from a job on another machine.
 STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no job runs"
 # Blanks of templates that are comments or whole lines, and not YAML values.
@@ -99,10 +91,7 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
 
 def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     """plans: of all namespaces, because others may use the image that is built here; own: those of this one."""
-
-    def filled(name: str, /, **words: str) -> str:
-        return _filled(name, namespace=space, **words)
-
+    filled = partial(_filled, namespace=space)
     queues = list(dict.fromkeys(plan.site["queue"] for plan in own if plan.site.get("queue")))
     # Those that may write to MLflow.
     tracked = dict.fromkeys(account for plan in own if (account := podspec.mlflow_account(plan)))
@@ -119,6 +108,11 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     api = f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
     ports = dict.fromkeys(sorted(site["metrics_port"] for site in sites))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
+    room = {"driver": str(hardware.DRIVER), "size": str(hardware.IMAGE_GB), "room": f"{hardware.BUILD_GIB}Gi"}
+    builds = []
+    for name, tag in _built(space, own).items():
+        words = {"name": name, "tag": f"{name}:{tag}", "command": kubernetes.build_command(name, space), **room}
+        builds.append(filled("build", embed=_embedded(plans, space, name), **words))
     # Versions with network policies for TrainJobs need a way through them.
     walled = any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites)
     parts = {
@@ -130,32 +124,17 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             filled("driver", account=driver_job.ACCOUNT),
             *(filled("mlflow", account=account) for account in tracked),
         ],
-        "build.yaml": [
-            filled(
-                "build",
-                name=name,
-                tag=f"{name}:{tag}",
-                embed=_embedded(plans, space, name),
-                command=kubernetes.build_command(name, space),
-                driver=str(hardware.DRIVER),
-                size=str(hardware.IMAGE_GB),
-                room=f"{hardware.BUILD_GIB}Gi",
-            )
-            for name, tag in _built(space, own).items()
-        ],
+        "build.yaml": builds,
         "pull.yaml": [filled("pull", owner=owner, **fetches) for owner in owners if owner != space],
         "tensorboard.yaml": _boards(space, own),
         "monitoring.yaml": [filled("monitoring"), *([filled("scraping", ports=lines)] if walled else [])],
         CLAIMS_FILE: [_claims(space, own)],
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
-    listing = filled(
-        "kustomization",
-        space=space,
-        recipes=listed(plan.name for plan in own),
-        steps="\n".join(f"#   {step}" for step in steps(own, ".")),
-        resources=_resources({file.path: FILES[file.path] for file in files if file.path in FILES}),
-    )
+    recipes, typed = listed(plan.name for plan in own), "\n".join(f"#   {step}" for step in steps(own, "."))
+    comments = tomllib.loads((TEMPLATES / "files.toml").read_text(encoding="utf-8"))
+    resources = _resources({file.path: comments[file.path] for file in files if file.path in comments})
+    listing = filled("kustomization", space=space, recipes=recipes, steps=typed, resources=resources)
     return [*files, Artifact("kustomization.yaml", listing)]
 
 
@@ -185,23 +164,14 @@ def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
 
 
 def _boards(space: str, own: list[Plan]) -> list[str]:
-    """A TensorBoard for each claim with results."""
     boards: dict[str, str] = {}
     for plan in own:
         if claim := plan.claim_of(plan.place.run_dir):
             name, mount = claim["name"], claim["mount"]
-            board = _filled(
-                "tensorboard",
-                namespace=space,
-                claim=name,
-                board=f"tensorboard-{name}",
-                account=ACCOUNT,
-                image=image(plan),
-                mount=mount,
-                logdir=f"--logdir={mount}",
-                replicas="1" if kubernetes.claim_mode(_sharing(own, name)) == kubernetes.SHARED else STOPPED,
-            )
-            boards.setdefault(name, board)
+            words = {"namespace": space, "claim": name, "board": f"tensorboard-{name}", "account": ACCOUNT}
+            words |= {"image": image(plan), "mount": mount, "logdir": f"--logdir={mount}"}
+            shared = kubernetes.claim_mode(_sharing(own, name)) == kubernetes.SHARED
+            boards.setdefault(name, _filled("tensorboard", **words, replicas="1" if shared else STOPPED))
     return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
 
 
@@ -217,23 +187,17 @@ def _claims(space: str, own: list[Plan]) -> str:
         holds_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
         floor = RESULTS_GIB if holds_results and not stated else 0
         kinds = [claim["storage_class"] for _, claim in sharing if claim.get("storage_class")]
+        words = {"namespace": space, "claim": name, "mode": kubernetes.claim_mode(plans)}
+        words["storage"] = f"  storageClassName: {_word(kinds[0])}\n" if kinds else ""
+        words["size"] = f"{max(*stated, sum(guessed), floor)}Gi"
         several = f"{machines} machines at once; its storage must allow it"
-        text = _filled(
-            "claim",
-            namespace=space,
-            claim=name,
-            storage=f"  storageClassName: {_word(kinds[0])}\n" if kinds else "",
-            mode=kubernetes.claim_mode(plans),
-            who=several if machines > 1 else "one machine at a time",
-            size=f"{max(*stated, sum(guessed), floor)}Gi",
-            why=("room for results of " if holds_results else "for ") + listed(plan.name for plan in plans),
-        )
-        texts.append(text)
+        words["who"] = several if machines > 1 else "one machine at a time"
+        words["why"] = ("room for results of " if holds_results else "for ") + listed(plan.name for plan in plans)
+        texts.append(_filled("claim", **words))
     return _filled("claims", claims="---\n".join(texts).rstrip())
 
 
 def _sharing(own: Iterable[Plan], name: str) -> list[Plan]:
-    """The recipes of a namespace with that claim."""
     return [plan for plan in own if any(claim["name"] == name for claim in plan.site["claims"])]
 
 
