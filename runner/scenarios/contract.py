@@ -57,6 +57,7 @@ returns a function from a file to the share of each answer; of `targets` is a Ta
     why_on_cluster(recipe, path, stage)    lines about the job of a recipe on the cluster
     promote_on_cluster(path, sets, stage, by, reason, tell)
                                            overrules a gate of a run on the cluster
+    runs_on_cluster(namespace)             rows of `recipe runs`, for the training jobs of a namespace
     after_fetch(run, tell)                 after the results of a run were downloaded from the cluster
     page_in_pod(folder, tell)              writes the page of a run on the claim
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)

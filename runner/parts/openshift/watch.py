@@ -1,18 +1,34 @@
 """A job until it ends, all jobs of a namespace as a table, and the logs of a job's machines."""
 
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from textwrap import fill
 from typing import Any
 
+from runner.check.validate import load
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import diagnose, jobs
-from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.client import Cluster, Manifests, connect
 from runner.parts.openshift.diagnose import GONE, times
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import Sent
-from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look, seconds
+from runner.parts.openshift.status import (
+    FAILED,
+    QUEUED,
+    TAIL,
+    TRAINING,
+    JobState,
+    ended,
+    entry_of,
+    first_log,
+    look,
+    seconds,
+)
+from runner.recipe.document import flat
+from runner.tools import child_process
 from runner.tools.problem import Stop, worded
 
 # Called with the state, None while the cluster cannot be reached, and the sentences about it.
@@ -143,6 +159,31 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
         state = look(cluster, job)
         found.append(JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state)))
     return found
+
+
+def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
+    """The training jobs of a namespace, by default the current one, as rows of `recipe runs`. loss: the lowest that the
+    log of the job's pods still shows; settings: those of the recipe file, if it is here and unchanged."""
+    cluster = connect()
+    namespace = namespace or cluster.namespace
+    for row in rows(cluster, namespace):
+        state, meta, owner = row.state, row.state.job["metadata"], jobs.Owner.of(row.state.job)
+        if state.job["kind"] == "Job":  # it prepares, measures or copies
+            continue
+        losses, settings = list[float](), dict[str, str]()
+        with suppress(Stop):  # the pods are gone
+            events = child_process.events(first_log(cluster, state.job, state.pods, tail=10 * TAIL))
+            losses = [loss for event in events if (loss := event.get("validation_loss")) is not None]
+        with suppress(Stop):  # the file is gone, or no longer valid
+            recipe = load(owner.file)[0] if owner.host == socket.gethostname() else None
+            if recipe and recipe.fingerprint == meta["labels"].get("recipe-runner/fingerprint"):
+                settings = flat(recipe.settings.plain())
+        changed = datetime.fromisoformat(_last_change(state.job) or meta["creationTimestamp"]).astimezone()
+        yield {
+            "folder": f"{namespace}/{state.name}", "recipe": jobs.recipe_of(state.job), "kind": "job", "status": state.phase,
+            "changed": f"{changed:%Y-%m-%d %H:%M}", "loss": min(losses, default=None), "gpu hours": row.gpu_hours or None,
+            "gates": "", "settings": settings,
+        }  # fmt: skip
 
 
 def table(rows: list[JobRow], width: int | None = None) -> list[str]:

@@ -73,15 +73,26 @@ NONE = "-"
     show_default=True,
     help="Which comes first: the latest, the one with the lowest validation loss, or with the fewest GPU hours.",
 )
+@click.option(
+    "--cluster", "namespace", is_flag=False, flag_value="", metavar="[NAMESPACE]",
+    help="Also show the training jobs in this namespace of the cluster; without a name, in your current one.",
+)  # fmt: skip
 @click.option("--page", "paged", is_flag=True, help=f"Create a page with these runs side by side, runs/{PAGE}.")
 @listing_option
-def runs(name: str | None, sort: str, paged: bool, style: str) -> None:
+def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style: str) -> None:
     """Compare the runs below `runs/` here: state, validation loss, GPU hours, gates, and the settings that differ.
 
     Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among them.
     """
-    of_recipe = (run for run in all_here() if not name or f"{run.state.recipe}-".startswith(f"{name}-"))
-    found = [(_row(run, known := _known(run)), known) for run in of_recipe]
+
+    def of_recipe(recipe: str) -> bool:
+        return not name or f"{recipe}-".startswith(f"{name}-")
+
+    found = [(_row(run, known := _known(run)), known) for run in all_here() if of_recipe(run.state.recipe)]
+    if namespace is not None:
+        there = (row for of in parts.hooks("runs_on_cluster") for row in of(namespace))
+        found += [(row, None) for row in there if of_recipe(row["recipe"])]
+        found.sort(key=lambda one: one[0]["changed"], reverse=True)
     if not found:
         of = f" of a recipe `{name}`" if name else ""
         raise Stop(f"There are no runs{of} below this folder.", "`recipe run` and `recipe rehearse` make them.")
@@ -100,7 +111,8 @@ def runs(name: str | None, sort: str, paged: bool, style: str) -> None:
         write_text(Path("runs") / PAGE, page.render([known for _, known in found if known]))
     count, are = ("1 run", "is") if len(rows) == 1 else (f"{len(rows)} runs", "are")
     what = f"The page about {count} is runs/{PAGE}." if paged else f"{count} {are} here."
-    end(what, "report", rows[0]["folder"])
+    here = [row["folder"] for row in rows if row["kind"] != "job"]
+    end(what, *(("report", here[0]) if here else ("status", "RECIPE")))
 
 
 def _known(run: RunFolder) -> facts.RunFacts | None:
