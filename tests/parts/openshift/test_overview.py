@@ -265,7 +265,8 @@ def test_the_table_of_a_namespace(site, capsys):
 @in_process
 def test_jobs_are_among_the_runs_with_the_settings_that_differ(site, tmp_path, capsys, golden_message):
     file = tmp_path / "survival.yaml"
-    file.write_text(Path(SURVIVAL).read_text("utf-8"), "utf-8")
+    rows = f"sample: {Path(SURVIVAL).parent}/data"
+    file.write_text(Path(SURVIVAL).read_text("utf-8").replace("sample: data", rows), "utf-8")
     assert site.recipe("submit", path=str(file)) == 0
     train_to(site, 50)
     for step, loss in ((20, 1.75), (40, 1.25), (50, 1.5)):
@@ -273,14 +274,15 @@ def test_jobs_are_among_the_runs_with_the_settings_that_differ(site, tmp_path, c
         site.api.logs["survival-master-0", "now"].append((stamped(0), line))
     capsys.readouterr()
     (row,) = watch.as_runs(site.namespace)
-    assert row["loss"] == 1.25 and row["settings"]["train.epochs"] == "3" and row["kind"] == "job"
+    assert row["loss"] == 1.25 and row["settings"]["train.epochs"] == "4" and row["kind"] == "job"
     assert cli._code(["runs", "--cluster", site.namespace, "--recipe", "survival"]) == 0
     shown = capsys.readouterr()
-    golden_message(f"{shown.out}{shown.err}".replace(row["changed"], "<time>").replace(site.namespace, "<namespace>"))
+    said = f"{shown.out}{shown.err}".replace(row["changed"], "<time>").replace(site.namespace, "<namespace>")
+    golden_message("\n".join(" ".join(line.split()) for line in said.splitlines()))
     file.write_text(file.read_text("utf-8") + "# a comment\n", "utf-8")
     (row,) = watch.as_runs(site.namespace)
     assert row["settings"], "a comment changes no setting"
-    file.write_text(file.read_text("utf-8").replace("epochs: 3", "epochs: 4"), "utf-8")
+    file.write_text(file.read_text("utf-8").replace("epochs: 4", "epochs: 5"), "utf-8")
     (row,) = watch.as_runs(site.namespace)
     assert row["settings"] == {}, "those of another recipe would be wrong"
     assert cli._code(["runs", "--cluster", site.namespace, "--recipe", "other"]) == 1
