@@ -45,7 +45,9 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         if isinstance(part, Mapping) and ("sets" in part or "hub" in part):
             require_columns(part)
     if work["work"] == "rows":
-        rows(work, tell)
+        if work["model"]:
+            fetch_model(work["model"], tell)
+        write_rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
     require_room(Path(work["out"]))
@@ -54,17 +56,9 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
             prove(proofs, tell)
 
 
-def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind, after downloading the base model if requested. `out`: the folder; `data`: for a
-    preparer; `model`: the model and its folder; `twin`: in a rehearsal, what replaces the base model (see
-    `runner.scenarios.shared.twin`)."""
-    if work["model"]:
-        fetch_model(work["model"], tell)
-    write_rows(work, tell)
-
-
 def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """The same, without the base model."""
+    """Prepares rows of one kind. `out`: the folder; `data`: for a preparer; `model`: the base model, downloaded before,
+    and its folder; `twin`: in a rehearsal, what replaces it (see `runner.scenarios.shared.twin`)."""
     out, data, twin = Path(work["out"]), work["data"], work.get("twin")
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")

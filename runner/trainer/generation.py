@@ -94,11 +94,8 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        return self.said(output[0, tokens["input_ids"].shape[1] :])
-
-    def said(self, tokens: Any) -> str:
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return text.strip()
+        said: str = self.tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True)
+        return said.strip()
 
 
 def load(chat: Chat) -> LoadedModel:
@@ -260,8 +257,7 @@ def main(run_dir: Path, *files: Path) -> None:
     own = _taught_words(files, run_dir, demo.get("trust_remote_code", False))
     rows = [
         ({"category": categories[question]} if question in categories else {})
-        | {"question": question, "before": old, "after": new}
-        | {"learned": learned(new, old, question, own)}
+        | {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own)}
         for question, old, new in zip(demo["questions"], before, after, strict=True)
     ]
     write_json(run_dir / ANSWERS, rows)

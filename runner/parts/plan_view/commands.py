@@ -13,18 +13,8 @@ from rich.console import Console
 from runner import catalog, parts
 from runner.check import by_schema
 from runner.check.validate import changed, load
-from runner.commands.options import (
-    complete_recipe,
-    end,
-    listing_option,
-    open_recipe,
-    print_notes,
-    recipe_path,
-    say,
-    set_option,
-    table,
-    with_section,
-)
+from runner.commands import options
+from runner.commands.options import end, open_recipe, print_notes, say, table
 from runner.parts.plan_view import report, text
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -44,8 +34,8 @@ MOST_MACHINES = 1024
 
 
 @click.command()
-@recipe_path
-@set_option
+@options.recipe_path
+@options.set_option
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
 @click.option("--details", "in_parts", is_flag=True, help="Show what each figure consists of, stage by stage.")
 @click.option(
@@ -111,7 +101,7 @@ def plan(
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
             raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
-        served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
+        served: int = parts.hook("plan_server")(options.with_section(recipe, "serve", "--serve"), style == "json")
         return served
     if runs:
         calibration.learn(recipe, runs)
@@ -231,9 +221,9 @@ def _on_cards(recipe: Recipe) -> Iterator[_OnCard]:
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
-@set_option
-@listing_option
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=options.complete_recipe)
+@options.set_option
+@options.listing_option
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs on each of
     them."""
