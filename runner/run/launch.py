@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -150,15 +150,12 @@ def visible_devices(visible: str | None, numbers: Sequence[int], count: int, mos
 
 def end(process: subprocess.Popen[str] | Forked) -> None:
     """Ends the engine and all its processes, with SIGTERM first."""
-    for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(patience)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
-        return
+    with suppress(ProcessLookupError):
+        for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+            with suppress(subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(patience)
+                return
 
 
 def end_of(log: Path, start: int) -> str:

@@ -64,7 +64,7 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
     """The plan of a recipe. nodes: other counts of machines; traced: the exact traces by stage."""
     plan, forecasts = planned.sized, planned.forecasts
     trained = [each.stage.name for each in forecasts]
-    whole: dict[str, object] = {
+    whole = {
         "name": plan.name,
         "basis": forecast.basis(forecasts, nodes),
         # The size that is requested for each claim, and what will be written to it.
@@ -82,7 +82,19 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         "before_training_bytes": list(storage.before_training(plan)),
         "problems": [problem.as_json() for problem in planned.problems],
         "notes": [note.as_json() for note in planned.notes],
-        "offers": [_offer(offer) for offer in offers],
+        # Each with the plan's figures after it, None if they are unknown, and what the stages learn less or differently.
+        "offers": [
+            {
+                "lines": offer.lines,
+                "total_seconds": offer.after.seconds,
+                "gpu_hours": offer.after.together.gpu_hours,
+                # None also where the price is another card's.
+                "cost": offer.cost,
+                "gpu_memory_bytes": offer.gpu_memory,
+                "loses": offer.loses,
+            }
+            for offer in offers
+        ],
         "on_machines": rows(forecasts, nodes),
     }
     return dumped(whole)
@@ -113,11 +125,9 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
             "published": str(stage.memory_spread),
             # What nvidia-smi will show.
             "shown": memory.shown,
-            # None for an unknown card.
+            # None for an unknown card; the recipe's limit, None if it has none.
             "usable": stage.usable,
-            # The recipe's limit, None if it has none.
             "limit": limits.gpu_memory(planned.recipe),
-            # The moment of the peak.
             "moment": memory.moment,
             "parts": memory.parts(),
             # Of tensors, and of all.
@@ -149,20 +159,6 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         "cost": stage.cost,
         "machines": [StageOnMachines.of(stage, count) for count in nodes],
         "exact": traced,
-    }
-
-
-def _offer(offer: Offer) -> dict[str, object]:
-    """An offer: its lines, the plan's figures after it, and what the stages learn less or differently."""
-    return {
-        "lines": offer.lines,
-        # None if they are unknown.
-        "total_seconds": offer.after.seconds,
-        "gpu_hours": offer.after.together.gpu_hours,
-        # None also where the price is another card's.
-        "cost": offer.cost,
-        "gpu_memory_bytes": offer.gpu_memory,
-        "loses": offer.loses,
     }
 
 

@@ -23,11 +23,9 @@ from runner.tools.problem import errors_of
 from runner.tools.text import printable
 
 WIDTH = 80
+# The parts of a GPU's memory that have other names for people.
 _PARTS = {
-    "weights": "weights",
-    "gradients": "gradients",
     "optimizer": "optimizer state",
-    "activations": "activations",
     "logits": "logits and loss",
     "temporary": "temporary buffers",
     "communication": "communication buffers",
@@ -153,7 +151,6 @@ def _fits(planned: Planned) -> str:
 
 
 def _largest(planned: Planned) -> Forecast:
-    """The stage that needs the most memory of a GPU."""
     return max(planned.forecasts, key=lambda each: each.memory.total)
 
 
@@ -318,7 +315,7 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     notes = forecast.formulas.notes()
     for part, size in memory.parts().items():
         note = notes.get(part)
-        yield f"  {_PARTS[part]}", f"{_column(size)}   {note}" if note else _column(size)
+        yield f"  {_PARTS.get(part, part)}", f"{_column(size)}   {note}" if note else _column(size)
     yield "  in evaluation", f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}"
     usable, largest = forecast.usable, forecast.largest_micro_batch
     if usable is None or largest is None:
@@ -361,7 +358,6 @@ def _files(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _batch(work: Run) -> str:
-    """The rows of a step; tokens where rows are packed."""
     counted = f"{work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs"
     if not isinstance(work, Workload) or work.batch_tokens is None:
         return f"{work.effective_batch_size} rows: {counted}"
