@@ -57,9 +57,8 @@ def at_work(
     data_below: str = "",
     more: list[Override] | None = None,
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
-    """The recipe, the user's changes of it, and its locked run folder: `out`, else OUTPUT_DIR from the environment. At
-    the end, successful or not, parts do their work, such as the run's page. data_below: the folder of prepared data
-    below DATA_DIR; more: further changes."""
+    """The recipe, the user's changes, and its locked run folder: `out`, else OUTPUT_DIR. At the end, successful or not,
+    parts do their work, such as the page. data_below: the folder in DATA_DIR; more: further changes."""
     from runner.run.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True, more=more)

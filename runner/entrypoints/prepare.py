@@ -83,8 +83,7 @@ def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def require_columns(data: Mapping[str, Any]) -> None:
-    """Raises Stop if a dataset on the hub lacks a named column, or has the columns of no form, before downloading it.
-    data: for a preparer."""
+    """Raises Stop before downloading if a dataset on the hub lacks a named column, or has those of no form."""
     for one in data.get("sets", [data]):
         if one["path"]:
             continue
@@ -104,7 +103,6 @@ def require_columns(data: Mapping[str, Any]) -> None:
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
-    """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there is none."""
     if named is None:
         return None
     trust = named.trust_remote_code

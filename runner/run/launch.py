@@ -108,8 +108,7 @@ def engine_environment() -> dict[str, str]:
 
 
 def forking() -> AbstractContextManager[None]:
-    """A context with a server that forks stages without a GPU. Its environment is complete, because Axolotl reads some
-    of it when it is imported."""
+    """A context with a server that forks stages without a GPU. Axolotl reads some of its environment when imported."""
     return fork_server.forking(engine_environment() | WITHOUT_GPU | UNTRACKED)
 
 
@@ -123,8 +122,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None if it is not set, and nvidia-smi's
-    numbers count. count: of visible GPUs."""
+    """The names of visible GPUs in CUDA_VISIBLE_DEVICES, which is `visible`; nvidia-smi's numbers for None."""
     return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
 
 
@@ -135,9 +133,8 @@ def gpus_of(recipe: Recipe) -> list[int]:
 
 
 def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
-    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`). If only some of them are here,
-    only these count, because the others belong to other users. If none is (no numbers, another machine, names such as
-    `GPU-8f6b…`), all visible ones count."""
+    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`): those that are here, as the
+    others are other users'. If none is (no numbers, another machine, names such as `GPU-8f6b…`), all count."""
     names = device_names(visible, count)
     return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
 

@@ -259,8 +259,7 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 
 
 def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
-    """The message about where ^C ended a stage, and where the same command continues. An engine that is asked to end
-    saves a checkpoint if there is time."""
+    """Where ^C ended a stage, and where the same command continues. An engine saves at its end if it has time."""
     name = folder.stage.name
     if not steps:
         return f"Interrupted during `{name}`. The same command continues it."
@@ -275,8 +274,7 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
 
 
 def finish(folder: StageFolder) -> Iterable[str]:
-    """Records a stage's results once they are complete; returns lines about them. Raises Stop if results are missing,
-    or weights do not load."""
+    """Records a stage's complete results; returns lines about them. Raises Stop if some are missing or do not load."""
     stage, summary = folder.stage, folder.summary
     of_this_recipe = summary and summary.fingerprint == stage.config["recipe_runner"]["fingerprint"]
     if stage.trains and not (of_this_recipe and folder.weights_files):
@@ -310,7 +308,6 @@ def finish(folder: StageFolder) -> Iterable[str]:
 
 
 def _complete(folder: StageFolder) -> None:
-    """Completes the summary that training wrote: stage, data sets, forecast, and changes of the recipe."""
     summary, run, name = folder.summary, folder.run, folder.stage.name
     if summary is None:
         return

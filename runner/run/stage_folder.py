@@ -119,8 +119,7 @@ class StageFolder:
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
-        """The names of recorded outputs that are missing or changed; an empty record counts as changed. beginnings: of
-        the names to check; none for all."""
+        """The recorded outputs, with these beginnings, that are missing or changed; no record counts as changed."""
         if not (chosen := self.state.beginning_with(beginnings)):
             return ["(no record)"]
         files = {name: self.results / name for name in chosen}
@@ -138,8 +137,7 @@ class StageFolder:
         return self.stage.trains and (bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*")))
 
     def set_aside(self) -> Path | None:
-        """Moves the folder of a stage that has trained aside, and returns its new path; None if nothing was trained.
-        Earlier ones stay."""
+        """Moves the folder of a trained stage aside, and returns its new path. Earlier ones stay."""
         if not self.has_trained:
             return None
         names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
@@ -212,8 +210,7 @@ def _shown(value: Any) -> str:
 
 
 def check_weights(folder: Path) -> int:
-    """Opens every weight file and reads every tensor's shape; returns the number of parameters. Raises Stop if a file
-    is missing, cut short or has no weights."""
+    """The number of parameters in all weight files. Raises Stop if a file is missing, cut short or empty."""
     from safetensors import SafetensorError, safe_open
 
     files = weight_files(folder)

@@ -88,8 +88,7 @@ class Forked:
 
 
 def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | None:
-    """The request for a command that a server can fork: a known program, no GPU, because CUDA does not survive a fork.
-    None for any other command."""
+    """The request, if a server can fork the command: a known program, no GPU, because CUDA does not survive a fork."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
     before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
     if ADDRESS not in os.environ or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
@@ -98,8 +97,7 @@ def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | Non
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
-    """Lets the server import in advance what a command needs. A program in several processes is not forked, but then
-    finds the files in the disk cache."""
+    """Lets the server import what a command needs. Programs of several processes then find the files cached."""
     if request := _request(command, env):
         # Without a server, the program gets a process of its own (see `fork`).
         with suppress(OSError), Client(os.environ[ADDRESS]) as server:

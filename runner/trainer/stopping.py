@@ -1,5 +1,4 @@
-"""Stopping: what ends a training before its last step (a broken loss, no improvement, the time limit, SIGTERM), and the
-order of all callbacks."""
+"""What ends a training early (a broken loss, no improvement, a time limit, SIGTERM); all callbacks in order."""
 
 import math
 import os

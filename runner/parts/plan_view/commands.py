@@ -161,7 +161,6 @@ def plan(
 
 
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
-    """Writes an offer into the recipe's file and shows the difference."""
     if taken > len(found):
         usual = f"They go from 1 to {len(found)}."
         known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(found), usual)
@@ -195,8 +194,7 @@ def _counts(given: str | None) -> list[int]:
 
 @dataclass(frozen=True)
 class _OnCard:
-    """A recipe on another card. fits: whether all stages do; the recipe's limits are another question. why_not: the
-    reason if it cannot run there."""
+    """A recipe on another card. fits: whether all stages do; the recipe's limits are another question."""
 
     gpu: str
     usable_bytes: int

@@ -33,8 +33,7 @@ PARTS = {
 
 
 def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
-    """The moments of a step in order (forward, loss, backward, step), each with bytes of a GPU by part; a long backward
-    pass is thinned evenly, and keeps its peak."""
+    """The moments of a step with bytes of a GPU by part; a long backward pass is thinned evenly, and keeps its peak."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
     every = -(-len(backward) // MOST_MOMENTS) or 1
@@ -271,7 +270,6 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
 
 
 def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: float) -> list[float]:
-    """The position of each moment on the x axis; the moments of a phase are evenly spaced."""
     spots = []
     for phase, (_, (start, end), _) in PHASES.items():
         count = sum(moment == phase for moment, _ in moments)

@@ -109,9 +109,8 @@ def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """Seconds in which all machines together read their rows from one claim; 0 if each has its own disk. Plain text is
-    blocks of numbers, two or four bytes each; rows are as Arrow stores them; every machine reads all images into its
-    memory."""
+    """Seconds in which all machines together read rows from one claim; 0 with disks of their own. Plain text is blocks
+    of numbers of two or four bytes; rows are as Arrow stores them; every machine reads all images into its memory."""
     work = forecast.workload
     if not work.shared_disk:
         return 0.0
