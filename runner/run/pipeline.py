@@ -223,10 +223,9 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
         (folder.path / name).unlink(missing_ok=True)
 
 
-def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
+def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) -> None:
     """Raises Stop if a stage would replace trained results, its own or those of a stage that reads from it, in a folder
     that cannot be moved aside. This does not apply to pods, whose keys separate checkpoints, or to short rehearsals."""
-    decisions = list(decisions)
     if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
         return
     for decision in decisions:

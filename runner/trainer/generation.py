@@ -165,16 +165,9 @@ def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) ->
 def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
-    before = Chat(
-        model=demo["base_model"],
-        revision=None if Path(demo["base_model"]).is_dir() else demo["revision"],
-        tokenizer=best,
-        system_prompt=demo["system_prompt"],
-        max_new_tokens=demo["max_new_tokens"],
-        chat=demo["chat"],
-        turn_end=demo.get("turn_end"),
-        trust_remote_code=demo.get("trust_remote_code", False),
-    )
+    own = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    revision = None if Path(demo["base_model"]).is_dir() else demo["revision"]
+    before = Chat(demo["base_model"], revision, best, **{name: demo[name] for name in own if name in demo})
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
     return before, replace(before, model=best, revision=None, adapter=added)
 

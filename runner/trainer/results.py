@@ -158,9 +158,8 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
     configs = run_dir / run_files.CONFIG
     if recipe_file.parent != configs and recipe_file.is_file():
         configs.mkdir(exist_ok=True)
-        for file in recipe_file.parent.iterdir():
-            if file.is_file():
-                shutil.copyfile(file, configs / file.name)
+        for file in filter(Path.is_file, recipe_file.parent.iterdir()):
+            shutil.copyfile(file, configs / file.name)
 
 
 def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
+from runner.parts.plan_view.report import SPENT
 from runner.parts.planner import constants, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
@@ -393,10 +394,8 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
     yield "time", f"{units.duration(time.total_seconds)} ({units.between(*time.range_seconds)})"
     yield "  likely", forecast.time_source
-    yield (
-        "  of that",
-        f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}",
-    )
+    spent = (f"{words} {units.duration(getattr(time, name))}" for name, (words, _) in SPENT.items())
+    yield "  of that", ", ".join(spent)
     tokens = f"samples and {units.speed(time.tokens_a_second)} tokens" if time.tokens else "images"
     yield "speed", f"{units.speed(time.samples_a_second)} {tokens} a second"
     price = f", {forecast.cost:,.2f} at {forecast.price:g} a GPU hour" if forecast.cost is not None else ""
