@@ -91,9 +91,6 @@ def render(
         end(f"{said} Copy them to every machine, check each machine, and start its script there.", "doctor", path)
 
 
-INTERRUPTED = "interrupted"  # the status of a run that has stopped before its end
-
-
 def facts(path: Path, name: str = "") -> dict[str, str]:
     """A recipe's row in the list, under `name` or its own; an invalid one refers to `recipe check`."""
     try:
@@ -116,7 +113,7 @@ def run_row(run: "RunFolder") -> dict[str, str]:
     from runner.tools.run_files import RUN
 
     state = run.state
-    status = INTERRUPTED if state.status == "running" and not run.at_work else state.status
+    status = "interrupted" if state.status == "running" and not run.at_work else state.status
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
     return {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
@@ -42,8 +42,8 @@ def _say(line: str, first: str = "", rest: str = "") -> None:
     say(textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest))
 
 
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def _table(*columns: Column | str) -> Table:
+    return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def _say_table(table: Table) -> None:
@@ -75,12 +75,10 @@ def stages(planned: Planned) -> None:
     forecasts = {each.stage.name: each for each in planned.forecasts}
     prepared = {each.stage: _between(each) for each in planned.preparations if each.total_seconds}
     room, priced = planned.forecasts[0].usable, planned.together.cost is not None
-    table = _table()
-    table.add_column("stage")
     of_all = f"\nof {room / 2**30:.1f} (likely)" if room else "\n(likely)"
-    for name in (f"GPU memory, GiB{of_all}", "rows at once\n(at most)", "time\n(likely)"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("cost" if priced else "GPU\nhours", justify="right", no_wrap=True)
+    names = (f"GPU memory, GiB{of_all}", "rows at once\n(at most)", "time\n(likely)")
+    spent = Column("cost" if priced else "GPU\nhours", justify="right", no_wrap=True)
+    table = _table("stage", *(Column(name, no_wrap=True) for name in names), spent)
     for stage in planned.plan.stages:
         if forecast := forecasts.get(stage.name):
             table.add_row(stage.name, *_row(forecast, priced))
@@ -97,18 +95,16 @@ def machines(planned: Planned, counts: list[int]) -> None:
         say("\nThe time on other numbers of machines is unknown.")
         return
     priced = rows[0].cost is not None
-    table = _table()
-    table.add_column("machines", justify="right")
-    for name in ("GPUs", "time", "speed-up", "of ideal", "cost" if priced else "GPU h"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("limit", no_wrap=True)
+    names = ("GPUs", "time", "speed-up", "of ideal", "cost" if priced else "GPU h")
+    figures = (Column(name, justify="right", no_wrap=True) for name in names)
+    table = _table(Column("machines", justify="right"), *figures, Column("limit", no_wrap=True))
     for row in rows:
         spent = row.cost if priced else row.gpu_hours
         table.add_row(
             f"{row.nodes:,}",
             f"{row.gpus:,}",
             "never ends" if row.total_seconds is None else units.duration(row.total_seconds),
-            "" if row.speed_up is None else f"{units.speed(row.speed_up)}",
+            "" if row.speed_up is None else units.speed(row.speed_up),
             "" if row.efficiency is None else f"{row.efficiency:.0%}",
             "" if spent is None else rounded(spent),
             row.limit,
