@@ -48,8 +48,7 @@ def _completing(names: Callable[[], Iterable[str]]) -> Completing:
 
 
 complete_gpu, complete_model = _completing(catalog.gpu_names), _completing(catalog.model_ids)
-# The completions that a schema's `x-offers` names.
-OFFERS = {"gpus": complete_gpu, "models": complete_model}
+OFFERS = {"gpus": complete_gpu, "models": complete_model}  # by a schema's `x-offers`
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:

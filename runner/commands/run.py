@@ -1,5 +1,4 @@
-"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this machine;
-and `recipe ask`, one question to a trained model."""
+"""`recipe run`, `rehearse` and `prepare`: a recipe, with a tiny model, or its data alone; `ask`: its model."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ def at_work(
     if data := os.path.abspath(os.path.join(data_dir, data_below)) if data_dir else None:
         say(f"prepared data: {data}  (DATA_DIR={data_dir})")
     with session(home, recipe.name, fresh, data), ExitStack() as all_of_them:
-        # Last, because the run's page is sent too.
-        all_of_them.callback(send_results, home)
+        all_of_them.callback(send_results, home)  # last, because the run's page is sent too
         for around in parts.hooks("at_the_end"):
             all_of_them.enter_context(around(home, say))
         yield recipe, made, home

@@ -164,8 +164,7 @@ def main(file: str) -> int:
         carry_out(work, lambda line: print(line, flush=True))
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
-        # The parent process reads the reason here, as with training.
-        write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})
+        write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})  # the parent reads it, as in training
         return stop.code
     return 0
 

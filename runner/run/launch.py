@@ -36,8 +36,7 @@ WITHOUT_GPU = {
     "OMP_WAIT_POLICY": "passive",
 }
 
-# The work of the runner's own stages; all others train.
-DOING = {"data": "Preparing the data", "init": "Creating the first weights"}
+DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"
 MOST_OF_LOG = 20_000  # characters that are searched for a reason
 
@@ -47,8 +46,7 @@ Progress = Callable[[child_process.Event], None]
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
     """Trains a stage on this machine, with one process for each GPU (without GPUs, for each planned process). Raises
     Stop with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed."""
-    # Here, before a process fails without it.
-    for package in ("torch", "transformers"):
+    for package in ("torch", "transformers"):  # here, before a process fails without it
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     for file in stage.files:
@@ -171,8 +169,7 @@ def fault(log: str, code: int, doing: str) -> str:
     return f"{doing} failed. {found or ended}".strip() + said
 
 
-# Axolotl's own command in this interpreter; a config and a launcher follow.
-TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")
+TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")  # a config and a launcher follow
 
 
 def axolotl(stage: Stage, place: Place) -> list[str]:
@@ -196,7 +193,6 @@ def runner(stage: Stage, place: Place) -> list[str]:
     return [sys.executable, "-m", "runner.entrypoints.prepare", f"{place.config_dir}/{stage.config_file}"]
 
 
-# Parts add their own.
 ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {
     **{"axolotl": axolotl, "runner": runner},
     **dict.fromkeys(parts.table("engines"), of_part),

@@ -152,8 +152,7 @@ def carry_out(
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
     if not done:
-        # The page shows the previous content of this folder.
-        (run.path / PAGE).unlink(missing_ok=True)
+        (run.path / PAGE).unlink(missing_ok=True)  # it shows the previous content of this folder
     if keep is not None:
         keep()
     try:

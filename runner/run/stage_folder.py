@@ -19,14 +19,12 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, FETCHED, LEFT, STAGE
 from runner.trainer.records import Summary
 
-# Settings that name a file or a folder of this machine, by the last part of their names.
-_FILES = ("path", "base", "base_model", "packed")
+_FILES = ("path", "base", "base_model", "packed")  # last words of settings that name a file or a folder
 
 
 @dataclass(frozen=True)
 class StageRecord(Record):
-    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see `inputs`
-    below; keys: of the Stage; outputs: hashes by file."""
+    """status: `not begun`, `begun`, `finished` or `out of time`; keys: of the Stage; outputs: hashes by file."""
 
     FILE = STAGE
     stage: str = ""
@@ -126,8 +124,7 @@ class StageFolder:
         return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
 
     def model_hash(self, look: bool = False) -> str:
-        """One hash for the stage's whole model with config and tokenizer; empty for none. look: hash the files now,
-        which takes minutes for a large model; else use the record."""
+        """One hash for the stage's whole model; empty for none. look: hash the files now, which can take minutes."""
         files = self.outputs() if look else self.state.outputs
         return model_hash({name.removeprefix(f"{BEST_MODEL}/"): digest for name, digest in files.items()})
 

@@ -107,8 +107,7 @@ class History(TrainerCallback):
         }
         self.measured = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
-        # Evaluations do not count as training time.
-        self.last_time = time.monotonic()
+        self.last_time = time.monotonic()  # evaluations do not count as training time
         self._write(state)
         _tell(state, "evaluation", **entry)
 

@@ -28,8 +28,7 @@ from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
 
-# The same limit as a recipe's.
-MOST_MACHINES = 1024
+MOST_MACHINES = 1024  # as in a recipe
 
 
 @click.command()

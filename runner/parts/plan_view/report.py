@@ -17,8 +17,7 @@ from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
 
-# How many moments of the backward pass are reported; it has one for each layer.
-MOST_MOMENTS = 12
+MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 # The parts of a GPU's memory: their names for people, and colours that people with any kind of sight can distinguish on
 # white and on black (Okabe and Ito 2008). other: buffers, gathered weights, and messages.
 PARTS = {
@@ -213,8 +212,7 @@ def svg(planned: Planned) -> str:
 
 
 def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
-    """The plot of one stage: the GPU's memory at each moment of a step as areas, the bar of evaluation beside them, and
-    lines for the card and for the recipe's own limit."""
+    """The plot of one stage: memory as areas, the bar of evaluation beside it, and lines for the card and a limit."""
     memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
     highest = 1.12 * max(memory.total, usable or 0, limit or 0)
     base, right = top + 26 + PLOT, left + wide

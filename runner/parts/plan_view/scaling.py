@@ -19,8 +19,7 @@ BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
 # Seconds from a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's
 # 466 interruptions cost at most a tenth of 54 days, 17 minutes each, including repeated work.
 RESTART = 600.0
-# Bytes of a row's token as Arrow keeps it: number, label and mask (4 + 8 + 1).
-BYTES_A_TOKEN = 13
+BYTES_A_TOKEN = 13  # of a row as Arrow keeps it: number, label and mask (4 + 8 + 1)
 # The parts of the time. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
 # saving: checkpoints; reading: models and rows that all machines read from one claim, and starting; restarts: the cost
 # of failures, infinite if none is survived.
