@@ -175,8 +175,7 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
         done = before.finished and before.state.outputs
         by_name[f"results of {name}"] = content_hash(before.state.beginning_with(beginnings), 32) if done else None
     # In the form of the JSON record, which has lists but no tuples.
-    read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
-    return read_back
+    return dict(json.loads(json.dumps(by_name)))
 
 
 def _is_given(value: Any, place: Place) -> bool:

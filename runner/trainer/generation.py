@@ -94,8 +94,8 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        said: str = self.tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True)
-        return said.strip()
+        said = output[0, tokens["input_ids"].shape[1] :]
+        return str(self.tokenizer.decode(said, skip_special_tokens=True)).strip()
 
 
 def load(chat: Chat) -> LoadedModel:
@@ -138,8 +138,7 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
 def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
     options = {"tools": tools} if tools else {}
-    text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
-    return text
+    return str(tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options))
 
 
 # The beginning of a served template, which adds the system prompt of training to requests without one.

@@ -99,8 +99,7 @@ def plan(
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
             raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
-        served: int = parts.hook("plan_server")(options.with_section(recipe, "serve", "--serve"), style == "json")
-        return served
+        return int(parts.hook("plan_server")(options.with_section(recipe, "serve", "--serve"), style == "json"))
     if runs:
         calibration.learn(recipe, runs)
     click.get_current_context().with_resource(constants.taking(calibration.learned()))
@@ -111,8 +110,7 @@ def plan(
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
         forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
-        by_trace: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
-        return by_trace
+        return int(parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json"))
     found = recipe_offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
