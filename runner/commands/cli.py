@@ -139,8 +139,7 @@ def _code(arguments: list[str] | None) -> int:
         _tell(str(told or "Stopped by ^C. The same command starts again."))
         return 130
     except SystemExit:
-        # click's own exit when the reader of a pipe (`| head`) stops.
-        return 0
+        return 0  # click's own exit when the reader of a pipe (`| head`) stops
     except ModuleNotFoundError as error:
         package = packaged.package(error.name or "")
         if not (extra := packaged.bringing(package)):

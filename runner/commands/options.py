@@ -48,8 +48,7 @@ def _completing(names: Callable[[], Iterable[str]]) -> Completing:
 
 
 complete_gpu, complete_model = _completing(catalog.gpu_names), _completing(catalog.model_ids)
-# The completions that a schema's `x-offers` names.
-OFFERS = {"gpus": complete_gpu, "models": complete_model}
+OFFERS = {"gpus": complete_gpu, "models": complete_model}  # by a schema's `x-offers`
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -147,8 +146,7 @@ BESIDE, KEEPS = 30, 12
 
 
 def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
-    """Prints rows in columns. In a narrow terminal, the columns with the titles `below`, else the last one, move under
-    the others, and wide cells are wrapped."""
+    """Prints rows in columns. In a narrow terminal the columns `below`, else the last, move under the others."""
     titles, widths = rows[0], [max(map(len, column)) for column in zip(*rows, strict=True)]
     # A narrow terminal would break lines anywhere; piped output keeps one line for each row.
     columns = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
@@ -227,8 +225,7 @@ def print_notes(problems: Iterable[Problem]) -> None:
 
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
-    """The recipe with an optional section, filled with defaults if the recipe lacks it. by: the option that needs it.
-    Unchanged if the scenario has no such section."""
+    """The recipe with a section that it may lack, if its scenario has one. by: the option that needs it."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
     document, _ = override(recipe.document, [Override(section, None, {}, by=by)])

@@ -1,5 +1,4 @@
-"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this machine;
-and `recipe ask`, one question to a trained model."""
+"""`recipe run`, `rehearse` and `prepare`: a recipe, with a tiny model, or its data alone; `ask`: its model."""
 
 from __future__ import annotations
 
@@ -15,17 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner import parts
-from runner.commands.options import (
-    end,
-    open_recipe,
-    recipe_path,
-    run_option,
-    say,
-    set_option,
-    stage_option,
-    training_verb,
-    url_option,
-)
+from runner.commands import options
+from runner.commands.options import end, open_recipe, say, training_verb
 from runner.recipe import overrides as changing
 from runner.tools.child_process import TRAINING, Event, event_line
 from runner.tools.problem import Stop, worded
@@ -44,8 +34,8 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def training_options(default_folder: str, *own: Decorator) -> Decorator:
     """The options of a command that trains; `own` come after the settings. default_folder: without `--out`."""
     every: tuple[Decorator, ...] = (
-        recipe_path,
-        set_option,
+        options.recipe_path,
+        options.set_option,
         *own,
         click.option("--out", metavar="DIR", help=f"The run folder. Default: {default_folder}."),
         click.option("--stage", metavar="STAGE", help="Only this stage."),
@@ -54,23 +44,6 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
         click.option("--fresh", is_flag=True, help="Delete the old results, and start again."),
     )
     return lambda command: reduce(lambda made, option: option(made), reversed(every), command)
-
-
-def run_folder_from(out: str | None) -> str | None:
-    """The run folder that the user names: `--out`, else OUTPUT_DIR from the environment, which is printed."""
-    named = os.environ.get("OUTPUT_DIR")
-    if not out and named:
-        say(f"run folder: {named}  (OUTPUT_DIR={named})")
-    return out or named or None
-
-
-def data_folder_from(below: str = "") -> str | None:
-    """The folder for prepared data that DATA_DIR names, or None; prints it."""
-    if not (named := os.environ.get("DATA_DIR")):
-        return None
-    folder = os.path.abspath(os.path.join(named, below))
-    say(f"prepared data: {folder}  (DATA_DIR={named})")
-    return folder
 
 
 @contextmanager
@@ -83,15 +56,19 @@ def at_work(
     data_below: str = "",
     more: list[Override] | None = None,
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
-    """The recipe, the user's changes of it, and its locked run folder. At the end, successful or not, parts do their
-    work, such as the run's page. data_below: the folder of prepared data below DATA_DIR; more: further changes."""
+    """The recipe, the user's changes, and its locked run folder: `out`, else OUTPUT_DIR. At the end, successful or not,
+    parts do their work, such as the page. data_below: the folder in DATA_DIR; more: further changes."""
     from runner.run.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True, more=more)
-    home = folder(recipe.name, kind, run_folder_from(out))
-    with session(home, recipe.name, fresh, data_folder_from(data_below)), ExitStack() as all_of_them:
-        # Last, because the run's page is sent too.
-        all_of_them.callback(send_results, home)
+    output_dir, data_dir = os.environ.get("OUTPUT_DIR"), os.environ.get("DATA_DIR")
+    if output_dir and not out:
+        say(f"run folder: {output_dir}  (OUTPUT_DIR={output_dir})")
+    home = folder(recipe.name, kind, out or output_dir)
+    if data := os.path.abspath(os.path.join(data_dir, data_below)) if data_dir else None:
+        say(f"prepared data: {data}  (DATA_DIR={data_dir})")
+    with session(home, recipe.name, fresh, data), ExitStack() as all_of_them:
+        all_of_them.callback(send_results, home)  # last, because the run's page is sent too
         for around in parts.hooks("at_the_end"):
             all_of_them.enter_context(around(home, say))
         yield recipe, made, home
@@ -251,8 +228,8 @@ def real_model(named: str | None) -> Path | None:
 
 
 @click.command()
-@recipe_path
-@set_option
+@options.recipe_path
+@options.set_option
 @click.option("--data", metavar="FILE", help="Use the rows of this file instead of the recipe's.")
 @click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, which `recipe run` reads.")
 @click.option(
@@ -281,13 +258,13 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
 
 
 @click.command()
-@recipe_path
+@options.recipe_path
 @click.argument("question", metavar="QUESTION|PICTURE")
-@set_option
-@run_option
+@options.set_option
+@options.run_option
 @click.option("--base", is_flag=True, help="Ask the original model, from which the stage started.")
-@stage_option
-@url_option
+@options.stage_option
+@options.url_option
 def ask(
     path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
 ) -> None:

@@ -11,19 +11,8 @@ import click
 from runner import parts, scenarios
 from runner.check import batch, by_schema, origins, validate
 from runner.check.validate import load
-from runner.commands.options import (
-    allow_option,
-    complete_starter,
-    end,
-    listing_option,
-    open_recipe,
-    print_notes,
-    recipe_path,
-    say,
-    set_option,
-    short,
-    table,
-)
+from runner.commands import options
+from runner.commands.options import end, open_recipe, print_notes, say, table
 from runner.recipe import overrides as changing
 from runner.render import NAMES
 from runner.tools import packaged
@@ -34,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", metavar="RECIPE", shell_complete=complete_starter)
-@set_option
+@click.argument("path", metavar="RECIPE", shell_complete=options.complete_starter)
+@options.set_option
 @click.option("--format", "style", type=click.Choice(["yaml", "json"]), default="yaml", help="How to print it.")
 def show(path: str, sets: tuple[str, ...], style: str) -> None:
     """Print a recipe with all its defaults, and where each setting comes from, as `recipe run` would use it.
@@ -62,8 +51,8 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
 
 
 @click.command()
-@recipe_path
-@set_option
+@options.recipe_path
+@options.set_option
 @click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME.")
 @click.option(
     "--target",
@@ -72,7 +61,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     type=click.Choice(NAMES),
     help="What to generate files for. Repeatable. Default: everything that the recipe names.",
 )
-@allow_option
+@options.allow_option
 def render(
     path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
 ) -> None:
@@ -102,9 +91,6 @@ def render(
         end(f"{said} Copy them to every machine, check each machine, and start its script there.", "doctor", path)
 
 
-INTERRUPTED = "interrupted"  # the status of a run that has stopped before its end
-
-
 def facts(path: Path, name: str = "") -> dict[str, str]:
     """A recipe's row in the list, under `name` or its own; an invalid one refers to `recipe check`."""
     try:
@@ -117,7 +103,7 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
         "name": name or recipe.name,
         "scenario": recipe.scenario,
         "model": model.get("base") or model.get("architecture") or "-",
-        "machines": f"{machines.nodes} × {machines.gpus_per_node} {short(machines.gpu)}",
+        "machines": f"{machines.nodes} × {machines.gpus_per_node} {options.short(machines.gpu)}",
         "description": recipe.description or "",
     }
 
@@ -127,13 +113,13 @@ def run_row(run: "RunFolder") -> dict[str, str]:
     from runner.tools.run_files import RUN
 
     state = run.state
-    status = INTERRUPTED if state.status == "running" and not run.at_work else state.status
+    status = "interrupted" if state.status == "running" and not run.at_work else state.status
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
     return {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
 
 
 @click.command("list")
-@listing_option
+@options.listing_option
 def list_recipes(style: str) -> None:
     """List the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
     from runner.run.run_folder import all_here

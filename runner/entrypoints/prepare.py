@@ -45,7 +45,9 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         if isinstance(part, Mapping) and ("sets" in part or "hub" in part):
             require_columns(part)
     if work["work"] == "rows":
-        rows(work, tell)
+        if work["model"]:
+            fetch_model(work["model"], tell)
+        write_rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
     require_room(Path(work["out"]))
@@ -54,17 +56,9 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
             prove(proofs, tell)
 
 
-def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind, after downloading the base model if requested. `out`: the folder; `data`: for a
-    preparer; `model`: the model and its folder; `twin`: in a rehearsal, what replaces the base model (see
-    `runner.scenarios.shared.twin`)."""
-    if work["model"]:
-        fetch_model(work["model"], tell)
-    write_rows(work, tell)
-
-
 def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """The same, without the base model."""
+    """Prepares rows of one kind. `out`: the folder; `data`: for a preparer; `model`: the base model, downloaded before,
+    and its folder; `twin`: in a rehearsal, what replaces it (see `runner.scenarios.shared.twin`)."""
     out, data, twin = Path(work["out"]), work["data"], work.get("twin")
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
@@ -89,8 +83,7 @@ def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def require_columns(data: Mapping[str, Any]) -> None:
-    """Raises Stop if a dataset on the hub lacks a named column, or has the columns of no form, before downloading it.
-    data: for a preparer."""
+    """Raises Stop before downloading if a dataset on the hub lacks a named column, or has those of no form."""
     for one in data.get("sets", [data]):
         if one["path"]:
             continue
@@ -110,7 +103,6 @@ def require_columns(data: Mapping[str, Any]) -> None:
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
-    """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there is none."""
     if named is None:
         return None
     trust = named.trust_remote_code
@@ -172,8 +164,7 @@ def main(file: str) -> int:
         carry_out(work, lambda line: print(line, flush=True))
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
-        # The parent process reads the reason here, as with training.
-        write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})
+        write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})  # the parent reads it, as in training
         return stop.code
     return 0
 

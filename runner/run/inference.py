@@ -67,8 +67,7 @@ def shares(classes: Mapping[str, float]) -> str:
 
 
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
-    """A stage's original and its trained model, with the prompts of its training. Raises Stop if the stage has no model
-    that could answer."""
+    """A stage's original and trained model, with the prompts of training. Raises Stop if the stage has none to ask."""
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(*worded("run.classifies-images", recipe=recipe, path=folder.path / SUMMARY))
@@ -114,8 +113,7 @@ WIDE = 80  # the terminal width from which two answers are side by side; also th
 
 
 def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
-    """The lines of questions with both answers. Words that can only come from the training rows are bold on a terminal,
-    and between asterisks elsewhere."""
+    """Questions with both answers, as lines. Words that only training taught are bold, or between asterisks."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

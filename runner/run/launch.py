@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,8 +36,7 @@ WITHOUT_GPU = {
     "OMP_WAIT_POLICY": "passive",
 }
 
-# The work of the runner's own stages; all others train.
-DOING = {"data": "Preparing the data", "init": "Creating the first weights"}
+DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"
 MOST_OF_LOG = 20_000  # characters that are searched for a reason
 
@@ -47,8 +46,7 @@ Progress = Callable[[child_process.Event], None]
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
     """Trains a stage on this machine, with one process for each GPU (without GPUs, for each planned process). Raises
     Stop with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed."""
-    # Here, before a process fails without it.
-    for package in ("torch", "transformers"):
+    for package in ("torch", "transformers"):  # here, before a process fails without it
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     for file in stage.files:
@@ -108,8 +106,7 @@ def engine_environment() -> dict[str, str]:
 
 
 def forking() -> AbstractContextManager[None]:
-    """A context with a server that forks stages without a GPU. Its environment is complete, because Axolotl reads some
-    of it when it is imported."""
+    """A context with a server that forks stages without a GPU. Axolotl reads some of its environment when imported."""
     return fork_server.forking(engine_environment() | WITHOUT_GPU | UNTRACKED)
 
 
@@ -123,8 +120,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None if it is not set, and nvidia-smi's
-    numbers count. count: of visible GPUs."""
+    """The names of visible GPUs in CUDA_VISIBLE_DEVICES, which is `visible`; nvidia-smi's numbers for None."""
     return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
 
 
@@ -135,9 +131,8 @@ def gpus_of(recipe: Recipe) -> list[int]:
 
 
 def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
-    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`). If only some of them are here,
-    only these count, because the others belong to other users. If none is (no numbers, another machine, names such as
-    `GPU-8f6b…`), all visible ones count."""
+    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`): those that are here, as the
+    others are other users'. If none is (no numbers, another machine, names such as `GPU-8f6b…`), all count."""
     names = device_names(visible, count)
     return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
 
@@ -150,15 +145,12 @@ def visible_devices(visible: str | None, numbers: Sequence[int], count: int, mos
 
 def end(process: subprocess.Popen[str] | Forked) -> None:
     """Ends the engine and all its processes, with SIGTERM first."""
-    for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(patience)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
-        return
+    with suppress(ProcessLookupError):
+        for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+            with suppress(subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(patience)
+                return
 
 
 def end_of(log: Path, start: int) -> str:
@@ -177,8 +169,7 @@ def fault(log: str, code: int, doing: str) -> str:
     return f"{doing} failed. {found or ended}".strip() + said
 
 
-# Axolotl's own command in this interpreter; a config and a launcher follow.
-TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")
+TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")  # a config and a launcher follow
 
 
 def axolotl(stage: Stage, place: Place) -> list[str]:
@@ -202,7 +193,6 @@ def runner(stage: Stage, place: Place) -> list[str]:
     return [sys.executable, "-m", "runner.entrypoints.prepare", f"{place.config_dir}/{stage.config_file}"]
 
 
-# Parts add their own.
 ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {
     **{"axolotl": axolotl, "runner": runner},
     **dict.fromkeys(parts.table("engines"), of_part),

@@ -152,8 +152,7 @@ def carry_out(
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
     if not done:
-        # The page shows the previous content of this folder.
-        (run.path / PAGE).unlink(missing_ok=True)
+        (run.path / PAGE).unlink(missing_ok=True)  # it shows the previous content of this folder
     if keep is not None:
         keep()
     try:
@@ -223,10 +222,9 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
         (folder.path / name).unlink(missing_ok=True)
 
 
-def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
+def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) -> None:
     """Raises Stop if a stage would replace trained results, its own or those of a stage that reads from it, in a folder
     that cannot be moved aside. This does not apply to pods, whose keys separate checkpoints, or to short rehearsals."""
-    decisions = list(decisions)
     if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
         return
     for decision in decisions:
@@ -259,8 +257,7 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 
 
 def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
-    """The message about where ^C ended a stage, and where the same command continues. An engine that is asked to end
-    saves a checkpoint if there is time."""
+    """Where ^C ended a stage, and where the same command continues. An engine saves at its end if it has time."""
     name = folder.stage.name
     if not steps:
         return f"Interrupted during `{name}`. The same command continues it."
@@ -275,8 +272,7 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
 
 
 def finish(folder: StageFolder) -> Iterable[str]:
-    """Records a stage's results once they are complete; returns lines about them. Raises Stop if results are missing,
-    or weights do not load."""
+    """Records a stage's complete results; returns lines about them. Raises Stop if some are missing or do not load."""
     stage, summary = folder.stage, folder.summary
     of_this_recipe = summary and summary.fingerprint == stage.config["recipe_runner"]["fingerprint"]
     if stage.trains and not (of_this_recipe and folder.weights_files):
@@ -310,7 +306,6 @@ def finish(folder: StageFolder) -> Iterable[str]:
 
 
 def _complete(folder: StageFolder) -> None:
-    """Completes the summary that training wrote: stage, data sets, forecast, and changes of the recipe."""
     summary, run, name = folder.summary, folder.run, folder.stage.name
     if summary is None:
         return

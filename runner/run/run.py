@@ -108,7 +108,6 @@ def _require_patience(
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
-    """Prints a note if the planned precision does not fit this machine's GPU."""
     here = catalog.gpu(catalog.label_of(gpus[0]))
     if here is None:
         return
@@ -121,8 +120,7 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
 
 
 def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
-    """This machine's GPUs that the recipe may use: the driver's names, and CUDA_VISIBLE_DEVICES. On a shared machine,
-    `nodes` names particular ones."""
+    """The driver's names of the GPUs that the recipe may use here, and CUDA_VISIBLE_DEVICES; `nodes` can name some."""
     import torch
 
     os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
@@ -151,7 +149,6 @@ def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
 
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
     if not gpus:
         tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
     here, made = changed(recipe, changes_for(recipe, gpus))
@@ -251,8 +248,7 @@ def _introduce(plan: Plan, tell: Tell) -> None:
 
 
 def report(plan: Plan) -> Iterator[str]:
-    """The details of a single trained stage, or a line for each of several; then the demo's answers, before and after,
-    and overridden gates."""
+    """The details of one trained stage, or a line for each of several; the demo's answers; overridden gates."""
     run, trained = StageFolder(plan, plan.stages[0]).run, summaries(plan)
     if len(trained) == 1:
         yield from _details(trained[0])

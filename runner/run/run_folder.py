@@ -138,8 +138,7 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 
 @contextmanager
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
-    """Locks the folder for a run of that recipe. Deletes a new folder that stays unused. Raises Stop if the folder
-    holds a run of another recipe, or other files."""
+    """Locks a folder for a recipe's run; deletes a new one that stays unused. Raises Stop as `open_for`."""
     made_here = not run.path.exists()
     with run.lock():
         try:

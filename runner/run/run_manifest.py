@@ -23,8 +23,7 @@ from runner.tools.run_files import CONFIG, PLANNED
 
 @dataclass(frozen=True)
 class Differs(Record):
-    """A setting that differs from the starter's. starter, here: its value in the starter and in this recipe, as a
-    recipe writes it; empty if there is none."""
+    """A setting that differs from the starter's, with both values as a recipe writes them; empty if there is none."""
 
     setting: str = ""
     starter: str = ""
@@ -38,10 +37,9 @@ class RunManifest(Record):
 
     file: the name of the recipe's file. at: when the run first began (ISO 8601, UTC). fingerprint: of the recipe.
     settings: with every default. text: the settings as YAML, with the origin of each. starter: the one that the recipe
-    differs least from. model: the base model's name, or its architecture. licence: of the model, as the hub abbreviates
-    it; empty if it is unknown. commit: of the recipe's repository, with a `+` if the recipe has changed since; empty
-    without one. foreseen: predictions for the run on this machine. full_size: for a rehearsal's recipe on its own
-    machines."""
+    differs least from. model: the base model's name, or its architecture. licence: as the hub abbreviates it; empty if
+    unknown. commit: of the recipe's repository, with a `+` if the recipe has changed since; empty without one.
+    foreseen: predictions for the run on this machine. full_size: for a rehearsal's recipe on its own machines."""
 
     FILE = PLANNED
     file: str = ""
@@ -62,8 +60,7 @@ class RunManifest(Record):
 
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
-    """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this
-    machine, to which the plan belongs; the recipe itself if it is None."""
+    """Writes plan and recipe to the run folder. runs: the recipe with replacements, to which the plan belongs."""
     # Without the texts of the stages' files, which are beside it.
     write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
     known = RunManifest.read(run.path)

@@ -19,14 +19,12 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, FETCHED, LEFT, STAGE
 from runner.trainer.records import Summary
 
-# Settings that name a file or a folder of this machine, by the last part of their names.
-_FILES = ("path", "base", "base_model", "packed")
+_FILES = ("path", "base", "base_model", "packed")  # last words of settings that name a file or a folder
 
 
 @dataclass(frozen=True)
 class StageRecord(Record):
-    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see `inputs`
-    below; keys: of the Stage; outputs: hashes by file."""
+    """status: `not begun`, `begun`, `finished` or `out of time`; keys: of the Stage; outputs: hashes by file."""
 
     FILE = STAGE
     stage: str = ""
@@ -119,16 +117,14 @@ class StageFolder:
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
-        """The names of recorded outputs that are missing or changed; an empty record counts as changed. beginnings: of
-        the names to check; none for all."""
+        """The recorded outputs, with these beginnings, that are missing or changed; no record counts as changed."""
         if not (chosen := self.state.beginning_with(beginnings)):
             return ["(no record)"]
         files = {name: self.results / name for name in chosen}
         return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
 
     def model_hash(self, look: bool = False) -> str:
-        """One hash for the stage's whole model with config and tokenizer; empty for none. look: hash the files now,
-        which takes minutes for a large model; else use the record."""
+        """One hash for the stage's whole model; empty for none. look: hash the files now, which can take minutes."""
         files = self.outputs() if look else self.state.outputs
         return model_hash({name.removeprefix(f"{BEST_MODEL}/"): digest for name, digest in files.items()})
 
@@ -138,8 +134,7 @@ class StageFolder:
         return self.stage.trains and (bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*")))
 
     def set_aside(self) -> Path | None:
-        """Moves the folder of a stage that has trained aside, and returns its new path; None if nothing was trained.
-        Earlier ones stay."""
+        """Moves the folder of a trained stage aside, and returns its new path. Earlier ones stay."""
         if not self.has_trained:
             return None
         names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
@@ -180,8 +175,7 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
         done = before.finished and before.state.outputs
         by_name[f"results of {name}"] = content_hash(before.state.beginning_with(beginnings), 32) if done else None
     # In the form of the JSON record, which has lists but no tuples.
-    read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
-    return read_back
+    return dict(json.loads(json.dumps(by_name)))
 
 
 def _is_given(value: Any, place: Place) -> bool:
@@ -212,8 +206,7 @@ def _shown(value: Any) -> str:
 
 
 def check_weights(folder: Path) -> int:
-    """Opens every weight file and reads every tensor's shape; returns the number of parameters. Raises Stop if a file
-    is missing, cut short or has no weights."""
+    """The number of parameters in all weight files. Raises Stop if a file is missing, cut short or empty."""
     from safetensors import SafetensorError, safe_open
 
     files = weight_files(folder)

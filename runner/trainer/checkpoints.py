@@ -99,9 +99,8 @@ class Saving(TrainerCallback):
         self.busy = time.monotonic()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Writing began when the step or the evaluation ended.
         self.saved = time.monotonic()
-        self.writing = max(self.writing, self.saved - self.busy)
+        self.writing = max(self.writing, self.saved - self.busy)  # since the step or the evaluation ended
         # Each process writes a part of its own, its random state at least.
         wait()
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
@@ -118,16 +117,13 @@ def saved_anyway(args: Any, state: Any, control: Any) -> bool:
 
 
 def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
-    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the checkpoint that the recipe
-    names, which marks the checkpoints that follow it; empty for none. stop: ends the run with a reason, if a context
-    length cannot continue the one before."""
+    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the one that the recipe names,
+    which marks those that follow it; empty for none. stop: ends a run that cannot continue the length before."""
     own = Path(cfg.output_dir)
     if cfg.resume_from_checkpoint:
         named = Path(cfg.resume_from_checkpoint)
-        # The name alone, so that the run folder can move.
-        name = named.name if named.parent == own else str(named)
-        # After a kill, the latest checkpoint since then.
-        cfg.resume_from_checkpoint = str(last_good(own, name) or named)
+        name = named.name if named.parent == own else str(named)  # so that the run folder can move
+        cfg.resume_from_checkpoint = str(last_good(own, name) or named)  # after a kill, the latest since then
         return name
     if not cfg.auto_resume_from_checkpoints:
         return ""

@@ -38,8 +38,7 @@ PROGRAMS = {
     "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
     "runner.trainer.merging": (*_SAVING, "peft"),
 }
-# The environment variable with the server's address, for this process and its programs.
-ADDRESS = "RECIPE_RUNNER_FORKS"
+ADDRESS = "RECIPE_RUNNER_FORKS"  # the environment variable with the server's address, for programs too
 
 
 @contextmanager
@@ -83,13 +82,11 @@ class Forked:
         try:
             return int(self._server.recv()[1])
         except (OSError, EOFError):
-            # Without the server, the exit status is unknown.
-            return 1
+            return 1  # without the server, the exit status is unknown
 
 
 def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | None:
-    """The request for a command that a server can fork: a known program, no GPU, because CUDA does not survive a fork.
-    None for any other command."""
+    """The request, if a server can fork the command: a known program, no GPU, because CUDA does not survive a fork."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
     before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
     if ADDRESS not in os.environ or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
@@ -98,8 +95,7 @@ def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | Non
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
-    """Lets the server import in advance what a command needs. A program in several processes is not forked, but then
-    finds the files in the disk cache."""
+    """Lets the server import what a command needs. Programs of several processes then find the files cached."""
     if request := _request(command, env):
         # Without a server, the program gets a process of its own (see `fork`).
         with suppress(OSError), Client(os.environ[ADDRESS]) as server:
@@ -145,13 +141,11 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
     """Answers requests without end; in a fork, returns the module and the arguments to continue with."""
     begun_with, to_import = dict(os.environ), deque[str]()
     while True:
-        # Requests come before imports.
-        if to_import and not wait([listener], 0):
+        if to_import and not wait([listener], 0):  # requests come first
             importlib.import_module(to_import.popleft())
             continue
         asker = Connection(listener.accept()[0].detach())
-        # The client may be gone.
-        with suppress(OSError, EOFError):
+        with suppress(OSError, EOFError):  # the client may be gone
             asked = asker.recv()
             if "arguments" not in asked:
                 to_import.extend(asked["before"])
@@ -159,8 +153,7 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
             output = recv_handle(asker)
             for name in asked["before"]:
                 importlib.import_module(name)
-            # Forks need not search for garbage in imported modules.
-            gc.freeze()
+            gc.freeze()  # forks need not search for garbage in imported modules
             if (pid := os.fork()) == 0:
                 listener.close()
                 os.setpgid(0, asked["group"])

@@ -94,11 +94,8 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        return self.said(output[0, tokens["input_ids"].shape[1] :])
-
-    def said(self, tokens: Any) -> str:
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return text.strip()
+        said = output[0, tokens["input_ids"].shape[1] :]
+        return str(self.tokenizer.decode(said, skip_special_tokens=True)).strip()
 
 
 def load(chat: Chat) -> LoadedModel:
@@ -141,8 +138,7 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
 def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
     options = {"tools": tools} if tools else {}
-    text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
-    return text
+    return str(tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options))
 
 
 # The beginning of a served template, which adds the system prompt of training to requests without one.
@@ -168,16 +164,9 @@ def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) ->
 def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
-    before = Chat(
-        model=demo["base_model"],
-        revision=None if Path(demo["base_model"]).is_dir() else demo["revision"],
-        tokenizer=best,
-        system_prompt=demo["system_prompt"],
-        max_new_tokens=demo["max_new_tokens"],
-        chat=demo["chat"],
-        turn_end=demo.get("turn_end"),
-        trust_remote_code=demo.get("trust_remote_code", False),
-    )
+    own = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    revision = None if Path(demo["base_model"]).is_dir() else demo["revision"]
+    before = Chat(demo["base_model"], revision, best, **{name: demo[name] for name in own if name in demo})
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
     return before, replace(before, model=best, revision=None, adapter=added)
 
@@ -260,8 +249,7 @@ def main(run_dir: Path, *files: Path) -> None:
     own = _taught_words(files, run_dir, demo.get("trust_remote_code", False))
     rows = [
         ({"category": categories[question]} if question in categories else {})
-        | {"question": question, "before": old, "after": new}
-        | {"learned": learned(new, old, question, own)}
+        | {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own)}
         for question, old, new in zip(demo["questions"], before, after, strict=True)
     ]
     write_json(run_dir / ANSWERS, rows)

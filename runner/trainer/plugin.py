@@ -110,8 +110,7 @@ class RecipePlugin(BasePlugin):
             # Joined rows have no padding and no mask. Without a mask, every token that also serves as padding, such as
             # the end of a turn, would count as padding.
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
-            # Axolotl has no setting for it.
-            "dataloader_persistent_workers": settings.persistent_workers,
+            "dataloader_persistent_workers": settings.persistent_workers,  # Axolotl has no setting for it
             # One answer for each held-out prompt is enough: rewards are averaged over all of them.
             **({"num_generations_eval": 1} if settings.rewards else {}),
         }

@@ -85,8 +85,7 @@ INTERRUPTED_SECONDS = 86400.0
 
 def seconds_between(writing: float) -> float:
     """Seconds of training between two checkpoints that take `writing` seconds each: √(2 · writing · time between
-    interruptions), which minimises the time lost to writing and to interruptions (Young 1974,
-    doi.org/10.1145/361147.361115)."""
+    interruptions) loses the least time to both (Young 1974, doi.org/10.1145/361147.361115)."""
     return max(LEAST_SECONDS, math.sqrt(2 * writing * INTERRUPTED_SECONDS))
 
 

@@ -50,13 +50,11 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-# The facts about an adapter, with Axolotl's names for them.
-ADAPTER_FACTS = {
+ADAPTER_FACTS = {  # with Axolotl's names for them
     **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
     "layers": "lora_target_modules",
 }
-# The settings that a summary copies.
-OF_SETTINGS = (
+OF_SETTINGS = (  # those that a summary copies
     *("name", "fingerprint", "world_size", "effective_batch_size", "effective_batch_tokens"),
     *("base_learning_rate", "learning_rate"),
 )
@@ -158,9 +156,8 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
     configs = run_dir / run_files.CONFIG
     if recipe_file.parent != configs and recipe_file.is_file():
         configs.mkdir(exist_ok=True)
-        for file in recipe_file.parent.iterdir():
-            if file.is_file():
-                shutil.copyfile(file, configs / file.name)
+        for file in filter(Path.is_file, recipe_file.parent.iterdir()):
+            shutil.copyfile(file, configs / file.name)
 
 
 def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -> None:

@@ -55,8 +55,7 @@ class ProofSettings(Settings):
 
 
 class EarlyStopping(Settings):
-    """patience: evaluations without improvement; min_improvement: the least that counts, in nats of validation loss, or
-    for images as a share of 1."""
+    """patience: evaluations without improvement; min_improvement: in nats of loss, or as a share of 1."""
 
     patience: int
     min_improvement: float = 0.0

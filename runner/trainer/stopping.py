@@ -1,5 +1,4 @@
-"""Stopping: what ends a training before its last step (a broken loss, no improvement, the time limit, SIGTERM), and the
-order of all callbacks."""
+"""What ends a training early (a broken loss, no improvement, a time limit, SIGTERM); all callbacks in order."""
 
 import math
 import os
@@ -81,8 +80,7 @@ class Watchdog(TrainerCallback):
             return
         rows, batches, processes = len(dataset), len(dataloader), self.settings.world_size
         share = rows / (args.per_device_train_batch_size * processes)
-        if answers := getattr(args, "num_generations", None):
-            # TRL 1.9 leaves out prompts that do not fill a step.
+        if answers := getattr(args, "num_generations", None):  # TRL 1.9 leaves out prompts that do not fill a step
             share = rows // (args.generation_batch_size // answers) * args.steps_per_generation
         if not math.floor(share) <= batches <= math.ceil(share):
             self.stop(*worded("trainer.other-share", share=math.ceil(share), rows=rows, batches=batches))
@@ -240,8 +238,7 @@ class Preemption(TrainerCallback):
         self.run_dir = Path(settings.run_dir)
         self.asked = self.leaving = False
         self.process = 0
-        # Whether there is a step to save.
-        self.waits = False
+        self.waits = False  # whether there is a step to save
         self.before: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -307,9 +304,8 @@ def callbacks(
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
-    """All callbacks of a training, in their order: those that watch, those that end it, the one that asks for
-    checkpoints and marks them, and those that act on what the others asked for. of_words, measure, resumed_from:
-    arguments of Watchdog, Patience, Saving. own: the engine's, which watch too."""
+    """All callbacks of a training, in their order: those that watch, `own` among them, those that end it, the one that
+    asks for checkpoints and marks them, and those that act on what the others asked for."""
     return [
         *(Watchdog(settings, of_words), history, *own),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),

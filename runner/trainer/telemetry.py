@@ -67,7 +67,7 @@ class History(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         # TRL logs its measures; they are not among the metrics of an evaluation.
         logs = logs or {}
-        self.measured = {**_found(MEASURES, logs), **_each(logs, "eval_rewards/")} or self.measured
+        self.measured = _measured(logs, MEASURES, "eval_rewards/") or self.measured
         if "loss" not in logs:
             return
         now, cuda = time.monotonic(), torch.cuda.is_available()
@@ -86,8 +86,7 @@ class History(TrainerCallback):
             "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
             "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
             "gpu_driver_gib": round((total - free) / 2**30, 2) if cuda else None,
-            **_found(OF_ANSWERS, logs),
-            **_each(logs, "rewards/"),
+            **_measured(logs, OF_ANSWERS, "rewards/"),
         }
         self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
         self.steps.append(entry)
@@ -108,8 +107,7 @@ class History(TrainerCallback):
         }
         self.measured = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
-        # Evaluations do not count as training time.
-        self.last_time = time.monotonic()
+        self.last_time = time.monotonic()  # evaluations do not count as training time
         self._write(state)
         _tell(state, "evaluation", **entry)
 
@@ -129,14 +127,11 @@ class History(TrainerCallback):
             write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
 
 
-def _found(names: Mapping[str, str], logs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: logs[key] for name, key in names.items() if key in logs}
-
-
-def _each(logs: Mapping[str, Any], begin: str) -> dict[str, Any]:
-    """The mean of each reward, by its name."""
-    means = [key for key in logs if key.startswith(begin) and key.endswith("/mean")]
-    return {f"reward.{key[len(begin) : -len('/mean')]}": logs[key] for key in means}
+def _measured(logs: Mapping[str, Any], names: Mapping[str, str], rewards: str) -> dict[str, Any]:
+    """TRL's measures by our names, and the mean of each reward; its key begins with `rewards`."""
+    means = [key for key in logs if key.startswith(rewards) and key.endswith("/mean")]
+    each = {f"reward.{key.removeprefix(rewards).removesuffix('/mean')}": logs[key] for key in means}
+    return {name: logs[key] for name, key in names.items() if key in logs} | each
 
 
 def count_parameters(model: Any) -> dict[str, int]:

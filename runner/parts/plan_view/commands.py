@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,18 +12,8 @@ from rich.console import Console
 from runner import catalog, parts
 from runner.check import by_schema
 from runner.check.validate import changed, load
-from runner.commands.options import (
-    complete_recipe,
-    end,
-    listing_option,
-    open_recipe,
-    print_notes,
-    recipe_path,
-    say,
-    set_option,
-    table,
-    with_section,
-)
+from runner.commands import options
+from runner.commands.options import end, open_recipe, print_notes, say, table
 from runner.parts.plan_view import report, text
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -39,13 +28,12 @@ from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
 
-# The same limit as a recipe's.
-MOST_MACHINES = 1024
+MOST_MACHINES = 1024  # as in a recipe
 
 
 @click.command()
-@recipe_path
-@set_option
+@options.recipe_path
+@options.set_option
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
 @click.option("--details", "in_parts", is_flag=True, help="Show what each figure consists of, stage by stage.")
 @click.option(
@@ -111,8 +99,7 @@ def plan(
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
             raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
-        served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
-        return served
+        return int(parts.hook("plan_server")(options.with_section(recipe, "serve", "--serve"), style == "json"))
     if runs:
         calibration.learn(recipe, runs)
     click.get_current_context().with_resource(constants.taking(calibration.learned()))
@@ -123,8 +110,7 @@ def plan(
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
         forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
-        by_trace: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
-        return by_trace
+        return int(parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json"))
     found = recipe_offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
@@ -172,7 +158,6 @@ def plan(
 
 
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
-    """Writes an offer into the recipe's file and shows the difference."""
     if taken > len(found):
         usual = f"They go from 1 to {len(found)}."
         known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(found), usual)
@@ -206,48 +191,53 @@ def _counts(given: str | None) -> list[int]:
 
 @dataclass(frozen=True)
 class _OnCard:
-    """A recipe on another card. planned: None if it cannot run there; why: the reason."""
+    """A recipe on another card. fits: whether all stages do; the recipe's limits are another question."""
 
-    card: catalog.Gpu
-    planned: Planned | None
-    why: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether all stages fit the card; the recipe's limits are another question."""
-        return self.planned is not None and all(stage.fits for stage in self.planned.forecasts)
+    gpu: str
+    usable_bytes: int
+    memory_bytes: int | None = None
+    seconds: float | None = None
+    fits: bool = False
+    why_not: str = ""
 
 
-def _on_cards(recipe: Recipe) -> Iterator[_OnCard]:
-    """The recipe on every card of the catalog, as its `machines.gpu`."""
-    for card in filter(None, map(catalog.gpu, catalog.gpu_names())):
-        try:
-            other, _ = changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])
-            yield _OnCard(card, Planned.of(other))
-        except Stop as stop:
-            yield _OnCard(card, None, stop.problems[0].message)
-        except UnknownArchitecture as error:
-            raise Stop(forecast.unknown_architecture(recipe, error)) from None
+def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
+    """The recipe with this card as its `machines.gpu`, and the verdict in words."""
+    usable = round(card.usable_gib * 2**30)
+    try:
+        planned = Planned.of(changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])[0])
+    except Stop as stop:
+        why = stop.problems[0].message
+        return _OnCard(card.name, usable, why_not=why), why
+    except UnknownArchitecture as error:
+        raise Stop(forecast.unknown_architecture(recipe, error)) from None
+    need = max((stage.memory.total for stage in planned.forecasts), default=None)
+    if not all(stage.fits for stage in planned.forecasts):
+        return _OnCard(card.name, usable, need), "too small"
+    full = all(stage.full.fits for stage in planned.forecasts)
+    verdict = "fits" if full else "fits your rows, but not rows of full length"
+    return _OnCard(card.name, usable, need, planned.seconds, True), verdict
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
-@set_option
-@listing_option
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=options.complete_recipe)
+@options.set_option
+@options.listing_option
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs on each of
     them."""
+    every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     if path:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
-        found = list(_on_cards(recipe))
+        found = [_on_card(recipe, card) for card in every]
         if style == "json":
-            say(json.dumps([_entry(each) for each in found], indent=2, ensure_ascii=False))
+            say(json.dumps([asdict(one) for one, _ in found], indent=2, ensure_ascii=False))
             return
-        table([("GPU", "HAS", "NEEDS", "TIME", ""), *map(_row, found)])
-        count = sum(each.fits for each in found)
+        rows = (_row(card, *each) for card, each in zip(every, found, strict=True))
+        table([("GPU", "HAS", "NEEDS", "TIME", ""), *rows])
+        count = sum(one.fits for one, _ in found)
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
-    every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     if style == "json":
         say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
         return
@@ -270,25 +260,7 @@ def _facts(card: catalog.Gpu) -> tuple[str, ...]:
     )
 
 
-def _row(one: _OnCard) -> tuple[str, ...]:
-    has = units.gib(one.card.usable_gib * 2**30)
-    if one.planned is None:
-        return one.card.name, has, "-", "-", one.why
-    need = max((stage.memory.total for stage in one.planned.forecasts), default=0)
-    if not one.fits:
-        return one.card.name, has, units.gib(need), "-", "too small"
-    seconds, full = one.planned.seconds, all(stage.full.fits for stage in one.planned.forecasts)
-    verdict = "fits" if full else "fits your rows, but not rows of full length"
-    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", verdict
-
-
-def _entry(one: _OnCard) -> dict[str, object]:
-    stages = one.planned.forecasts if one.planned else []
-    return {
-        "gpu": one.card.name,
-        "usable_bytes": round(one.card.usable_gib * 2**30),
-        "memory_bytes": max((stage.memory.total for stage in stages), default=None),
-        "seconds": one.planned.seconds if one.planned and one.fits else None,
-        "fits": one.fits,
-        "why_not": one.why,
-    }
+def _row(card: catalog.Gpu, one: _OnCard, verdict: str) -> tuple[str, ...]:
+    need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
+    time = units.duration(one.seconds) if one.seconds else "-"
+    return card.name, units.gib(card.usable_gib * 2**30), need, time, verdict

@@ -17,8 +17,7 @@ from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
 
-# How many moments of the backward pass are reported; it has one for each layer.
-MOST_MOMENTS = 12
+MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 # The parts of a GPU's memory: their names for people, and colours that people with any kind of sight can distinguish on
 # white and on black (Okabe and Ito 2008). other: buffers, gathered weights, and messages.
 PARTS = {
@@ -33,8 +32,7 @@ PARTS = {
 
 
 def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
-    """The moments of a step in order (forward, loss, backward, step), each with bytes of a GPU by part; a long backward
-    pass is thinned evenly, and keeps its peak."""
+    """The moments of a step with bytes of a GPU by part; a long backward pass is thinned evenly, and keeps its peak."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
     every = -(-len(backward) // MOST_MOMENTS) or 1
@@ -64,7 +62,7 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
     """The plan of a recipe. nodes: other counts of machines; traced: the exact traces by stage."""
     plan, forecasts = planned.sized, planned.forecasts
     trained = [each.stage.name for each in forecasts]
-    whole: dict[str, object] = {
+    whole = {
         "name": plan.name,
         "basis": forecast.basis(forecasts, nodes),
         # The size that is requested for each claim, and what will be written to it.
@@ -82,7 +80,19 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         "before_training_bytes": list(storage.before_training(plan)),
         "problems": [problem.as_json() for problem in planned.problems],
         "notes": [note.as_json() for note in planned.notes],
-        "offers": [_offer(offer) for offer in offers],
+        # Each with the plan's figures after it, None if they are unknown, and what the stages learn less or differently.
+        "offers": [
+            {
+                "lines": offer.lines,
+                "total_seconds": offer.after.seconds,
+                "gpu_hours": offer.after.together.gpu_hours,
+                # None also where the price is another card's.
+                "cost": offer.cost,
+                "gpu_memory_bytes": offer.gpu_memory,
+                "loses": offer.loses,
+            }
+            for offer in offers
+        ],
         "on_machines": rows(forecasts, nodes),
     }
     return dumped(whole)
@@ -113,11 +123,9 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
             "published": str(stage.memory_spread),
             # What nvidia-smi will show.
             "shown": memory.shown,
-            # None for an unknown card.
+            # None for an unknown card; the recipe's limit, None if it has none.
             "usable": stage.usable,
-            # The recipe's limit, None if it has none.
             "limit": limits.gpu_memory(planned.recipe),
-            # The moment of the peak.
             "moment": memory.moment,
             "parts": memory.parts(),
             # Of tensors, and of all.
@@ -149,20 +157,6 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         "cost": stage.cost,
         "machines": [StageOnMachines.of(stage, count) for count in nodes],
         "exact": traced,
-    }
-
-
-def _offer(offer: Offer) -> dict[str, object]:
-    """An offer: its lines, the plan's figures after it, and what the stages learn less or differently."""
-    return {
-        "lines": offer.lines,
-        # None if they are unknown.
-        "total_seconds": offer.after.seconds,
-        "gpu_hours": offer.after.together.gpu_hours,
-        # None also where the price is another card's.
-        "cost": offer.cost,
-        "gpu_memory_bytes": offer.gpu_memory,
-        "loses": offer.loses,
     }
 
 
@@ -218,8 +212,7 @@ def svg(planned: Planned) -> str:
 
 
 def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
-    """The plot of one stage: the GPU's memory at each moment of a step as areas, the bar of evaluation beside them, and
-    lines for the card and for the recipe's own limit."""
+    """The plot of one stage: memory as areas, the bar of evaluation beside it, and lines for the card and a limit."""
     memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
     highest = 1.12 * max(memory.total, usable or 0, limit or 0)
     base, right = top + 26 + PLOT, left + wide
@@ -275,7 +268,6 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
 
 
 def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: float) -> list[float]:
-    """The position of each moment on the x axis; the moments of a phase are evenly spaced."""
     spots = []
     for phase, (_, (start, end), _) in PHASES.items():
         count = sum(moment == phase for moment, _ in moments)

@@ -19,8 +19,7 @@ BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
 # Seconds from a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's
 # 466 interruptions cost at most a tenth of 54 days, 17 minutes each, including repeated work.
 RESTART = 600.0
-# Bytes of a row's token as Arrow keeps it: number, label and mask (4 + 8 + 1).
-BYTES_A_TOKEN = 13
+BYTES_A_TOKEN = 13  # of a row as Arrow keeps it: number, label and mask (4 + 8 + 1)
 # The parts of the time. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
 # saving: checkpoints; reading: models and rows that all machines read from one claim, and starting; restarts: the cost
 # of failures, infinite if none is survived.
@@ -37,42 +36,38 @@ class StageOnMachines:
     gpus: int
     effective_batch_size: int
     fits: bool | None
-    step_seconds: float | None
-    waiting_seconds: float | None
-    total_seconds: float | None
-    samples_a_second: float | None
-    parts: Mapping[str, float | None] | None
-    failures: float | None
-    save_seconds: float | None
-    best_save_seconds: float | None
-    too_few_rows: bool
-    cost: float | None
+    step_seconds: float | None = None
+    waiting_seconds: float | None = None
+    total_seconds: float | None = None
+    samples_a_second: float | None = None
+    parts: Mapping[str, float | None] | None = None
+    failures: float | None = None
+    save_seconds: float | None = None
+    best_save_seconds: float | None = None
+    too_few_rows: bool = False
+    cost: float | None = None
 
     @classmethod
     def of(cls, forecast: Forecast, count: int) -> StageOnMachines:
         other = _on(forecast, count)
         time, work, gpus = other.time, other.workload, other.stage.machines.world_size
-        parts = total = saved_every = best = None
+        known = cls(other.stage.machines.nodes, gpus, work.effective_batch_size, other.fits)
+        if not time:
+            return known
         between = BETWEEN_FAILURES / gpus
-        if time:
-            parts, writing = _parts(other, time, between)
-            total = whole if math.isfinite(whole := sum(parts.values())) else None
-            saved_every = (parts["computing"] + parts["communication"]) / time.checkpoints.count
-            best = math.sqrt(2 * writing * between)
-        return cls(
-            nodes=other.stage.machines.nodes,
-            gpus=gpus,
-            effective_batch_size=work.effective_batch_size,
-            fits=other.fits,
-            step_seconds=time.step_seconds if time else None,
-            waiting_seconds=time.waiting_seconds if time else None,
+        parts, writing = _parts(other, time, between)
+        total = whole if math.isfinite(whole := sum(parts.values())) else None
+        return replace(
+            known,
+            step_seconds=time.step_seconds,
+            waiting_seconds=time.waiting_seconds,
             total_seconds=total,
-            samples_a_second=time.samples_a_second if time else None,
-            parts=parts and {name: part if math.isfinite(part) else None for name, part in parts.items()},
+            samples_a_second=time.samples_a_second,
+            parts={name: part if math.isfinite(part) else None for name, part in parts.items()},
             failures=None if total is None else total / between,
-            save_seconds=saved_every,
-            best_save_seconds=best,
-            too_few_rows=bool(work.rows and not work.max_steps and time and time.rows_a_step > work.rows),
+            save_seconds=(parts["computing"] + parts["communication"]) / time.checkpoints.count,
+            best_save_seconds=math.sqrt(2 * writing * between),
+            too_few_rows=bool(work.rows and not work.max_steps and time.rows_a_step > work.rows),
             cost=None if forecast.price is None or total is None else total / 3600 * gpus * forecast.price,
         )
 
@@ -109,9 +104,8 @@ def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """Seconds in which all machines together read their rows from one claim; 0 if each has its own disk. Plain text is
-    blocks of numbers, two or four bytes each; rows are as Arrow stores them; every machine reads all images into its
-    memory."""
+    """Seconds in which all machines together read rows from one claim; 0 with disks of their own. Plain text is blocks
+    of numbers of two or four bytes; rows are as Arrow stores them; every machine reads all images into its memory."""
     work = forecast.workload
     if not work.shared_disk:
         return 0.0
@@ -172,7 +166,7 @@ def _all_stages(stages: Sequence[StageOnMachines], first: RunOnMachines | None) 
     total = sum(stage.total_seconds or 0.0 for stage in stages) if ends else None
     parts = {name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS}
     nodes, gpus = stages[0].nodes, stages[0].gpus
-    base = first.total_seconds if first and first.total_seconds else total
+    base = first.total_seconds if first else total
     speed_up = base / total if base and total else None
     longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
     costs = [stage.cost for stage in stages if stage.cost is not None]

@@ -4,10 +4,11 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
+from runner.parts.plan_view.report import SPENT
 from runner.parts.planner import constants, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
@@ -23,11 +24,9 @@ from runner.tools.problem import errors_of
 from runner.tools.text import printable
 
 WIDTH = 80
+# The parts of a GPU's memory that have other names for people.
 _PARTS = {
-    "weights": "weights",
-    "gradients": "gradients",
     "optimizer": "optimizer state",
-    "activations": "activations",
     "logits": "logits and loss",
     "temporary": "temporary buffers",
     "communication": "communication buffers",
@@ -43,8 +42,8 @@ def _say(line: str, first: str = "", rest: str = "") -> None:
     say(textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest))
 
 
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def _table(*columns: Column | str) -> Table:
+    return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def _say_table(table: Table) -> None:
@@ -76,12 +75,10 @@ def stages(planned: Planned) -> None:
     forecasts = {each.stage.name: each for each in planned.forecasts}
     prepared = {each.stage: _between(each) for each in planned.preparations if each.total_seconds}
     room, priced = planned.forecasts[0].usable, planned.together.cost is not None
-    table = _table()
-    table.add_column("stage")
     of_all = f"\nof {room / 2**30:.1f} (likely)" if room else "\n(likely)"
-    for name in (f"GPU memory, GiB{of_all}", "rows at once\n(at most)", "time\n(likely)"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("cost" if priced else "GPU\nhours", justify="right", no_wrap=True)
+    names = (f"GPU memory, GiB{of_all}", "rows at once\n(at most)", "time\n(likely)")
+    spent = Column("cost" if priced else "GPU\nhours", justify="right", no_wrap=True)
+    table = _table("stage", *(Column(name, no_wrap=True) for name in names), spent)
     for stage in planned.plan.stages:
         if forecast := forecasts.get(stage.name):
             table.add_row(stage.name, *_row(forecast, priced))
@@ -98,18 +95,16 @@ def machines(planned: Planned, counts: list[int]) -> None:
         say("\nThe time on other numbers of machines is unknown.")
         return
     priced = rows[0].cost is not None
-    table = _table()
-    table.add_column("machines", justify="right")
-    for name in ("GPUs", "time", "speed-up", "of ideal", "cost" if priced else "GPU h"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("limit", no_wrap=True)
+    names = ("GPUs", "time", "speed-up", "of ideal", "cost" if priced else "GPU h")
+    figures = (Column(name, justify="right", no_wrap=True) for name in names)
+    table = _table(Column("machines", justify="right"), *figures, Column("limit", no_wrap=True))
     for row in rows:
         spent = row.cost if priced else row.gpu_hours
         table.add_row(
             f"{row.nodes:,}",
             f"{row.gpus:,}",
             "never ends" if row.total_seconds is None else units.duration(row.total_seconds),
-            "" if row.speed_up is None else f"{units.speed(row.speed_up)}",
+            "" if row.speed_up is None else units.speed(row.speed_up),
             "" if row.efficiency is None else f"{row.efficiency:.0%}",
             "" if spent is None else rounded(spent),
             row.limit,
@@ -153,7 +148,6 @@ def _fits(planned: Planned) -> str:
 
 
 def _largest(planned: Planned) -> Forecast:
-    """The stage that needs the most memory of a GPU."""
     return max(planned.forecasts, key=lambda each: each.memory.total)
 
 
@@ -318,7 +312,7 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     notes = forecast.formulas.notes()
     for part, size in memory.parts().items():
         note = notes.get(part)
-        yield f"  {_PARTS[part]}", f"{_column(size)}   {note}" if note else _column(size)
+        yield f"  {_PARTS.get(part, part)}", f"{_column(size)}   {note}" if note else _column(size)
     yield "  in evaluation", f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}"
     usable, largest = forecast.usable, forecast.largest_micro_batch
     if usable is None or largest is None:
@@ -361,7 +355,6 @@ def _files(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _batch(work: Run) -> str:
-    """The rows of a step; tokens where rows are packed."""
     counted = f"{work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs"
     if not isinstance(work, Workload) or work.batch_tokens is None:
         return f"{work.effective_batch_size} rows: {counted}"
@@ -397,10 +390,8 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
     yield "time", f"{units.duration(time.total_seconds)} ({units.between(*time.range_seconds)})"
     yield "  likely", forecast.time_source
-    yield (
-        "  of that",
-        f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}",
-    )
+    spent = (f"{words} {units.duration(getattr(time, name))}" for name, (words, _) in SPENT.items())
+    yield "  of that", ", ".join(spent)
     tokens = f"samples and {units.speed(time.tokens_a_second)} tokens" if time.tokens else "images"
     yield "speed", f"{units.speed(time.samples_a_second)} {tokens} a second"
     price = f", {forecast.cost:,.2f} at {forecast.price:g} a GPU hour" if forecast.cost is not None else ""

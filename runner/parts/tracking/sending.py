@@ -57,8 +57,7 @@ def _at_server(folder: StageFolder, tell: Tell, work: Callable[[Tool], None]) ->
 
 
 def _origin(folder: StageFolder) -> tuple[dict[str, str], list[Path]]:
-    """The hashes that lead from a model to its run, under the names that an exported model has; and the files to keep
-    beside the curves."""
+    """The hashes that lead from a model to its run, named as in an exported model; and the files beside the curves."""
     data, run = Path(folder.plan.place.data_dir), folder.run
     prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
     tags = {".".join((*file.parent.relative_to(data).parts, "data_hash")): key for file, key in prepared.items()}

@@ -1,1 +1,0 @@
-"""Runs: launches stages, keeps run folders, and asks and compares their models."""
