@@ -93,9 +93,8 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
                 continue
             other = first.setdefault((Path(file).parent, found[2]), file)
             if other != file:
-                message = f"`{other}` also has the name `{found[2]}`, so both would share a run folder and a job."
-                hint, width = "Give each recipe its own name.", len(found[2])
-                yield Problem(file, number, found.start(2) + 1, message, hint, line, width, severity="note")
+                said = worded("check.same-name", other=other, name=found[2])
+                yield Problem(file, number, found.start(2) + 1, *said, line, len(found[2]), severity="note")
             break
 
 

@@ -12,7 +12,7 @@ from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
 from runner.recipe.reading import scalar
 from runner.tools.names import did_you_mean, hub_name, listed, nearest, setting, shortened
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -88,13 +88,12 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
         yield reading.behind_a_comment(document, header, f"they belong to {owner}")
     elif home and home in document.data:
         lost.add(home)
-        message = f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented."
-        yield document.problem((*path, unknown[0]), message, "Indent them by two spaces.", key=True)
+        said = worded("check.not-indented", first=unknown[0], more=more, home=home)
+        yield document.problem((*path, unknown[0]), *said, key=True)
     elif home and path:
         lost.add(home)
-        message = f"`{unknown[0]}` and {more} are settings of `{home}`, but they are in {owner}."
-        hint = f"Write `{home}:` above them, at the beginning of a line."
-        yield document.problem((*path, unknown[0]), message, hint, key=True)
+        said = worded("check.header-missing", first=unknown[0], more=more, home=home, owner=owner)
+        yield document.problem((*path, unknown[0]), *said, key=True)
     else:
         for key in unknown:
             yield _unknown(document, root, error.schema, path, key)
