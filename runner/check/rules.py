@@ -181,28 +181,23 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(f"model.{line}", *worded("check.code-can-change", model=model))
 
 
-def template_fits(recipe: Recipe) -> Iterator[Problem]:
-    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer."""
+def chat_template(recipe: Recipe) -> Iterator[Problem]:
+    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer. And
+    `tokenizer_default` needs a tokenizer with a template."""
     facts = recipe.model_facts
-    if facts and recipe.data.get("chat_template") == "chatml" and facts.chat_template not in ("", "chatml"):
+    template = recipe.data.get("chat_template") if facts else None
+    if facts and template == "chatml" and facts.chat_template not in ("", "chatml"):
         yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
-
-
-def own_template(recipe: Recipe) -> Iterator[Problem]:
-    """`tokenizer_default` needs a tokenizer with a template."""
-    facts = recipe.model_facts
-    if not facts or recipe.data.get("chat_template") != "tokenizer_default":
-        return
-    folder, has_template = recipe.base_folder, facts.own_template
-    if folder and (folder / "tokenizer_config.json").is_file():
-        template = read_record(folder / "tokenizer_config.json").get("chat_template")
-        has_template = bool(template) or any(folder.glob("chat_template*"))
-    if not has_template:
-        yield recipe.problem("data.chat_template", *worded("check.no-chat-template", recipe=recipe), mending="auto")
+    if facts and template == "tokenizer_default":
+        folder, has_template = recipe.base_folder, facts.own_template
+        if folder and (folder / "tokenizer_config.json").is_file():
+            own = read_record(folder / "tokenizer_config.json").get("chat_template")
+            has_template = bool(own) or any(folder.glob("chat_template*"))
+        if not has_template:
+            yield recipe.problem("data.chat_template", *worded("check.no-chat-template", recipe=recipe), mending="auto")
 
 
 def advised_precision(recipe: Recipe) -> str:
-    """The precision that fits the recipe's GPU and model."""
     gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
     known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
     return gpu.precision("fp16" in known and (facts is None or facts.fp16)) if gpu else "bf16"
@@ -436,10 +431,6 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.folders`).
-MACHINES_OWN = "/tmp/"
-
-
 def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if alone and not sharding.by_zero_alone(recipe):
@@ -480,13 +471,13 @@ def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
     if not (on_disk and path):
         return
-    if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
+    # In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`).
+    if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
         yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
     yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
 
 
 def optimizers(recipe: Recipe) -> Iterator[Problem]:
-    """Whether the optimizer supports the recipe's offloading, sharding and GPU."""
     several = recipe.settings.get("distribution") is not None
     for name, part in recipe.sections.items():
         facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
@@ -673,7 +664,7 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 # Notes on values that are valid, but probably not intended.
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters)
 RULES: tuple[Rule, ...] = (
-    *(known_model, known_type, custom_code, template_fits, own_template, precision_fits, master_weights_fit),
+    *(known_model, known_type, custom_code, chat_template, precision_fits, master_weights_fit),
     *(loss_fits_model, attention_fits_model, attention_fits_precision),
     *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
     *(needs_gpus, *of_section("sharding", offload_places, offload_disk), optimizers),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Schema, tables
@@ -28,20 +28,17 @@ BOUNDS = {
 MOST_FORMS = 12  # the most accepted forms that a hint lists
 
 
-def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> tuple[list[Problem], set[str]]:
+def problems(document: Document, schema: Schema, errors: Sequence[ValidationError]) -> tuple[list[Problem], set[str]]:
     """The Problems behind validation errors: one for each unknown setting or misplaced section, and one for all missing
     ones. Also the sections whose opening line is missing, so that their lines are in another section."""
     found: list[Problem] = []
     lost: set[str] = set()
-    lacking: dict[Path_, ValidationError] = {}
-    others: list[ValidationError] = []
     for error in errors:
         if error.validator == "additionalProperties":
             found += _unknown_settings(document, schema, error, lost)
-        elif error.validator == "required":
-            lacking[tuple(error.absolute_path)] = error  # the validator has an error for each missing one
-        else:
-            others.append(error)
+    # The validator has an error for each missing setting.
+    lacking = {tuple(error.absolute_path): error for error in errors if error.validator == "required"}
+    others = [error for error in errors if error.validator not in ("additionalProperties", "required")]
     for path, error in lacking.items():
         # A misspelt setting is reported at its line.
         known = error.schema["properties"]
@@ -152,9 +149,8 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
         return of_another_kind(kind, value, part, name, default, document.written(path))
     if rule in ("enum", "const"):
         choices = allowed if rule == "enum" else [allowed]
-        near = nearest(str(value), map(str, choices))
-        meant = f" Did you mean `{near}`?" if near else ""
-        return f"{name} cannot be `{value}`.", f"Use {listed(choices, 'or')}.{meant}"
+        hint = f"Use {listed(choices, 'or')}. {did_you_mean(str(value), map(str, choices))}"
+        return f"{name} cannot be `{value}`.", hint.rstrip()
     if rule == "pattern":
         return not_of_the_form(value, part, name)
     if rule in BOUNDS:
@@ -169,8 +165,7 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     return f"{name} does not fit: {rule} {allowed}.", means
 
 
-# The number of characters of a value that are shown.
-SHOWN = 40
+SHOWN = 40  # characters of a value that are shown
 KINDS = {
     "string": "text",
     "integer": "a whole number",

@@ -17,7 +17,6 @@ from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
-SOURCES = ("path", "hub", "packed")
 # Settings of a single data set, which a section with `sets` cannot have.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
@@ -30,7 +29,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
             said = worded("check.of-one-data-set", setting=setting, home=name_of(home), them=them)
             yield recipe.problem((*home, setting), *said)
     for home, data in recipe.data_sets():
-        given = [source for source in SOURCES if data.get(source)]
+        given = [source for source in ("path", "hub", "packed") if data.get(source)]
         if len(given) > 1:
             both, lines = ("both ", "one of the two lines") if len(given) == 2 else ("", "all but one of the lines")
             said = worded("check.several-sources", home=name_of(home), both=both, given=listed(given), lines=lines)

@@ -59,8 +59,8 @@ def edit(text: str, changes: Iterable[Override]) -> str:
                 text = _without(document, path)
             elif path in document.values:
                 raise Stop(*worded("recipe.removes-item", change=change, section=".".join(map(str, path[:-1]))))
-        elif _is_shortened(document, path, change.after):
-            text = _shortened(document, path, len(change.after))
+        elif shortened := _shortened(document, path, change.after):
+            text = shortened
         elif path in document.values:
             text = _replace(document, {path: change.after})
         else:
@@ -158,7 +158,6 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
 
 
 def _without(document: Document, path: Path_) -> str:
-    """The text without a setting's lines."""
     lines = document.text.splitlines(keepends=True)
     first = document.keys[path].line - 1
     last = document.text.count("\n", 0, max(document.values[path].start, _end(document, path)))
@@ -187,18 +186,15 @@ def _end(document: Document, path: Path_) -> int:
     return max(ends)
 
 
-def _is_shortened(document: Document, path: Path_, value: Any) -> bool:
-    """Whether the new value is the first items of a list that is written with `-` lines."""
+def _shortened(document: Document, path: Path_, value: Any) -> str:
+    """The text without the last items of a list that is written with `-` lines, if `value` has the others; else empty."""
     old = document.lookup(path)
     shorter = isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old
-    return bool(shorter) and document.text[document.values[path].start] == "-"
-
-
-def _shortened(document: Document, path: Path_, count: int) -> str:
-    """The text without a list's items after the first `count`."""
+    if not shorter or document.text[document.values[path].start] != "-":
+        return ""
     lines = document.text.splitlines(keepends=True)
     dash = document.values[path].column - 1
-    first = document.values[(*path, count)].line - 1
+    first = document.values[(*path, len(value))].line - 1
     while lines[first][dash] != "-":
         first -= 1
     last = first

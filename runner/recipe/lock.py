@@ -12,7 +12,7 @@ from runner.catalog.models import of_facts
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, worded
 
 LOCK = "models.lock.yaml"
@@ -22,8 +22,7 @@ RARE = ("config", "stored")  # fields that few models have
 
 def _fields() -> Mapping[str, str]:
     """The fields of an entry, in order, each with its comment."""
-    fields: Mapping[str, str] = catalog.table("lock-file")["fields"]
-    return fields
+    return catalog.table("lock-file")["fields"]
 
 
 def _text(form: str) -> Callable[[Any], object]:
@@ -129,7 +128,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     problems, fields = [], _fields()
     for key, value in entry.items():
         if key not in fields:
-            hint = f"Did you mean `{near}`?" if (near := nearest(str(key), fields)) else remedy
+            hint = did_you_mean(str(key), fields).rstrip() or remedy
             problems.append(document.problem((*at, key), f"`{key}` is not a setting of an entry.", hint, key=True))
             continue
         right, words = _judge(key)

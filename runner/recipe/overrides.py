@@ -73,9 +73,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
     return changes
 
 
-def from_environment(
-    environment: Mapping[str, str], has: Callable[[str], bool] = lambda setting: True
-) -> tuple[list[Override], list[str]]:
+def from_environment(environment: Mapping[str, str], has: Callable[[str], bool]) -> tuple[list[Override], list[str]]:
     """Overrides from the environment, and the names that match no setting of this recipe; empty variables count as
     unset. has: whether the recipe's scenario has a setting. All recipes of a terminal share its environment, so a name
     without a match is not a mistake."""
