@@ -279,11 +279,9 @@ class Plan:
         return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
     def claim_of(self, folder: str) -> Mapping[str, Any] | None:
-        """The claim that a folder is on; None for the pod's own disk or the image."""
         return claim_of(folder, self.site.get("claims"))
 
     def on_claim(self, folder: str) -> OnClaim | None:
-        """The place of a pod's folder on a claim, or None."""
         return on_claim(folder, self.site.get("claims"))
 
     def place_of(self, stage: Stage) -> Place:

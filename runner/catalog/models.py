@@ -289,6 +289,9 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     kin = twin or (alike[0] if alike else family)
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
+    # The settings that the shapes of an architecture need, under the names that its class has for them.
+    names = (names.partition("=") for names in family.get("config", ()))
+    needed = {name: config.get(name, config.get(other)) for name, _, other in names}
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
         if not isinstance(config[size], int) or config[size] < 1:
             raise ValueError(f"{size} is not a count")
@@ -308,7 +311,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         # `owner/name--module.Class` means that the code is in another repository than the weights.
         remote_code=any("--" in place for place in code),
         usual_glu=_usual_glu(config),
-        config=json.dumps(dict(_needed(config, family)), sort_keys=True),
+        config=json.dumps({name: value for name, value in needed.items() if value is not None}, sort_keys=True),
         stored=str((config.get("quantization_config") or {}).get("quant_method", "")),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
@@ -340,14 +343,6 @@ def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     # Lists of values by layer are dropped.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
     return {key: value for key, value in config.items() if key not in odd and key not in other_names} | known
-
-
-def _needed(config: Mapping[str, Any], family: Facts) -> Iterator[tuple[str, Any]]:
-    """The settings that the shapes of an architecture need, under the names that its class has for them."""
-    for names in family.get("config", ()):
-        name, _, other = names.partition("=")
-        if (value := config.get(name, config.get(other))) is not None:
-            yield name, value
 
 
 def _usual_glu(config: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 
 from runner.catalog.tables import table
 from runner.tools import packaged
@@ -93,7 +94,6 @@ class FoundTrouble:
 
     @property
     def with_line(self) -> str:
-        """The sentences with the line of the log."""
         return self._sentences(f"The log says: {self.line}.")
 
     def __str__(self) -> str:
@@ -138,7 +138,6 @@ def planned(memory: str) -> str:
 
 
 def remedy(name: str) -> str:
-    """The remedy of a trouble, by its name."""
     return str(table("troubles")[name]["remedy"])
 
 
@@ -218,12 +217,9 @@ def late(text: str, world_size: int = 0) -> str:
 
 def numbered(word: str, numbers: list[int]) -> str:
     """`rank 3`, or `ranks 0 to 2 and 5`, for ascending numbers."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    # Neighbours have the same distance from their place in the list.
+    distances = groupby(enumerate(numbers), key=lambda placed: placed[1] - placed[0])
+    runs = [[number for _, number in run] for _, run in distances]
     # Two neighbours are both named; of more, only the first and the last.
     parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

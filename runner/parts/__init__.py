@@ -73,7 +73,6 @@ def found() -> dict[str, Part]:
 
 @cache
 def installed() -> dict[str, Part]:
-    """Every part that is installed."""
     tables = sorted(Path(__file__).parent.glob(f"*/{TABLE}"))
     ours = {file.parent.name: _read(f"{__name__}.{file.parent.name}", file) for file in tables}
     return ours | {name: _elsewhere(package) for name, package in _others().items()}
@@ -148,8 +147,7 @@ def commands() -> dict[str, tuple[str, str]]:
 @cache
 def known() -> dict[str, dict[str, Any]]:
     """What each of our parts owns, installed or not; `make schemas` writes it."""
-    table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("known.json").read_text("utf-8"))
-    return table
+    return dict(json.loads(Path(__file__).with_name("known.json").read_text("utf-8")))
 
 
 @cache

@@ -16,7 +16,6 @@ def folder(kind: str) -> Path:
 
 
 def starters() -> list[Path]:
-    """The starter recipes, sorted by name."""
     return sorted(folder("recipes").glob("*.yaml"))
 
 
@@ -61,7 +60,6 @@ EXTRAS = {
 
 
 def package(module: str) -> str:
-    """The package of a module, both by their import names."""
     return module.partition(".")[0]
 
 

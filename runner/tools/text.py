@@ -78,7 +78,6 @@ _WORD = re.compile(r"(\w+(?:['’]\w+)*)")  # an apostrophe inside a word is par
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case."""
     return _WORD.findall(text.casefold())
 
 
