@@ -336,10 +336,8 @@ def read_plan(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
     try:
         return form(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Stop(
-            f"{file} is missing or broken: {error}",
-            "In a pod: render and submit the recipe again. On plain machines: start the scripts again.",
-        ) from None
+        hint = "In a pod: render and submit the recipe again. On plain machines: start the scripts again."
+        raise Stop(f"{file} is missing or broken: {error}", hint) from None
 
 
 # Settings of an engine that change output, storage or speed, but not the trained model.

@@ -67,9 +67,8 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
         return None, []
     problems, entry = _wrong(document, name), document.data["models"][name]
     if not problems and entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
-        message = f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`."
-        again = f"`recipe models add {name} --revision {revision} --out {document.file}`"
-        problems = [document.problem(("models", name, "branch"), message, f"Run {again}, or change `revision` there.")]
+        said = worded("recipe.other-revision", name=name, entry=entry, revision=revision, document=document)
+        problems = [document.problem(("models", name, "branch"), *said)]
     return (None, problems) if problems else (model_of(name, entry), [])
 
 

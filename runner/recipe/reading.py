@@ -205,9 +205,8 @@ class Builder:
                 yield behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
                 continue
             if path and isinstance(path[-1], int):
-                hint = (
-                    f"If the next entry of the list begins here, write `- {key}:`. Otherwise keep one of the two lines."
-                )
+                entry = f"If the next entry of the list begins here, write `- {key}:`."
+                hint = f"{entry} Otherwise keep one of the two lines."
             elif len(again) > 2:
                 hint = f"The same is true of {len(again) - 1} settings below it. The line that opens their section may be missing."
             else:
