@@ -18,7 +18,6 @@ from runner.tools.problem import Stop
 if TYPE_CHECKING:
     from runner.scenarios.contract import Target
 
-
 NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
 
 
@@ -66,10 +65,10 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     names = names or named(recipe)
     if not names:
         sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
-        message = f"The recipe `{recipe.name}` is for this machine: it has no section {listed(sections, 'or')} to render for."
+        lacks = f"it has no section {listed(sections, 'or')} to render for"
         plain = ", for plain machines `nodes`" if "nodes" in sections else ""
         hint = f"`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`{plain}."
-        raise Stop(message, hint)
+        raise Stop(f"The recipe `{recipe.name}` is for this machine: {lacks}.", hint)
     jobs = tuple(name for name in names if hasattr(target(name), "job"))
     artifacts = []
     if jobs:

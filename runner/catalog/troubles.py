@@ -173,8 +173,6 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str]]] = {
     "package": _package,
     "ranks": lambda text, words: {"ranks": late(text, int(words.get("world_size") or 0))},
 }
-
-
 _WAITED = re.compile(
     r"\[Rank (\d+)\] Watchdog caught\s+collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
     r"[^\n]*?Timeout\(ms\)=(\d+)"

@@ -74,9 +74,8 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 def is_meant(file: Path) -> bool:
     """Whether the first names in a file's lines are those of a recipe, or of an Axolotl file that a part reads."""
     names = {found[1] for _, line in _lines(file) if (found := _SETTING.match(line))}
-    return (
-        "scenario" in names or len(names & SECTIONS) >= 2 or ("base_model" in names and bool(parts.hooks("other_file")))
-    )
+    of_a_recipe = "scenario" in names or len(names & SECTIONS) >= 2
+    return of_a_recipe or ("base_model" in names and bool(parts.hooks("other_file")))
 
 
 # At the beginning of a line, or of a file in braces.

@@ -239,13 +239,12 @@ def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
         return
     family, gpu, of_hub, kind = facts.family, catalog.gpu(recipe.machines.gpu), "/" in asked, facts.model_type
     able = family.get("attention", "sdpa")
+    lacks = asked != family.get("attention", asked) or (asked == "flex_attention" and "no_flex" in family)
     if of_hub and asked != family.get("kernel"):
         message = f"`{asked}` is for gpt-oss alone, and this model has the type `{kind}`."
     elif of_hub and gpu and not gpu.compute_capability.startswith("9."):
         message = f"`{asked}` needs an H100 or H200, and this GPU is {gpu.title}."
-    elif not of_hub and (
-        asked != family.get("attention", asked) or (asked == "flex_attention" and "no_flex" in family)
-    ):
+    elif not of_hub and lacks:
         message = f"transformers has no `{asked}` for models of type `{kind}`, so training would not start."
     else:
         return
@@ -326,7 +325,6 @@ LONGEST_SECONDS = 365 * 86400
 
 
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
-    """Sizes that no machine and no pod has: a wrong unit or digit."""
     site = recipe.settings.get("openshift")
     stated = {"machines": recipe.machines}
     if site is not None:
@@ -582,7 +580,6 @@ _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 
 
 def answers(recipe: Recipe) -> Iterator[Problem]:
-    """The answer must differ from the question, and the preferred answer from the rejected one."""
     for home, section in recipe.data_sets():
         asked = "prompt" if section.get("prompt") else "question"
         columns, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in (asked, "answer"))

@@ -23,8 +23,6 @@ BOUNDS = {
     "maximum": "at most {}",
     "exclusiveMaximum": "less than {}",
 }
-
-
 MOST_FORMS = 12  # the most accepted forms that a hint lists
 
 

@@ -214,7 +214,6 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
 
 
 def commits(recipe: Recipe) -> Iterator[Problem]:
-    """Refuses abbreviated commits of models, tokenizers and data sets."""
     data = [home for home, _ in (*recipe.data_sections, *recipe.data_sets())]
     for home in dict.fromkeys([("model",), ("tokenizer",), *data]):
         revision = recipe.document.lookup((*home, "revision"))

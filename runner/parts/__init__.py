@@ -115,9 +115,8 @@ def table(member: str) -> dict[str, str]:
 @cache
 def modules(member: str) -> tuple[ModuleType, ...]:
     """The modules that parts name under `rules` or `forecast`, imported now."""
-    return tuple(
-        importlib.import_module(part.module(name)) for part in found().values() if (name := getattr(part, member))
-    )
+    named = (part.module(name) for part in found().values() if (name := getattr(part, member)))
+    return tuple(map(importlib.import_module, named))
 
 
 @cache

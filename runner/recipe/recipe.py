@@ -35,8 +35,6 @@ _OUTSIDE_IN = {
     "data": ("sample", "cleaning"),
     **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
 }
-
-
 DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
 
 

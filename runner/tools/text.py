@@ -16,8 +16,6 @@ from yaml.emitter import Emitter, ScalarAnalysis
 _OTHERWISE_NO_TEXT = re.compile(
     r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?|[-+]?0[oO][0-7_]+|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|[yYnN]"
 )
-
-
 # What a terminal interprets and does not show: escape sequences, control characters except newlines and tabs, and marks
 # that change the direction of writing.
 _CONTROL = re.compile(
