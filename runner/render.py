@@ -59,9 +59,8 @@ def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
 
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
-    """The files of the requested targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
-    Files for plain machines name other folders than those for the cluster, and are in a folder of their own. Raises
-    Stop if the recipe lacks a target's section."""
+    """The files of the requested targets, or of all that the recipe names; the same recipe gives the same bytes. Those
+    for plain machines have a folder of their own, and name other folders. Raises Stop without a target's section."""
     names = names or named(recipe)
     if not names:
         sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]

@@ -115,16 +115,14 @@ class Model:
         return f"{self.layers_path}.{layer}.{self.family.get('homes', {}).get(name, usual)}.{name}"
 
     def fitting(self, asked: str) -> dict[str, int]:
-        """The linear layers that a name or pattern matches, by peft's rule for lists, and how often each exists. Raises
-        re.error."""
+        """The linear layers that a name or pattern matches, by peft's rule for lists, each counted. Raises re.error."""
         pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
         paths = {name: [self.linear_path(at, name) for at in range(self.num_hidden_layers)] for name in self.linear}
         found = {name: sum(bool(pattern.fullmatch(path)) for path in own) for name, own in paths.items()}
         return {name: times for name, times in found.items() if times}
 
     def matched(self, pattern: str) -> dict[str, bool]:
-        """The modules in transformer layers that a pattern matches, by peft's rule for a text, and whether each is a
-        linear layer. Raises re.error."""
+        """The modules that a pattern matches by peft's rule for a text, and whether each is linear. Raises re.error."""
         every = (self._modules(layer) for layer in range(self.num_hidden_layers))
         return {path: linear for one in every for path, linear in one.items() if re.fullmatch(pattern, path)}
 
@@ -172,7 +170,6 @@ class Unsuitable:
 
 @cache
 def _models() -> dict[str, Facts]:
-    """The catalog's models, with inherited values filled in."""
     every = table("models")
     whole = {name: every.get(facts.get("like", ""), {}) | facts for name, facts in every.items()}
     return {name: {key: value for key, value in facts.items() if key != "like"} for name, facts in whole.items()}
@@ -464,7 +461,6 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """A token, which a tokenizer's config contains as text or as an object."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else ""
 

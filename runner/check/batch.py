@@ -59,7 +59,6 @@ def within(folder: Path) -> list[Path]:
 
 
 def _may_be(name: str) -> bool:
-    """Whether a file of that name may be a recipe: YAML, not hidden, and no lock file."""
     return name.endswith(ENDINGS) and not name.startswith(".") and name != lock.LOCK
 
 
@@ -98,7 +97,6 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """A file's lines with their numbers; none if it is unreadable or too large."""
     with suppress(OSError):
         raw = file.read_bytes() if file.stat().st_size <= reading.MAX_BYTES else b""
         text = raw.decode("utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", "replace")
@@ -150,7 +148,6 @@ def judged(
 def _examined(
     file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
 ) -> tuple[list[Problem], bool]:
-    """The Problems in a file, and whether the runner itself failed on it."""
     try:
         return validate.examine(file, changes, online, allowed), False
     except Exception:

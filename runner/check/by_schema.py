@@ -163,7 +163,6 @@ def _rows(document: Document) -> str:
 
 
 def _filled(document: Document) -> dict[str, Any]:
-    """The document's data with every default; each stage has the defaults of its own recipe."""
     whole = schema(document.data["scenario"], _rows(document))
     filled: dict[str, Any] = with_defaults(document.data, whole)
     for _, index, one in stages.documents(document) if stages.STAGES in whole["properties"] else ():

@@ -523,8 +523,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         yield document.problem(path, *said, key=ours is None, severity="note")
 
 
-# Above these learning rates, runs of our starters and of the papers that they cite diverge. SGD on images tolerates
-# more.
+# Above these learning rates, runs of our starters and of the papers that they cite diverge. On images, SGD takes more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # The largest usual share of warmup steps, and the smallest usual number of epochs.
 LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1

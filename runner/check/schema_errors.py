@@ -130,7 +130,6 @@ def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]
 
 
 def _home(schema: Schema, key: str) -> str | None:
-    """The section that has a setting of this name, the outermost first."""
     homes = (path[:-1] for path, _ in settings(schema) if path[-1] == key and 0 not in path)
     if (home := min(homes, key=len, default=None)) is None:
         return None
@@ -138,7 +137,6 @@ def _home(schema: Schema, key: str) -> str | None:
 
 
 def explain(document: Document, path: Path_, error: ValidationError) -> tuple[str, str]:
-    """The message about a refused value, and the hint."""
     rule, allowed, value, part = error.validator, error.validator_value, error.instance, error.schema
     name, means = f"`{_name(path)}`", part.get("description", "")
     default = f", or delete the line to use the default, `{part['default']}`" if "default" in part else ""
@@ -177,8 +175,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: str, written: str) -> tuple[str, str]:
-    """The message about a value of the wrong kind, and the hint. name: of the setting, in backticks; default: words
-    about it; written: the value as it is in the file."""
+    """Message and hint about a value of the wrong kind. name: in backticks; written: the value as the file has it."""
     kind, setting = KINDS[allowed], name.strip("`")
     said, hint = f"it is {value}", f"Write {kind}{default}."
     if value is None:
@@ -213,7 +210,7 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
 
 
 def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
-    """The message about a text that its setting's pattern refuses, and the hint."""
+    """Message and hint about a text that its setting's pattern refuses."""
     message, pattern = f"{name} cannot be `{written}`.", part["pattern"]
     if amount := _AMOUNT.fullmatch(written.strip()):
         for unit, words in tables.table("synonyms")["units"].items():
@@ -276,8 +273,7 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
-    """The mistakes in a value. schema: that of the tool that reads it, with `$defs`; path: its place in the document;
-    name: its name in messages, empty for a whole file."""
+    """The mistakes in a value. schema: of the tool that reads it, with `$defs`; name: in messages, empty for a file."""
     from jsonschema import Draft202012Validator
 
     for error in Draft202012Validator(schema).iter_errors(value):
@@ -308,7 +304,6 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
 
 
 def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:
-    """The forms that a part of the schema accepts, each in words."""
     if "$ref" in part:
         part = definitions[part["$ref"].removeprefix("#/$defs/")]
     if "anyOf" in part:

@@ -152,8 +152,8 @@ OTHER_FORMS = {
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
 ) -> Iterator[Problem]:
-    """The columns must match a form, and include those that the recipe names. setting: the setting that names the data;
-    source: the data's name in messages; other: one more remedy."""
+    """Columns must match a form, and include those that the recipe names. source: their name in messages; other: one
+    more remedy."""
     if data.knows("question"):  # the recipe's form, else the one that the columns indicate
         stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
         shown = conversation_formats.told(columns)
@@ -257,8 +257,7 @@ LATER = "The job that prepares the data asks again, before a GPU is reserved."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
-    """Asks the hub, with the library that will read the rows, whether its data sets exist and have the columns that the
-    recipe names. Yields a note if it cannot ask."""
+    """Asks the hub, with the library that reads rows later, whether its data sets exist and have the named columns."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return

@@ -170,8 +170,7 @@ def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
-    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed. Raises
-    Stop if a stage cannot fit, unless that is allowed."""
+    """Notes on stages that may not fit their GPU. Raises Stop if one cannot fit. Neither, if that is allowed."""
     problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
     if wrong := errors_of(problems):
         raise Stop(wrong)
@@ -179,7 +178,6 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> l
 
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """Problems that the estimates of `recipe plan` show, if a part provides these."""
     planner = forecasting()
     return planner.problems(recipe, plan, allowed) if planner else []
 
@@ -226,5 +224,4 @@ def _concerns(change: Override, settings: Iterable[str]) -> bool:
 
 
 def _as_recipe(document: Document) -> Recipe | None:
-    """The document as a Recipe, as far as its schema accepts it; None without a known scenario."""
     return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document).settings, None)

@@ -151,8 +151,7 @@ def known() -> dict[str, dict[str, Any]]:
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario, command or hook and is not here; empty if none owns it or it is
-    here. kind: one of OWNED."""
+    """The part of ours that owns a section, scenario, command or hook and is not here; else empty. kind: of OWNED."""
     owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")
 

@@ -108,8 +108,7 @@ def write(path: Path, text: str) -> None:
 
 
 def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
-    """The text with its editor line pointing at `schema`, its own file name in comments, and a first line that names
-    the recipe that it was copied from."""
+    """The text with its editor line pointing at `schema`, its own file name in comments, and its origin at the top."""
     line = f"# yaml-language-server: $schema={schema}"
     text = EDITOR_LINE.sub(lambda _: line, text, count=1) if EDITOR_LINE.search(text) else f"{line}\n{text}"
     old, new = (PurePath(file).stem for file in (old_file, new_file))
@@ -175,8 +174,7 @@ def _without(document: Document, path: Path_) -> str:
 
 
 def _end(document: Document, path: Path_) -> int:
-    """The end of a value's text. A section or list of several lines ends with its last value, before the comments of
-    the next setting."""
+    """The end of a value's text; of several lines, that of the last value, before the comments of the next setting."""
     text, ends = document.text, [document.values[path].start]
     for where, place in document.values.items():
         value = document.lookup(where) if where[: len(path)] == path else None
@@ -300,8 +298,7 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
 
 
 def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
-    """Each line with a comment: its number from 0, its settings, the outermost first, the column of the spaces before
-    the comment, and the comment."""
+    """Each line with a comment: number from 0, settings (outermost first), column of the blank before it, comment."""
     by_line: dict[int, list[tuple[Path_, Span]]] = {}
     for path, place in (*document.keys.items(), *document.values.items()):
         # A section begins on the line of its first setting, and is named on the line before.

@@ -144,7 +144,6 @@ class Builder:
                     self._problem(event, *worded("recipe.second-document"))
 
     def _value(self, event: Event, path: Path_) -> Any:
-        """The value that starts with an event; records its place."""
         value, end = self._node(event, path)
         self.document.values[path] = _place(event, end)
         return value
@@ -216,7 +215,6 @@ class Builder:
                 yield self.document.problem_at(place, message, hint)
 
     def _repeated(self, event: Event) -> Any:
-        """The value that `*name` repeats, or None."""
         name, remedy = event.anchor, "Write the value itself here."
         if name not in self.anchors:
             self._problem(event, f"`*{name}` refers to `&{name}`, which does not exist.", remedy)

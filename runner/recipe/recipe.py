@@ -119,8 +119,7 @@ class Settings(Mapping[str, Any]):
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
     def making(self, key: str) -> list[str]:
-        """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged (`x-axolotl`), or
-        computed (`x-axolotl-makes`)."""
+        """The settings, set or not, that one of Axolotl's follows from, unchanged or computed (`x-axolotl-makes`)."""
         return [
             name
             for name, part in self._known.items()
@@ -159,8 +158,7 @@ def _thaw(value: Any) -> Any:
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A copy of `value` with the schema's defaults and optional sections, except sections that are a request
-    (`x-only-written`)."""
+    """A copy of `value` with the schema's defaults and sections, except those that are a request (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":

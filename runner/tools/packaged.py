@@ -1,5 +1,4 @@
-"""Packaged: where starter recipes and schemas are (beside the code in the wheel, at the root in a checkout), and how to
-install the package's extras."""
+"""Where starter recipes and schemas are (in the wheel beside the code, else at the root), and how to install extras."""
 
 import re
 import shlex
@@ -64,7 +63,6 @@ def package(module: str) -> str:
 
 
 def bringing(package: str) -> str | None:
-    """The extra that includes a package, or None."""
     return next((extra for extra, packages in EXTRAS.items() if package in packages), None)
 
 
