@@ -5,14 +5,12 @@ A rule is a function from a Recipe to Problems. These look at settings, not at s
 their settings; a scenario's own rules are in its folder, in `rules.py`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from os.path import isdir
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.catalog import models
@@ -27,9 +25,6 @@ from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.names import hub_name, listed, nearest
 from runner.tools.problem import Problem, Stop, worded
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Sharding
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
@@ -435,7 +430,7 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
 
 
-def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
+def offload_places(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     """Each way of sharding can offload different parts to different places."""
     way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
@@ -459,7 +454,7 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         yield recipe.problem("sharding.offload_weights", *worded("check.weights-on-disk-alone"))
 
 
-def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
+def offload_disk(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     """Offloading to a disk needs a folder that the process can write to."""
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")

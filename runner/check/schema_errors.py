@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
-from runner.recipe.reading import scalar
 from runner.tools.names import did_you_mean, hub_name, listed, nearest, setting, shortened
 from runner.tools.problem import Problem, worded
 
@@ -249,13 +248,13 @@ def _bracketed(text: str) -> str:
 
 
 def _numbers(text: str) -> Iterator[str]:
-    as_number = scalar(text)
+    as_number = reading.scalar(text)
     plain = re.sub("[\u2010-\u2015\u2212]", "-", text)
-    if plain != text and isinstance(scalar(plain), int | float):
+    if plain != text and isinstance(reading.scalar(plain), int | float):
         yield f"Write a plain `-`; this is another character: {plain}"
     if isinstance(as_number, int | float) and not isinstance(as_number, bool):
         yield f"Write it without quotes: {text}"
-    if isinstance(tidy := scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):
+    if isinstance(tidy := reading.scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):
         yield f"Write its digits without spaces: {tidy}"
     if re.fullmatch(r"[-+]?(0,\d+|\d+,(\d{1,2}|\d{4,}))([eE][-+]?\d+)?", text):
         yield f"Write a decimal point instead of the comma: {text.replace(',', '.')}"

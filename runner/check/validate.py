@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from runner import catalog, parts, scenarios
@@ -22,16 +21,13 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 
 def load(
-    file: Path | str,
-    changes: Iterable[Override] = (),
-    environment: Mapping[str, str] = MappingProxyType({}),
-    look: bool = True,
+    file: Path | str, changes: Iterable[Override] = (), environment: Mapping[str, str] | None = None, look: bool = True
 ) -> tuple[Recipe, list[Override], list[Problem]]:
     """The recipe in a file after the environment's changes and then `changes`, the changes that had an effect, and
     notes. look: whether to read the files that it names. Raises Stop with every Problem at once if it is invalid."""
     document, aside = opened(reading.read(file))
     scenario = document.data.get("scenario")
-    requested, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
+    requested, idle = changing.from_environment(environment or {}, lambda setting: by_schema.has(scenario, setting))
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
     lost = (Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note") for name in idle)

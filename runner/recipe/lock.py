@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from runner import catalog
-from runner.catalog import Facts, Model
-from runner.catalog.models import of_facts
+from runner.catalog import Facts, Model, models
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
@@ -100,7 +99,7 @@ def model_of(name: str, entry: Mapping[str, Any]) -> Model:
     # The entry of a folder has the same values as its config.json, so that file counts as the source.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
-    return of_facts({key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place})
+    return models.of_facts({key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place})
 
 
 def _read(file: Path) -> Document | None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.recipe import reading
 from runner.recipe.document import Document, path_of
-from runner.recipe.reading import parse as parse_yaml
-from runner.recipe.reading import scalar
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.tools.files import Record
@@ -83,7 +82,7 @@ def from_environment(environment: Mapping[str, str], has: Callable[[str], bool])
             continue
         _require_unicode(f"{name}={value}")
         if setting := next(filter(has, settings), None):
-            changes.append(Override(setting, None, scalar(value.strip()), by=f"{name}={value}"))
+            changes.append(Override(setting, None, reading.scalar(value.strip()), by=f"{name}={value}"))
         else:
             idle.append(f"{name}={value}")
     return changes, idle
@@ -115,12 +114,12 @@ def _value(option: str, text: str) -> Any:
     """A value as YAML 1.2 reads it: a scalar as it is, `[…]` and `{…}` as a list or a section."""
     if text.lstrip().startswith(("[", "{", '"', "'")):
         try:
-            return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
+            return reading.parse(f"--set {option}", f"value: {text}").data["value"]
         except Stop:
             if text.count("[") == text.count("]") and not text.startswith(("{", '"', "'")):
                 return text  # a text that begins with a column
             raise Stop(*worded("recipe.not-yaml", option=option), code=2) from None
-    return scalar(text.strip())
+    return reading.scalar(text.strip())
 
 
 def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
