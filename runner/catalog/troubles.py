@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -86,11 +87,11 @@ class FoundTrouble:
 
     @property
     def means(self) -> str:
-        return self.trouble.means.format_map(_WordsOrDots(self.words))
+        return self._filled(self.trouble.means)
 
     @property
     def remedy(self) -> str:
-        return self.trouble.remedy.format_map(_WordsOrDots(self.words))
+        return self._filled(self.trouble.remedy)
 
     @property
     def with_line(self) -> str:
@@ -99,16 +100,13 @@ class FoundTrouble:
     def __str__(self) -> str:
         return self._sentences()
 
+    def _filled(self, sentence: str) -> str:
+        """A sentence with its words; a missing one is shown as `…`, unless it is optional."""
+        return sentence.format_map(defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words)))
+
     def _sentences(self, evidence: str = "") -> str:
         words = f"{self.means} {evidence} {self.remedy}".split()
         return re.sub(r"\.\.+", ".", " ".join(words)) + f" ({self.trouble.code})"
-
-
-class _WordsOrDots(dict[str, str]):
-    """Words for a sentence; a missing one is shown as `…`."""
-
-    def __missing__(self, key: str) -> str:
-        return "" if key in _SPARE else "…"
 
 
 @cache
