@@ -46,7 +46,7 @@ def named(recipe: Recipe) -> tuple[str, ...]:
 def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
     """The engine's own configs, and the job of each target for a stage. Pure: the same plan gives the same bytes. A
     plan of several stages gets a folder for each, rendered as a plan of its own."""
-    rendered = []
+    rendered: list[Artifact] = []
     for stage in plan.stages:
         alone, artifacts = plan.only(stage), {file.path: file for file in stage.files}
         for name in targets:

@@ -119,8 +119,7 @@ def unknown_model(recipe: Recipe) -> Problem:
         return recipe.problem("model.base", *worded("check.model-on-claim", base=base, add=add, recipe=recipe))
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
     near = f"Did you mean `{near}`? " if near else ""
-    said = worded("check.unknown-model", base=base, near=near, add=add, version=version)
-    return recipe.problem("model.base", *said)
+    return recipe.problem("model.base", *worded("check.unknown-model", base=base, near=near, add=add, version=version))
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
@@ -462,12 +461,11 @@ def offload_disk(recipe: Recipe, section: Settings) -> Iterator[Problem]:
         yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.no-nvme-path"))
     if path and not on_disk:
         yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
-    if not (on_disk and path):
-        return
-    # In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`).
-    if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
-        yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
-    yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
+    if on_disk and path:
+        # In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`).
+        if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
+            yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
+        yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
 
 
 def optimizers(recipe: Recipe) -> Iterator[Problem]:
@@ -647,8 +645,7 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
             continue
         document = recipe.document
         place = next(at for at in document.values if at[:1] == ("demo",) and document.lookup(at) == theirs[0])
-        said = worded("check.question-of-starter", question=theirs[0], name=name, source=data[0])
-        yield recipe.note(place, *said)
+        yield recipe.note(place, *worded("check.question-of-starter", question=theirs[0], name=name, source=data[0]))
         return
 
 
