@@ -185,7 +185,7 @@ def _end(document: Document, path: Path_) -> int:
 
 
 def _shortened(document: Document, path: Path_, value: Any) -> str:
-    """The text without the last items of a list that is written with `-` lines, if `value` has the others; else empty."""
+    """The text without the last items of a list with `-` lines, if `value` has exactly the others; else empty."""
     old = document.lookup(path)
     shorter = isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old
     if not shorter or document.text[document.values[path].start] != "-":
