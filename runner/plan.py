@@ -279,11 +279,9 @@ class Plan:
         return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
     def claim_of(self, folder: str) -> Mapping[str, Any] | None:
-        """The claim that a folder is on; None for the pod's own disk or the image."""
         return claim_of(folder, self.site.get("claims"))
 
     def on_claim(self, folder: str) -> OnClaim | None:
-        """The place of a pod's folder on a claim, or None."""
         return on_claim(folder, self.site.get("claims"))
 
     def place_of(self, stage: Stage) -> Place:
@@ -338,10 +336,8 @@ def read_plan(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
     try:
         return form(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Stop(
-            f"{file} is missing or broken: {error}",
-            "In a pod: render and submit the recipe again. On plain machines: start the scripts again.",
-        ) from None
+        hint = "In a pod: render and submit the recipe again. On plain machines: start the scripts again."
+        raise Stop(f"{file} is missing or broken: {error}", hint) from None
 
 
 # Settings of an engine that change output, storage or speed, but not the trained model.

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from runner import parts
-from runner.plan import RUNS, Place, Plan, Stage
+from runner.plan import RUNS, Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios import forecasting, translate
 from runner.tools.files import Artifact
@@ -17,7 +17,6 @@ from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     from runner.scenarios.contract import Target
-
 
 NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
 
@@ -47,31 +46,28 @@ def named(recipe: Recipe) -> tuple[str, ...]:
 def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
     """The engine's own configs, and the job of each target for a stage. Pure: the same plan gives the same bytes. A
     plan of several stages gets a folder for each, rendered as a plan of its own."""
-    return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, targets)]
-
-
-def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]:
-    artifacts = {file.path: file for file in stage.files}
-    for name in targets:
-        # The first of two targets decides what `oc apply -k` applies: a recipe must not run twice at once.
-        new = {artifact.path: artifact for artifact in target(name).job(plan, stage)}
-        artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
-    below = f"{stage.folder}/" if stage.folder else ""
-    return [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]
+    rendered: list[Artifact] = []
+    for stage in plan.stages:
+        alone, artifacts = plan.only(stage), {file.path: file for file in stage.files}
+        for name in targets:
+            # The first of two targets decides what `oc apply -k` applies: a recipe must not run twice at once.
+            new = {artifact.path: artifact for artifact in target(name).job(alone, stage)}
+            artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
+        below = f"{stage.folder}/" if stage.folder else ""
+        rendered += [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]
+    return rendered
 
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
-    """The files of the requested targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
-    Files for plain machines name other folders than those for the cluster, and are in a folder of their own. Raises
-    Stop if the recipe lacks a target's section."""
+    """The files of the requested targets, or of all that the recipe names; the same recipe gives the same bytes. Those
+    for plain machines have a folder of their own, and name other folders. Raises Stop without a target's section."""
     names = names or named(recipe)
     if not names:
         sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
-        raise Stop(
-            f"The recipe `{recipe.name}` is for this machine: it has no section {listed(sections, 'or')} to render for.",
-            "`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`"
-            + (", for plain machines `nodes`." if "nodes" in sections else "."),
-        )
+        lacks = f"it has no section {listed(sections, 'or')} to render for"
+        plain = ", for plain machines `nodes`" if "nodes" in sections else ""
+        hint = f"`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`{plain}."
+        raise Stop(f"The recipe `{recipe.name}` is for this machine: {lacks}.", hint)
     jobs = tuple(name for name in names if hasattr(target(name), "job"))
     artifacts = []
     if jobs:

@@ -89,8 +89,7 @@ def gpu(name: str) -> Gpu | None:
 
 
 GIB = 2**30
-# The oldest NVIDIA driver for each CUDA (NVIDIA's CUDA Compatibility, "minor version compatibility"); PyTorch of
-# constraints.txt is built for the last one.
+# The oldest driver for each CUDA (NVIDIA's "minor version compatibility"); our PyTorch is built for the last one.
 DRIVERS = {"12": 525, "13": 580}
 DRIVER = DRIVERS["13"]
 # The project's own image: its size in GB, and what its build takes, in layers and while it is pushed.

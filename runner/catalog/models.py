@@ -115,16 +115,14 @@ class Model:
         return f"{self.layers_path}.{layer}.{self.family.get('homes', {}).get(name, usual)}.{name}"
 
     def fitting(self, asked: str) -> dict[str, int]:
-        """The linear layers that a name or pattern matches, by peft's rule for lists, and how often each exists. Raises
-        re.error."""
+        """The linear layers that a name or pattern matches, by peft's rule for lists, each counted. Raises re.error."""
         pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
         paths = {name: [self.linear_path(at, name) for at in range(self.num_hidden_layers)] for name in self.linear}
         found = {name: sum(bool(pattern.fullmatch(path)) for path in own) for name, own in paths.items()}
         return {name: times for name, times in found.items() if times}
 
     def matched(self, pattern: str) -> dict[str, bool]:
-        """The modules in transformer layers that a pattern matches, by peft's rule for a text, and whether each is a
-        linear layer. Raises re.error."""
+        """The modules that a pattern matches by peft's rule for a text, and whether each is linear. Raises re.error."""
         every = (self._modules(layer) for layer in range(self.num_hidden_layers))
         return {path: linear for one in every for path, linear in one.items() if re.fullmatch(pattern, path)}
 
@@ -172,7 +170,6 @@ class Unsuitable:
 
 @cache
 def _models() -> dict[str, Facts]:
-    """The catalog's models, with inherited values filled in."""
     every = table("models")
     whole = {name: every.get(facts.get("like", ""), {}) | facts for name, facts in every.items()}
     return {name: {key: value for key, value in facts.items() if key != "like"} for name, facts in whole.items()}
@@ -289,6 +286,9 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     kin = twin or (alike[0] if alike else family)
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
+    # The settings that the shapes of an architecture need, under the names that its class has for them.
+    names = (names.partition("=") for names in family.get("config", ()))
+    needed = {name: config.get(name, config.get(other)) for name, _, other in names}
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
         if not isinstance(config[size], int) or config[size] < 1:
             raise ValueError(f"{size} is not a count")
@@ -308,7 +308,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         # `owner/name--module.Class` means that the code is in another repository than the weights.
         remote_code=any("--" in place for place in code),
         usual_glu=_usual_glu(config),
-        config=json.dumps(dict(_needed(config, family)), sort_keys=True),
+        config=json.dumps({name: value for name, value in needed.items() if value is not None}, sort_keys=True),
         stored=str((config.get("quantization_config") or {}).get("quant_method", "")),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
@@ -340,14 +340,6 @@ def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     # Lists of values by layer are dropped.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
     return {key: value for key, value in config.items() if key not in odd and key not in other_names} | known
-
-
-def _needed(config: Mapping[str, Any], family: Facts) -> Iterator[tuple[str, Any]]:
-    """The settings that the shapes of an architecture need, under the names that its class has for them."""
-    for names in family.get("config", ()):
-        name, _, other = names.partition("=")
-        if (value := config.get(name, config.get(other))) is not None:
-            yield name, value
 
 
 def _usual_glu(config: Mapping[str, Any]) -> bool:
@@ -469,7 +461,6 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """A token, which a tokenizer's config contains as text or as an object."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else ""
 

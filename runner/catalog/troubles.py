@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 
 from runner.catalog.tables import table
 from runner.tools import packaged
@@ -85,30 +87,26 @@ class FoundTrouble:
 
     @property
     def means(self) -> str:
-        return self.trouble.means.format_map(_WordsOrDots(self.words))
+        return self._filled(self.trouble.means)
 
     @property
     def remedy(self) -> str:
-        return self.trouble.remedy.format_map(_WordsOrDots(self.words))
+        return self._filled(self.trouble.remedy)
 
     @property
     def with_line(self) -> str:
-        """The sentences with the line of the log."""
         return self._sentences(f"The log says: {self.line}.")
 
     def __str__(self) -> str:
         return self._sentences()
 
+    def _filled(self, sentence: str) -> str:
+        """A sentence with its words; a missing one is shown as `…`, unless it is optional."""
+        return sentence.format_map(defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words)))
+
     def _sentences(self, evidence: str = "") -> str:
         words = f"{self.means} {evidence} {self.remedy}".split()
         return re.sub(r"\.\.+", ".", " ".join(words)) + f" ({self.trouble.code})"
-
-
-class _WordsOrDots(dict[str, str]):
-    """Words for a sentence; a missing one is shown as `…`."""
-
-    def __missing__(self, key: str) -> str:
-        return "" if key in _SPARE else "…"
 
 
 @cache
@@ -123,8 +121,7 @@ def known() -> tuple[Trouble, ...]:
 
 
 def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble of the table that a text shows, of these places; without places, for a text of unknown origin,
-    of all. words: the caller's, for the sentences."""
+    """The first trouble that a text shows, of these places; of all for one of unknown origin. words: for sentences."""
     for trouble in known():
         here = not places or set(trouble.places) & set(places)
         if here and (found := trouble.found_in(text, words, anywhere=not places)):
@@ -138,7 +135,6 @@ def planned(memory: str) -> str:
 
 
 def remedy(name: str) -> str:
-    """The remedy of a trouble, by its name."""
     return str(table("troubles")[name]["remedy"])
 
 
@@ -174,8 +170,6 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str]]] = {
     "package": _package,
     "ranks": lambda text, words: {"ranks": late(text, int(words.get("world_size") or 0))},
 }
-
-
 _WAITED = re.compile(
     r"\[Rank (\d+)\] Watchdog caught\s+collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
     r"[^\n]*?Timeout\(ms\)=(\d+)"
@@ -218,12 +212,9 @@ def late(text: str, world_size: int = 0) -> str:
 
 def numbered(word: str, numbers: list[int]) -> str:
     """`rank 3`, or `ranks 0 to 2 and 5`, for ascending numbers."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    # Neighbours have the same distance from their place in the list.
+    distances = groupby(enumerate(numbers), key=lambda placed: placed[1] - placed[0])
+    runs = [[number for _, number in run] for _, run in distances]
     # Two neighbours are both named; of more, only the first and the last.
     parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

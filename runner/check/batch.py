@@ -59,7 +59,6 @@ def within(folder: Path) -> list[Path]:
 
 
 def _may_be(name: str) -> bool:
-    """Whether a file of that name may be a recipe: YAML, not hidden, and no lock file."""
     return name.endswith(ENDINGS) and not name.startswith(".") and name != lock.LOCK
 
 
@@ -74,9 +73,8 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 def is_meant(file: Path) -> bool:
     """Whether the first names in a file's lines are those of a recipe, or of an Axolotl file that a part reads."""
     names = {found[1] for _, line in _lines(file) if (found := _SETTING.match(line))}
-    return (
-        "scenario" in names or len(names & SECTIONS) >= 2 or ("base_model" in names and bool(parts.hooks("other_file")))
-    )
+    of_a_recipe = "scenario" in names or len(names & SECTIONS) >= 2
+    return of_a_recipe or ("base_model" in names and bool(parts.hooks("other_file")))
 
 
 # At the beginning of a line, or of a file in braces.
@@ -93,14 +91,12 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
                 continue
             other = first.setdefault((Path(file).parent, found[2]), file)
             if other != file:
-                message = f"`{other}` also has the name `{found[2]}`, so both would share a run folder and a job."
-                hint, width = "Give each recipe its own name.", len(found[2])
-                yield Problem(file, number, found.start(2) + 1, message, hint, line, width, severity="note")
+                said = worded("check.same-name", other=other, name=found[2])
+                yield Problem(file, number, found.start(2) + 1, *said, line, len(found[2]), severity="note")
             break
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """A file's lines with their numbers; none if it is unreadable or too large."""
     with suppress(OSError):
         raw = file.read_bytes() if file.stat().st_size <= reading.MAX_BYTES else b""
         text = raw.decode("utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", "replace")
@@ -152,7 +148,6 @@ def judged(
 def _examined(
     file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
 ) -> tuple[list[Problem], bool]:
-    """The Problems in a file, and whether the runner itself failed on it."""
     try:
         return validate.examine(file, changes, online, allowed), False
     except Exception:

@@ -18,7 +18,7 @@ from runner.recipe.document import Document, Path_, leaves, path_of
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BROKEN, Settings, rows_of, with_defaults
 from runner.tools import packaged
-from runner.tools.names import listed, nearest, setting
+from runner.tools.names import did_you_mean, listed, nearest, setting
 from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def schema(scenario: str, rows: str = "") -> Schema:
     """The schema of a scenario. rows: the kind of rows to narrow it to, if the scenario has several."""
     if rows:
         return cast(Schema, scenarios.narrowed(schema(scenario), "rows", rows))
-    whole: Schema = json.loads(schema_text(scenario))
-    return whole
+    return dict(json.loads(schema_text(scenario)))
 
 
 def schema_text(scenario: str) -> str:
@@ -67,7 +66,6 @@ def _pattern(_: Any, pattern: str, value: Any, part: Any) -> Iterator[Validation
 
 
 def has(scenario: Any, setting: str) -> bool:
-    """Whether the scenario's schema has a setting; dotted."""
     return bool(part(scenario, setting))
 
 
@@ -165,7 +163,6 @@ def _rows(document: Document) -> str:
 
 
 def _filled(document: Document) -> dict[str, Any]:
-    """The document's data with every default; each stage has the defaults of its own recipe."""
     whole = schema(document.data["scenario"], _rows(document))
     filled: dict[str, Any] = with_defaults(document.data, whole)
     for _, index, one in stages.documents(document) if stages.STAGES in whole["properties"] else ():
@@ -174,7 +171,6 @@ def _filled(document: Document) -> dict[str, Any]:
 
 
 def scenario_problem(document: Document) -> Problem | None:
-    """The Problem with a document's `scenario`, or None."""
     at, scenario, known = ("scenario",), document.data.get("scenario"), scenarios.names()
     choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
@@ -184,8 +180,7 @@ def scenario_problem(document: Document) -> Problem | None:
     if part := parts.missing("scenarios", str(scenario)):
         return document.problem(at, parts.not_here(str(scenario), part), parts.INSTALL)
     if scenario not in known:
-        near = nearest(str(scenario), known)
-        hint = f"{choices} Did you mean `{near}`?" if near else choices
+        hint = f"{choices} {did_you_mean(str(scenario), known)}".rstrip()
         return document.problem(at, f"There is no scenario `{scenario}`.", hint)
     return None
 

@@ -1,32 +1,30 @@
-"""Rules that a schema cannot express: contradictions between lines, lines that do not fit model, GPU or data, and notes
-on unusual values and on texts that probably mean something else.
+"""Rules that a schema cannot express: a base model that is unknown or cannot be trained, contradictions between lines,
+lines that do not fit model, GPU or data, and notes on unusual values and on texts that probably mean something else.
 
 A rule is a function from a Recipe to Problems. These look at settings, not at scenarios, and yield nothing without
 their settings; a scenario's own rules are in its folder, in `rules.py`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from os.path import isdir
+from typing import Any
 
 from runner import catalog, parts, scenarios
-from runner.check import base_model, by_schema, schema_errors, sources
-from runner.recipe import units
+from runner.catalog import models
+from runner.check import by_schema, schema_errors, sources
+from runner.recipe import lock, units
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools import packaged
-from runner.tools.names import listed
+from runner.tools.files import read_record
+from runner.tools.names import hub_name, listed, nearest
 from runner.tools.problem import Problem, Stop, worded
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Sharding
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
@@ -62,6 +60,203 @@ def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -
     return tuple(map(rule_of, judges))
 
 
+def _base(recipe: Recipe) -> str:
+    """The base model's name; empty if recipes of this scenario have none."""
+    return str((recipe.settings.get("model") or {}).get("base", ""))
+
+
+def known_model(recipe: Recipe) -> Iterator[Problem]:
+    if not (base := _base(recipe)):
+        return
+    if unsuitable := catalog.unsuitable(base, recipe.folder):
+        yield recipe.problem("model.base", *unsuitable.refusal(base))
+    elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
+        yield from broken
+    elif not recipe.model_facts:
+        yield unknown_model(recipe)
+    elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
+        yield recipe.note("model.base", *worded("check.described-by-lock", base=base, lock=lock))
+
+
+# The fields of a lock entry that come from `config.json`. Users may have corrected the others.
+SHAPE = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code", "config"),
+)
+
+
+def as_locked(recipe: Recipe) -> Iterator[Problem]:
+    """A folder on this machine must still match its entry in the lock file."""
+    base = _base(recipe)
+    folder = recipe.base_folder if base and base not in catalog.model_ids() else None
+    if folder is None or not (folder / models.CONFIG).is_file():
+        return
+    locked, _ = lock.find(recipe.folder, base, recipe.model.revision)
+    if locked is None:
+        return
+    try:
+        here = models.in_folder(folder, base)
+    except Stop as stop:
+        yield recipe.problem("model.base", *stop.text.split("\n", 1))
+        return
+    both = ((name, getattr(locked, name), getattr(here, name)) for name in SHAPE)
+    if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
+        said = worded("check.other-model", recipe=recipe, lock=lock, changed=", ".join(changed))
+        yield recipe.problem("model.base", *said)
+
+
+def unknown_model(recipe: Recipe) -> Problem:
+    """The problem of an unknown base model. A copied recipe may have it, because a lock file can follow."""
+    base, near = recipe.model.base, catalog.near_model(recipe.model.base)
+    if named := hub_name(base):
+        return recipe.problem("model.base", *worded("check.page-address", base=base, named=named))
+    if config := models.config_of(base, recipe.folder):
+        return _no_geometry(recipe, config)
+    if no_folder := _no_folder(recipe):
+        return no_folder
+    add = f"`recipe models add {base} --recipe {recipe.file}"
+    if recipe.on_claim(base):
+        return recipe.problem("model.base", *worded("check.model-on-claim", base=base, add=add, recipe=recipe))
+    version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
+    near = f"Did you mean `{near}`? " if near else ""
+    return recipe.problem("model.base", *worded("check.unknown-model", base=base, near=near, add=add, version=version))
+
+
+def _no_folder(recipe: Recipe) -> Problem | None:
+    """The problem of a base model that can only be a folder, and is not one; None for hub names and claims."""
+    base, folder = recipe.model.base, recipe.folder / recipe.model.base
+    if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
+        return None
+    if isdir(folder):
+        below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
+        near = f"Did you mean `{base.rstrip('/')}/{below[0]}`?" if below else ""
+        hint = near or "Name the folder in which the model was saved."
+        return recipe.problem("model.base", *worded("check.folder-without-model", base=base, hint=hint))
+    if "/" not in base and catalog.near_model(base):
+        return None
+    beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
+    name = nearest(folder.name, beside)
+    near = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? " if name else ""
+    return recipe.problem("model.base", *worded("check.neither-folder-nor-model", folder=folder, base=base, near=near))
+
+
+def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
+    """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
+    base = recipe.model.base
+    if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
+        return recipe.problem("model.base", *worded("check.several-models", base=base, parts=listed(parts)))
+    wrong = "has an impossible type or size"
+    try:
+        catalog.from_config(base, config)
+    except KeyError as error:
+        wrong = f"lacks `{error.args[0]}`"
+    except models.NO_GEOMETRY:
+        pass
+    return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
+
+
+def known_type(recipe: Recipe) -> Iterator[Problem]:
+    """Notes an architecture that no model in the catalog has, because its layers and memory are guesses."""
+    facts = recipe.model_facts if _base(recipe) else None
+    if facts and facts.model_type not in catalog.model_types():
+        yield recipe.note("model.base", *worded("check.type-never-tried", recipe=recipe, facts=facts))
+
+
+def custom_code(recipe: Recipe) -> Iterator[Problem]:
+    """A model's own code runs with the user's rights, so it needs permission, and a version that cannot change."""
+    if "base" not in (recipe.settings.get("model") or {}):
+        return
+    model, facts = recipe.model, recipe.model_facts
+    if facts and facts.custom_code and not model.trust_remote_code:
+        yield recipe.problem("model.base", *worded("check.custom-code", model=model))
+    on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
+    if model.trust_remote_code and on_hub and not re.fullmatch("[0-9a-f]{40}", recipe.model_revision):
+        line = "revision" if recipe.document.lookup(("model", "revision")) is not None else "trust_remote_code"
+        yield recipe.problem(f"model.{line}", *worded("check.code-can-change", model=model))
+
+
+def chat_template(recipe: Recipe) -> Iterator[Problem]:
+    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer. And
+    `tokenizer_default` needs a tokenizer with a template."""
+    facts = recipe.model_facts
+    template = recipe.data.get("chat_template") if facts else None
+    if facts and template == "chatml" and facts.chat_template not in ("", "chatml"):
+        yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
+    if facts and template == "tokenizer_default":
+        folder, has_template = recipe.base_folder, facts.own_template
+        if folder and (folder / "tokenizer_config.json").is_file():
+            own = read_record(folder / "tokenizer_config.json").get("chat_template")
+            has_template = bool(own) or any(folder.glob("chat_template*"))
+        if not has_template:
+            yield recipe.problem("data.chat_template", *worded("check.no-chat-template", recipe=recipe), mending="auto")
+
+
+def advised_precision(recipe: Recipe) -> str:
+    gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
+    known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
+    return gpu.precision("fp16" in known and (facts is None or facts.fp16)) if gpu else "bf16"
+
+
+def precisions(recipe: Recipe) -> dict[str, str]:
+    """The precision in each section that states one, by the section's name."""
+    return {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
+
+
+def precision_fits(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts
+    if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
+        advised = advised_precision(recipe)
+        said = worded("check.exceeds-fp16", recipe=recipe, advised=advised)
+        yield recipe.note("model.precision", *said, mending=advised)
+
+
+def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
+    if (recipe.settings.get("model") or {}).get("master_weights") != "bf16" or sharding.by_zero(recipe):
+        return
+    if (precision := recipe.model.precision) in ("fp16", "fp32"):
+        yield recipe.problem("model.master_weights", *worded("check.weights-are-fp32", precision=precision))
+    else:
+        yield recipe.note("model.master_weights", *worded("check.weights-never-move"))
+
+
+def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts if "model" in recipe.settings else None
+    asked = recipe.settings.get("train", {}).get("cross_entropy") == "fused"
+    if facts and asked and facts.model_type not in catalog.fused_loss_models():
+        yield recipe.problem("train.cross_entropy", *worded("check.no-fused-loss", facts=facts), mending="auto")
+
+
+def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts if "model" in recipe.settings else None
+    asked = recipe.model.get("attention") if facts else None
+    if not facts or not asked:
+        return
+    family, gpu, of_hub, kind = facts.family, catalog.gpu(recipe.machines.gpu), "/" in asked, facts.model_type
+    able = family.get("attention", "sdpa")
+    lacks = asked != family.get("attention", asked) or (asked == "flex_attention" and "no_flex" in family)
+    if of_hub and asked != family.get("kernel"):
+        message = f"`{asked}` is for gpt-oss alone, and this model has the type `{kind}`."
+    elif of_hub and gpu and not gpu.compute_capability.startswith("9."):
+        message = f"`{asked}` needs an H100 or H200, and this GPU is {gpu.title}."
+    elif not of_hub and lacks:
+        message = f"transformers has no `{asked}` for models of type `{kind}`, so training would not start."
+    else:
+        return
+    yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
+
+
+def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
+    """FlashAttention multiplies only in half precision."""
+    asked = (recipe.settings.get("model") or {}).get("attention") or ""
+    if asked != FLASH and "/" not in asked:
+        return
+    half = advised_precision(recipe)
+    instead = "" if half == "fp32" else f", or `precision: {half}`"
+    for home in (name for name, precision in precisions(recipe).items() if precision == "fp32"):
+        line, under = ("attention", "") if home == "model" else ("precision", " under `model`")
+        yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=asked, under=under, instead=instead))
+
+
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.model_facts or "sequence_len" not in recipe.model:
         return
@@ -82,14 +277,13 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         else:
             yield recipe.note("machines.gpu", *worded("check.unknown-gpu", name=name, hint=hint))
     elif "model" in recipe.settings and not gpu.bf16:
-        values = {f"{home}.precision": precision for home, precision in base_model.precisions(recipe).items()}
-        values["model.attention"] = str(recipe.model.get("attention"))
+        lines = [(home, "precision", precision) for home, precision in precisions(recipe).items()]
         attention = recipe.model_facts.family.get("attention", "sdpa") if recipe.model_facts else "sdpa"
-        instead = {"bf16": base_model.advised_precision(recipe), FLASH: attention}
-        for setting, value in values.items():
+        instead = {"bf16": advised_precision(recipe), FLASH: attention}
+        for home, line, value in [*lines, ("model", "attention", str(recipe.model.get("attention")))]:
             if value in instead:
-                message = f"{gpu.title} does not support `{value}`. It needs compute capability 8.0, and this GPU has {gpu.compute_capability}."
-                yield recipe.problem(setting, message, f"Write `{setting.rpartition('.')[2]}: {instead[value]}`.")
+                said = worded("check.older-gpu", gpu=gpu, value=value, line=line, instead=instead[value])
+                yield recipe.problem((home, line), *said)
 
 
 def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
@@ -101,10 +295,9 @@ def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
 def effective_batch(recipe: Recipe) -> Iterator[Problem]:
     stated, computed = batch_sizes(recipe) or (None, None)
     if stated != computed:
-        train, gpus = recipe.train, sum(recipe.gpu_counts)
-        message = f"`effective_batch_size` is {stated}, but the other lines give {computed}: micro batch {train.micro_batch_size} × accumulation {train.gradient_accumulation_steps} × {gpus} GPUs."
-        hint = f"Write {computed}, change the other lines, or delete this line."
-        yield recipe.problem("train.effective_batch_size", message, hint)
+        gpus = sum(recipe.gpu_counts)
+        said = worded("check.other-batch", stated=stated, computed=computed, train=recipe.train, gpus=gpus)
+        yield recipe.problem("train.effective_batch_size", *said)
 
 
 def one_warmup(recipe: Recipe) -> Iterator[Problem]:
@@ -126,7 +319,6 @@ LONGEST_SECONDS = 365 * 86400
 
 
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
-    """Sizes that no machine and no pod has: a wrong unit or digit."""
     site = recipe.settings.get("openshift")
     stated = {"machines": recipe.machines}
     if site is not None:
@@ -215,13 +407,11 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
         for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
             path, name = ("advanced", home, key), f"advanced.{home}.{key}"
             if (other := WARMUPS.get(key)) and section.get(other) is not None:
-                message = (
-                    f"`{owner}.{other}` sets how long the learning rate rises, and Axolotl refuses `{key}` beside it."
-                )
-                hint = f"Delete it, and change `{owner}.{other}`. `recipe plan` shows the number of steps."
+                instead = f"change `{owner}.{other}`. `recipe plan` shows the number of steps"
                 if by_schema.has(recipe.scenario, f"{owner}.{key}"):
-                    hint = f"Delete it, and write `{key}` under `{owner}` instead of `{other}`."
-                yield recipe.problem(path, message, hint)
+                    instead = f"write `{key}` under `{owner}` instead of `{other}`"
+                said = worded("check.refused-warmup", owner=owner, other=other, key=key, instead=instead)
+                yield recipe.problem(path, *said)
             elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
                 yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
             elif key in BELOW_ONE and isinstance(value, int | float) and value >= 1:
@@ -233,25 +423,20 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.folders`).
-MACHINES_OWN = "/tmp/"
-
-
 def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if alone and not sharding.by_zero_alone(recipe):
         yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
 
 
-def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
+def offload_places(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     """Each way of sharding can offload different parts to different places."""
     way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
     if not fsdp and not way.startswith("zero"):
         if first:
-            message = f"With `distribution: {way}`{(' on one GPU' if way == 'auto' else '')} this line has no effect."
-            hint = "Write `distribution: zero2` (optimizer) or `zero3` (weights too), or delete it."
-            yield recipe.problem(f"sharding.{first}", message, hint)
+            alone = " on one GPU" if way == "auto" else ""
+            yield recipe.problem(f"sharding.{first}", *worded("check.moves-nothing", way=way, alone=alone))
         return
     if fsdp:
         if on_disk := [name for name, where in placed.items() if where == "nvme"]:
@@ -268,7 +453,7 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         yield recipe.problem("sharding.offload_weights", *worded("check.weights-on-disk-alone"))
 
 
-def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
+def offload_disk(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     """Offloading to a disk needs a folder that the process can write to."""
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
@@ -276,15 +461,14 @@ def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.no-nvme-path"))
     if path and not on_disk:
         yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
-    if not (on_disk and path):
-        return
-    if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
-        yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
-    yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
+    if on_disk and path:
+        # In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`).
+        if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
+            yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
+        yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
 
 
 def optimizers(recipe: Recipe) -> Iterator[Problem]:
-    """Whether the optimizer supports the recipe's offloading, sharding and GPU."""
     several = recipe.settings.get("distribution") is not None
     for name, part in recipe.sections.items():
         facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
@@ -326,15 +510,13 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         decides = sharding.decided(recipe, "bf16" if stated in ("auto", "fp8") else str(stated), longest)
     for path, here, ours in sharding.overruled(document.data, decides):
         name, value = ".".join(map(str, path)), "{…}" if isinstance(here, Mapping) else json.dumps(here)
-        message = f"`{name}` is {value} here, but the recipe makes it {json.dumps(ours)}. The recipe wins."
+        said = worded("check.recipe-wins", name=name, value=value, ours=json.dumps(ours))
         if ours is None:
-            message = f"The recipe sets `{name}` itself, and ignores this section."
-        hint = "Delete the line here, or change the recipe."
-        yield document.problem(path, message, hint, key=ours is None, severity="note")
+            said = worded("check.section-is-ignored", name=name)
+        yield document.problem(path, *said, key=ours is None, severity="note")
 
 
-# Above these learning rates, runs of our starters and of the papers that they cite diverge. SGD on images tolerates
-# more.
+# Above these learning rates, runs of our starters and of the papers that they cite diverge. On images, SGD takes more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # The largest usual share of warmup steps, and the smallest usual number of epochs.
 LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1
@@ -356,9 +538,8 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
             yield recipe.note((name, "learning_rate"), *worded("check.learning-rate-diverges", rate=rate, usual=usual))
         elif scaled and section.get("learning_rate_scaling") == "linear" and rate * gpus > HIGHEST_SCALED:
-            message = f"Multiplied by {gpus} GPUs, the learning rate is {rate * gpus:g}, which makes almost every model diverge."
-            hint = "Write `learning_rate_scaling: none`. Usual values are 1e-5 to 5e-4 in total."
-            yield recipe.note((name, "learning_rate_scaling"), message, hint)
+            said = worded("check.scaled-rate-diverges", gpus=gpus, rate=rate * gpus)
+            yield recipe.note((name, "learning_rate_scaling"), *said)
 
 
 def lengths(recipe: Recipe) -> Iterator[Problem]:
@@ -391,7 +572,6 @@ _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 
 
 def answers(recipe: Recipe) -> Iterator[Problem]:
-    """The answer must differ from the question, and the preferred answer from the rejected one."""
     for home, section in recipe.data_sets():
         asked = "prompt" if section.get("prompt") else "question"
         columns, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in (asked, "answer"))
@@ -463,18 +643,17 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         theirs = [question for question in asked if question in questions]
         if not theirs or not learned.isdisjoint(data):
             continue
-        message = f"`{theirs[0]}` is a question of the starter `{name}`, but the model learns from `{data[0]}`."
         document = recipe.document
         place = next(at for at in document.values if at[:1] == ("demo",) and document.lookup(at) == theirs[0])
-        hint = "Write questions about your own data. Or delete them: then the demo asks questions of validation rows."
-        yield recipe.note(place, message, hint)
+        yield recipe.note(place, *worded("check.question-of-starter", question=theirs[0], name=name, source=data[0]))
         return
 
 
 # Notes on values that are valid, but probably not intended.
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters)
 RULES: tuple[Rule, ...] = (
-    *base_model.RULES,
+    *(known_model, known_type, custom_code, chat_template, precision_fits, master_weights_fit),
+    *(loss_fits_model, attention_fits_model, attention_fits_precision),
     *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
     *(needs_gpus, *of_section("sharding", offload_places, offload_disk), optimizers),
     *sources.RULES,
@@ -482,4 +661,4 @@ RULES: tuple[Rule, ...] = (
     *UNUSUAL,
 )
 # Rules that read files of this machine.
-FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, own_engine_file)
+FILE_RULES: tuple[Rule, ...] = (as_locked, *sources.FILE_RULES, own_engine_file)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
-from runner.recipe.reading import scalar
 from runner.tools.names import did_you_mean, hub_name, listed, nearest, setting, shortened
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -23,25 +22,20 @@ BOUNDS = {
     "maximum": "at most {}",
     "exclusiveMaximum": "less than {}",
 }
-
-
 MOST_FORMS = 12  # the most accepted forms that a hint lists
 
 
-def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> tuple[list[Problem], set[str]]:
+def problems(document: Document, schema: Schema, errors: Sequence[ValidationError]) -> tuple[list[Problem], set[str]]:
     """The Problems behind validation errors: one for each unknown setting or misplaced section, and one for all missing
     ones. Also the sections whose opening line is missing, so that their lines are in another section."""
     found: list[Problem] = []
     lost: set[str] = set()
-    lacking: dict[Path_, ValidationError] = {}
-    others: list[ValidationError] = []
     for error in errors:
         if error.validator == "additionalProperties":
             found += _unknown_settings(document, schema, error, lost)
-        elif error.validator == "required":
-            lacking[tuple(error.absolute_path)] = error  # the validator has an error for each missing one
-        else:
-            others.append(error)
+    # The validator has an error for each missing setting.
+    lacking = {tuple(error.absolute_path): error for error in errors if error.validator == "required"}
+    others = [error for error in errors if error.validator not in ("additionalProperties", "required")]
     for path, error in lacking.items():
         # A misspelt setting is reported at its line.
         known = error.schema["properties"]
@@ -88,13 +82,12 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
         yield reading.behind_a_comment(document, header, f"they belong to {owner}")
     elif home and home in document.data:
         lost.add(home)
-        message = f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented."
-        yield document.problem((*path, unknown[0]), message, "Indent them by two spaces.", key=True)
+        said = worded("check.not-indented", first=unknown[0], more=more, home=home)
+        yield document.problem((*path, unknown[0]), *said, key=True)
     elif home and path:
         lost.add(home)
-        message = f"`{unknown[0]}` and {more} are settings of `{home}`, but they are in {owner}."
-        hint = f"Write `{home}:` above them, at the beginning of a line."
-        yield document.problem((*path, unknown[0]), message, hint, key=True)
+        said = worded("check.header-missing", first=unknown[0], more=more, home=home, owner=owner)
+        yield document.problem((*path, unknown[0]), *said, key=True)
     else:
         for key in unknown:
             yield _unknown(document, root, error.schema, path, key)
@@ -136,7 +129,6 @@ def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]
 
 
 def _home(schema: Schema, key: str) -> str | None:
-    """The section that has a setting of this name, the outermost first."""
     homes = (path[:-1] for path, _ in settings(schema) if path[-1] == key and 0 not in path)
     if (home := min(homes, key=len, default=None)) is None:
         return None
@@ -144,7 +136,6 @@ def _home(schema: Schema, key: str) -> str | None:
 
 
 def explain(document: Document, path: Path_, error: ValidationError) -> tuple[str, str]:
-    """The message about a refused value, and the hint."""
     rule, allowed, value, part = error.validator, error.validator_value, error.instance, error.schema
     name, means = f"`{_name(path)}`", part.get("description", "")
     default = f", or delete the line to use the default, `{part['default']}`" if "default" in part else ""
@@ -153,9 +144,8 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
         return of_another_kind(kind, value, part, name, default, document.written(path))
     if rule in ("enum", "const"):
         choices = allowed if rule == "enum" else [allowed]
-        near = nearest(str(value), map(str, choices))
-        meant = f" Did you mean `{near}`?" if near else ""
-        return f"{name} cannot be `{value}`.", f"Use {listed(choices, 'or')}.{meant}"
+        hint = f"Use {listed(choices, 'or')}. {did_you_mean(str(value), map(str, choices))}"
+        return f"{name} cannot be `{value}`.", hint.rstrip()
     if rule == "pattern":
         return not_of_the_form(value, part, name)
     if rule in BOUNDS:
@@ -170,8 +160,7 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     return f"{name} does not fit: {rule} {allowed}.", means
 
 
-# The number of characters of a value that are shown.
-SHOWN = 40
+SHOWN = 40  # characters of a value that are shown
 KINDS = {
     "string": "text",
     "integer": "a whole number",
@@ -185,8 +174,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: str, written: str) -> tuple[str, str]:
-    """The message about a value of the wrong kind, and the hint. name: of the setting, in backticks; default: words
-    about it; written: the value as it is in the file."""
+    """Message and hint about a value of the wrong kind. name: in backticks; written: the value as the file has it."""
     kind, setting = KINDS[allowed], name.strip("`")
     said, hint = f"it is {value}", f"Write {kind}{default}."
     if value is None:
@@ -221,7 +209,7 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
 
 
 def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
-    """The message about a text that its setting's pattern refuses, and the hint."""
+    """Message and hint about a text that its setting's pattern refuses."""
     message, pattern = f"{name} cannot be `{written}`.", part["pattern"]
     if amount := _AMOUNT.fullmatch(written.strip()):
         for unit, words in tables.table("synonyms")["units"].items():
@@ -260,13 +248,13 @@ def _bracketed(text: str) -> str:
 
 
 def _numbers(text: str) -> Iterator[str]:
-    as_number = scalar(text)
+    as_number = reading.scalar(text)
     plain = re.sub("[\u2010-\u2015\u2212]", "-", text)
-    if plain != text and isinstance(scalar(plain), int | float):
+    if plain != text and isinstance(reading.scalar(plain), int | float):
         yield f"Write a plain `-`; this is another character: {plain}"
     if isinstance(as_number, int | float) and not isinstance(as_number, bool):
         yield f"Write it without quotes: {text}"
-    if isinstance(tidy := scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):
+    if isinstance(tidy := reading.scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):
         yield f"Write its digits without spaces: {tidy}"
     if re.fullmatch(r"[-+]?(0,\d+|\d+,(\d{1,2}|\d{4,}))([eE][-+]?\d+)?", text):
         yield f"Write a decimal point instead of the comma: {text.replace(',', '.')}"
@@ -284,8 +272,7 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
-    """The mistakes in a value. schema: that of the tool that reads it, with `$defs`; path: its place in the document;
-    name: its name in messages, empty for a whole file."""
+    """The mistakes in a value. schema: of the tool that reads it, with `$defs`; name: in messages, empty for a file."""
     from jsonschema import Draft202012Validator
 
     for error in Draft202012Validator(schema).iter_errors(value):
@@ -316,7 +303,6 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
 
 
 def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:
-    """The forms that a part of the schema accepts, each in words."""
     if "$ref" in part:
         part = definitions[part["$ref"].removeprefix("#/$defs/")]
     if "anyOf" in part:

@@ -17,7 +17,6 @@ from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
-SOURCES = ("path", "hub", "packed")
 # Settings of a single data set, which a section with `sets` cannot have.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
@@ -26,15 +25,15 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
         for setting in beside:
-            message = f"`{setting}` describes one data set, but `{name_of(home)}` lists several under `sets`."
-            hint = f"Move it into its data set, or delete {('it' if len(beside) == 1 else 'these lines')}."
-            yield recipe.problem((*home, setting), message, hint)
+            them = "it" if len(beside) == 1 else "these lines"
+            said = worded("check.of-one-data-set", setting=setting, home=name_of(home), them=them)
+            yield recipe.problem((*home, setting), *said)
     for home, data in recipe.data_sets():
-        given = [source for source in SOURCES if data.get(source)]
+        given = [source for source in ("path", "hub", "packed") if data.get(source)]
         if len(given) > 1:
             both, lines = ("both ", "one of the two lines") if len(given) == 2 else ("", "all but one of the lines")
-            message = f"`{name_of(home)}` has {both}{listed(given)}, but it can have only one."
-            yield recipe.problem((*home, given[0]), message, f"Delete {lines}.")
+            said = worded("check.several-sources", home=name_of(home), both=both, given=listed(given), lines=lines)
+            yield recipe.problem((*home, given[0]), *said)
         if not given:
             yield recipe.problem(home, *worded("check.no-source", home=name_of(home)), key=True)
 
@@ -82,13 +81,11 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
     missing = [setting for setting in QUESTION_ANSWER if setting not in there]
     if there and form not in ("auto", "columns"):
-        stated = f"`{name_of(home)}.form` is {form}"
-        message = f"`{there[0]}` is for rows in columns, but {stated}, which has its own columns."
-        yield recipe.problem((*home, there[0]), message, f"Delete {listed(there)}, or write `form: columns`.", key=True)
+        said = worded("check.form-has-columns", first=there[0], home=name_of(home), form=form, there=listed(there))
+        yield recipe.problem((*home, there[0]), *said, key=True)
     elif missing and (there or form == "columns"):
-        message = f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {listed(missing)}."
-        hint = f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.'
-        yield recipe.problem((*home, there[0] if there else "form"), message, hint, key=True)
+        said = worded("check.columns-need-templates", home=name_of(home), missing=listed(missing), first=missing[0])
+        yield recipe.problem((*home, there[0] if there else "form"), *said, key=True)
     elif form == "auto" and missing and data.get("hub") and not data.get("path"):
         yield recipe.note((*home, "hub"), *worded("check.form-is-found", data=data))
 
@@ -112,9 +109,8 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
         if template and templates.unclosed(template) is not None:
             yield recipe.problem(path, *worded("check.open-bracket", path=path[-1]))
         elif template and not templates.columns(template):
-            message = f"`{path[-1]}` names no column, so it is the same in every row."
-            example = f'`{path[-1]}: "[{template.strip() or path[-1]}]"`'
-            yield recipe.problem(path, message, f"Write the column in brackets and quotes, for example {example}.")
+            said = worded("check.names-no-column", setting=path[-1], column=template.strip() or path[-1])
+            yield recipe.problem(path, *said)
 
 
 def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, ...]) -> Iterator[Problem]:
@@ -156,8 +152,8 @@ OTHER_FORMS = {
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
 ) -> Iterator[Problem]:
-    """The columns must match a form, and include those that the recipe names. setting: the setting that names the data;
-    source: the data's name in messages; other: one more remedy."""
+    """Columns must match a form, and include those that the recipe names. source: their name in messages; other: one
+    more remedy."""
     if data.knows("question"):  # the recipe's form, else the one that the columns indicate
         stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
         shown = conversation_formats.told(columns)
@@ -195,8 +191,8 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
         hub = section.get("hub")
         near = catalog.near_dataset(hub) if hub else None
         if hub and "/" not in hub and not catalog.dataset_of(section):
-            message = f"`{hub}` names no owner, and data sets on the hub have one."
-            yield recipe.note((*home, "hub"), message, f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}.")
+            said = worded("check.no-owner", hub=hub, near=near or f"OWNER/{hub}", ask=ASK_HUB)
+            yield recipe.note((*home, "hub"), *said)
         elif hub and near:
             yield recipe.note((*home, "hub"), *worded("check.similar-data-set", hub=hub, near=near, ask=ASK_HUB))
 
@@ -213,13 +209,11 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
         if hub and not catalog.dataset_of(section) and not catalog.near_dataset(hub):
             unknown.setdefault(hub, home)
     if unknown:
-        message = f"Not in the catalog, so their columns, subsets and splits cannot be checked: {listed(unknown)}."
-        hint = f"`recipe check {recipe.document.file} --online` asks the hub. `recipe submit` does too."
-        yield recipe.note((*next(iter(unknown.values())), "hub"), message, hint)
+        said = worded("check.outside-catalog", names=listed(unknown), file=recipe.document.file)
+        yield recipe.note((*next(iter(unknown.values())), "hub"), *said)
 
 
 def commits(recipe: Recipe) -> Iterator[Problem]:
-    """Refuses abbreviated commits of models, tokenizers and data sets."""
     data = [home for home, _ in (*recipe.data_sections, *recipe.data_sets())]
     for home in dict.fromkeys([("model",), ("tokenizer",), *data]):
         revision = recipe.document.lookup((*home, "revision"))
@@ -254,17 +248,16 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
             names = [name for name in names if name in ("revision", "subset")]
         if names:
-            is_, lines, have = ("is", "the line", "has") if len(names) == 1 else ("are", "the lines", "have")
-            message = f"{listed(names)} {is_} about a data set on the hub, but the rows come from `{path}`."
-            yield recipe.note((*home, names[0]), message, f"Delete {lines}, which {have} no effect.")
+            are, lines = ("is", "the line, which has") if len(names) == 1 else ("are", "the lines, which have")
+            said = worded("check.hub-lines-without-hub", names=listed(names), are=are, path=path, lines=lines)
+            yield recipe.note((*home, names[0]), *said)
 
 
 LATER = "The job that prepares the data asks again, before a GPU is reserved."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
-    """Asks the hub, with the library that will read the rows, whether its data sets exist and have the columns that the
-    recipe names. Yields a note if it cannot ask."""
+    """Asks the hub, with the library that reads rows later, whether its data sets exist and have the named columns."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from runner import catalog, parts, scenarios
@@ -22,16 +21,13 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 
 def load(
-    file: Path | str,
-    changes: Iterable[Override] = (),
-    environment: Mapping[str, str] = MappingProxyType({}),
-    look: bool = True,
+    file: Path | str, changes: Iterable[Override] = (), environment: Mapping[str, str] | None = None, look: bool = True
 ) -> tuple[Recipe, list[Override], list[Problem]]:
     """The recipe in a file after the environment's changes and then `changes`, the changes that had an effect, and
     notes. look: whether to read the files that it names. Raises Stop with every Problem at once if it is invalid."""
     document, aside = opened(reading.read(file))
     scenario = document.data.get("scenario")
-    requested, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
+    requested, idle = changing.from_environment(environment or {}, lambda setting: by_schema.has(scenario, setting))
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
     lost = (Problem(document.file, 0, 0, *worded("check.no-such-setting", name=name), severity="note") for name in idle)
@@ -170,8 +166,7 @@ def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
-    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed. Raises
-    Stop if a stage cannot fit, unless that is allowed."""
+    """Notes on stages that may not fit their GPU. Raises Stop if one cannot fit. Neither, if that is allowed."""
     problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
     if wrong := errors_of(problems):
         raise Stop(wrong)
@@ -179,7 +174,6 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> l
 
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """Problems that the estimates of `recipe plan` show, if a part provides these."""
     planner = forecasting()
     return planner.problems(recipe, plan, allowed) if planner else []
 
@@ -226,5 +220,4 @@ def _concerns(change: Override, settings: Iterable[str]) -> bool:
 
 
 def _as_recipe(document: Document) -> Recipe | None:
-    """The document as a Recipe, as far as its schema accepts it; None without a known scenario."""
     return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document).settings, None)

@@ -73,7 +73,6 @@ def found() -> dict[str, Part]:
 
 @cache
 def installed() -> dict[str, Part]:
-    """Every part that is installed."""
     tables = sorted(Path(__file__).parent.glob(f"*/{TABLE}"))
     ours = {file.parent.name: _read(f"{__name__}.{file.parent.name}", file) for file in tables}
     return ours | {name: _elsewhere(package) for name, package in _others().items()}
@@ -116,9 +115,8 @@ def table(member: str) -> dict[str, str]:
 @cache
 def modules(member: str) -> tuple[ModuleType, ...]:
     """The modules that parts name under `rules` or `forecast`, imported now."""
-    return tuple(
-        importlib.import_module(part.module(name)) for part in found().values() if (name := getattr(part, member))
-    )
+    named = (part.module(name) for part in found().values() if (name := getattr(part, member)))
+    return tuple(map(importlib.import_module, named))
 
 
 @cache
@@ -148,14 +146,12 @@ def commands() -> dict[str, tuple[str, str]]:
 @cache
 def known() -> dict[str, dict[str, Any]]:
     """What each of our parts owns, installed or not; `make schemas` writes it."""
-    table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("known.json").read_text("utf-8"))
-    return table
+    return dict(json.loads(Path(__file__).with_name("known.json").read_text("utf-8")))
 
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario, command or hook and is not here; empty if none owns it or it is
-    here. kind: one of OWNED."""
+    """The part of ours that owns a section, scenario, command or hook and is not here; else empty. kind: of OWNED."""
     owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")
 

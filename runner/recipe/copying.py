@@ -59,8 +59,8 @@ def edit(text: str, changes: Iterable[Override]) -> str:
                 text = _without(document, path)
             elif path in document.values:
                 raise Stop(*worded("recipe.removes-item", change=change, section=".".join(map(str, path[:-1]))))
-        elif _is_shortened(document, path, change.after):
-            text = _shortened(document, path, len(change.after))
+        elif shortened := _shortened(document, path, change.after):
+            text = shortened
         elif path in document.values:
             text = _replace(document, {path: change.after})
         else:
@@ -108,8 +108,7 @@ def write(path: Path, text: str) -> None:
 
 
 def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
-    """The text with its editor line pointing at `schema`, its own file name in comments, and a first line that names
-    the recipe that it was copied from."""
+    """The text with its editor line pointing at `schema`, its own file name in comments, and its origin at the top."""
     line = f"# yaml-language-server: $schema={schema}"
     text = EDITOR_LINE.sub(lambda _: line, text, count=1) if EDITOR_LINE.search(text) else f"{line}\n{text}"
     old, new = (PurePath(file).stem for file in (old_file, new_file))
@@ -158,7 +157,6 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
 
 
 def _without(document: Document, path: Path_) -> str:
-    """The text without a setting's lines."""
     lines = document.text.splitlines(keepends=True)
     first = document.keys[path].line - 1
     last = document.text.count("\n", 0, max(document.values[path].start, _end(document, path)))
@@ -176,8 +174,7 @@ def _without(document: Document, path: Path_) -> str:
 
 
 def _end(document: Document, path: Path_) -> int:
-    """The end of a value's text. A section or list of several lines ends with its last value, before the comments of
-    the next setting."""
+    """The end of a value's text; of several lines, that of the last value, before the comments of the next setting."""
     text, ends = document.text, [document.values[path].start]
     for where, place in document.values.items():
         value = document.lookup(where) if where[: len(path)] == path else None
@@ -187,18 +184,15 @@ def _end(document: Document, path: Path_) -> int:
     return max(ends)
 
 
-def _is_shortened(document: Document, path: Path_, value: Any) -> bool:
-    """Whether the new value is the first items of a list that is written with `-` lines."""
+def _shortened(document: Document, path: Path_, value: Any) -> str:
+    """The text without the last items of a list with `-` lines, if `value` has exactly the others; else empty."""
     old = document.lookup(path)
     shorter = isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old
-    return bool(shorter) and document.text[document.values[path].start] == "-"
-
-
-def _shortened(document: Document, path: Path_, count: int) -> str:
-    """The text without a list's items after the first `count`."""
+    if not shorter or document.text[document.values[path].start] != "-":
+        return ""
     lines = document.text.splitlines(keepends=True)
     dash = document.values[path].column - 1
-    first = document.values[(*path, count)].line - 1
+    first = document.values[(*path, len(value))].line - 1
     while lines[first][dash] != "-":
         first -= 1
     last = first
@@ -304,8 +298,7 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
 
 
 def commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
-    """Each line with a comment: its number from 0, its settings, the outermost first, the column of the spaces before
-    the comment, and the comment."""
+    """Each line with a comment: number from 0, settings (outermost first), column of the blank before it, comment."""
     by_line: dict[int, list[tuple[Path_, Span]]] = {}
     for path, place in (*document.keys.items(), *document.values.items()):
         # A section begins on the line of its first setting, and is named on the line before.

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from runner import catalog
-from runner.catalog import Facts, Model
-from runner.catalog.models import of_facts
+from runner.catalog import Facts, Model, models
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, worded
 
 LOCK = "models.lock.yaml"
@@ -22,8 +21,7 @@ RARE = ("config", "stored")  # fields that few models have
 
 def _fields() -> Mapping[str, str]:
     """The fields of an entry, in order, each with its comment."""
-    fields: Mapping[str, str] = catalog.table("lock-file")["fields"]
-    return fields
+    return catalog.table("lock-file")["fields"]
 
 
 def _text(form: str) -> Callable[[Any], object]:
@@ -68,9 +66,8 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
         return None, []
     problems, entry = _wrong(document, name), document.data["models"][name]
     if not problems and entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
-        message = f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`."
-        again = f"`recipe models add {name} --revision {revision} --out {document.file}`"
-        problems = [document.problem(("models", name, "branch"), message, f"Run {again}, or change `revision` there.")]
+        said = worded("recipe.other-revision", name=name, entry=entry, revision=revision, document=document)
+        problems = [document.problem(("models", name, "branch"), *said)]
     return (None, problems) if problems else (model_of(name, entry), [])
 
 
@@ -102,7 +99,7 @@ def model_of(name: str, entry: Mapping[str, Any]) -> Model:
     # The entry of a folder has the same values as its config.json, so that file counts as the source.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
-    return of_facts({key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place})
+    return models.of_facts({key: value for key, value in entry.items() if key in TYPES} | {"id": name, "source": place})
 
 
 def _read(file: Path) -> Document | None:
@@ -129,7 +126,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     problems, fields = [], _fields()
     for key, value in entry.items():
         if key not in fields:
-            hint = f"Did you mean `{near}`?" if (near := nearest(str(key), fields)) else remedy
+            hint = did_you_mean(str(key), fields).rstrip() or remedy
             problems.append(document.problem((*at, key), f"`{key}` is not a setting of an entry.", hint, key=True))
             continue
         right, words = _judge(key)

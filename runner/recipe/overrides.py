@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.recipe import reading
 from runner.recipe.document import Document, path_of
-from runner.recipe.reading import parse as parse_yaml
-from runner.recipe.reading import scalar
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.tools.files import Record
@@ -73,12 +72,9 @@ def from_options(options: Iterable[str]) -> list[Override]:
     return changes
 
 
-def from_environment(
-    environment: Mapping[str, str], has: Callable[[str], bool] = lambda setting: True
-) -> tuple[list[Override], list[str]]:
-    """Overrides from the environment, and the names that match no setting of this recipe; empty variables count as
-    unset. has: whether the recipe's scenario has a setting. All recipes of a terminal share its environment, so a name
-    without a match is not a mistake."""
+def from_environment(environment: Mapping[str, str], has: Callable[[str], bool]) -> tuple[list[Override], list[str]]:
+    """Overrides from the environment, and the names that match no setting. All recipes of a terminal share these, so
+    that is no mistake. Empty variables count as unset. has: whether the recipe's scenario has a setting."""
     changes, idle = [], []
     for name, settings in ENVIRONMENT.items():
         value = environment.get(name, "")
@@ -86,7 +82,7 @@ def from_environment(
             continue
         _require_unicode(f"{name}={value}")
         if setting := next(filter(has, settings), None):
-            changes.append(Override(setting, None, scalar(value.strip()), by=f"{name}={value}"))
+            changes.append(Override(setting, None, reading.scalar(value.strip()), by=f"{name}={value}"))
         else:
             idle.append(f"{name}={value}")
     return changes, idle
@@ -118,12 +114,12 @@ def _value(option: str, text: str) -> Any:
     """A value as YAML 1.2 reads it: a scalar as it is, `[…]` and `{…}` as a list or a section."""
     if text.lstrip().startswith(("[", "{", '"', "'")):
         try:
-            return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
+            return reading.parse(f"--set {option}", f"value: {text}").data["value"]
         except Stop:
             if text.count("[") == text.count("]") and not text.startswith(("{", '"', "'")):
                 return text  # a text that begins with a column
             raise Stop(*worded("recipe.not-yaml", option=option), code=2) from None
-    return scalar(text.strip())
+    return reading.scalar(text.strip())
 
 
 def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:

@@ -144,7 +144,6 @@ class Builder:
                     self._problem(event, *worded("recipe.second-document"))
 
     def _value(self, event: Event, path: Path_) -> Any:
-        """The value that starts with an event; records its place."""
         value, end = self._node(event, path)
         self.document.values[path] = _place(event, end)
         return value
@@ -172,7 +171,6 @@ class Builder:
         return value, end
 
     def _collection(self, event: Event, path: Path_) -> tuple[dict[str, Any] | list[Any], Mark]:
-        """A list or section, and where it ends."""
         if self.depth >= MAX_DEPTH:
             raise Stop(self.document.problem_at(_place(event), *worded("recipe.too-deep", most=MAX_DEPTH)))
         self.depth += 1
@@ -206,9 +204,8 @@ class Builder:
                 yield behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
                 continue
             if path and isinstance(path[-1], int):
-                hint = (
-                    f"If the next entry of the list begins here, write `- {key}:`. Otherwise keep one of the two lines."
-                )
+                entry = f"If the next entry of the list begins here, write `- {key}:`."
+                hint = f"{entry} Otherwise keep one of the two lines."
             elif len(again) > 2:
                 hint = f"The same is true of {len(again) - 1} settings below it. The line that opens their section may be missing."
             else:
@@ -218,7 +215,6 @@ class Builder:
                 yield self.document.problem_at(place, message, hint)
 
     def _repeated(self, event: Event) -> Any:
-        """The value that `*name` repeats, or None."""
         name, remedy = event.anchor, "Write the value itself here."
         if name not in self.anchors:
             self._problem(event, f"`*{name}` refers to `&{name}`, which does not exist.", remedy)
@@ -342,18 +338,14 @@ def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str,
     """Mistakes that are visible in the text, whatever libyaml reports: the place, the problem, and the hint."""
     source = lines[line - 1]
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
-        message = "This line contains a tab. YAML allows only spaces for indentation."
-        yield Span(line, source.index("\t") + 1, 1), message, "Replace the tab with spaces, two for each level."
+        yield Span(line, source.index("\t") + 1, 1), *worded("recipe.tab")
     for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
         if "\u00a0" in text.partition("#")[0]:
-            message = "This line contains a non-breaking space, which only looks like a space. It comes from text copied from web pages."
-            yield Span(number, text.index("\u00a0") + 1, 1), message, "Replace it with a space."
+            yield Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space")
         if glued := _GLUED.fullmatch(text):
-            at = Span(number, len(glued[1]) + 1, len(glued[2]))
-            yield at, "The space after the `:` is missing here.", f"Write `{glued[2]} {glued[3]}`."
+            yield Span(number, len(glued[1]) + 1, len(glued[2])), *worded("recipe.glued-colon", glued=glued)
     if opening := _open_quote(lines, line, column):
-        message = "A quotation mark opens here and does not close in this line."
-        yield opening, message, "Close it. If it belongs to the text, write it twice."
+        yield opening, *worded("recipe.open-quote")
     if ended := _ended_early(source, line, column):
         yield ended
 
@@ -382,8 +374,8 @@ def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] |
     else:
         inner = whole[1:-1] if whole.endswith("'") else whole
         meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    hint = f"Put other quotes around the whole text{f': {meant}' if len(meant) < SHOWN else '.'}"
-    return Span(line, found.end("inner") + 1, 1), "The quotes end here, and more text follows.", hint
+    end = f": {meant}" if len(meant) < SHOWN else "."
+    return Span(line, found.end("inner") + 1, 1), *worded("recipe.quotes-end", end=end)
 
 
 def _blank(line: str) -> bool:
@@ -405,8 +397,7 @@ def _lost_header(document: Document, lines: list[str], line: int) -> Problem | N
 def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | None:
     """A list entry without its `- `: the first one, so that the next dash does not fit, or a text among others."""
     if glued := _GLUED_DASH.match(lines[line - 1]):
-        at = Span(line, len(glued[1]) + 1, 1)
-        return document.problem_at(at, "The space after the `-` is missing here.", f"Write `- {glued[2]}`.")
+        return document.problem_at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
     source, above = lines[line - 1], [number for number in range(1, line) if not _blank(lines[number - 1])]
     if source.lstrip().startswith("- "):
         while above and _indent(lines[above[-1] - 1]) > _indent(source):

@@ -35,8 +35,6 @@ _OUTSIDE_IN = {
     "data": ("sample", "cleaning"),
     **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
 }
-
-
 DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
 
 
@@ -104,9 +102,10 @@ class Settings(Mapping[str, Any]):
         """Whether the schema has a setting of this name here, set or not."""
         return key in self._known
 
-    def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
-        """This section with one of its `sets` on top. together: settings; a set with one of them inherits none."""
-        hidden = {"sets", *(together if any(name in own for name in together) else ())}
+    def with_own(self, own: Settings) -> Settings:
+        """This section with one of its `sets` on top. A set that has one of the settings of a form inherits none."""
+        form = ("form", "question", "answer")
+        hidden = {"sets", *(form if any(name in own for name in form) else ())}
         defaults = {"form": "auto"} if self.knows("question") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
         merged = Settings.__new__(Settings)
@@ -120,8 +119,7 @@ class Settings(Mapping[str, Any]):
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
     def making(self, key: str) -> list[str]:
-        """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged (`x-axolotl`), or
-        computed (`x-axolotl-makes`)."""
+        """The settings, set or not, that one of Axolotl's follows from, unchanged or computed (`x-axolotl-makes`)."""
         return [
             name
             for name, part in self._known.items()
@@ -160,8 +158,7 @@ def _thaw(value: Any) -> Any:
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A copy of `value` with the schema's defaults and optional sections, except sections that are a request
-    (`x-only-written`)."""
+    """A copy of `value` with the schema's defaults and sections, except those that are a request (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
@@ -215,15 +212,11 @@ def rows_of(recipe: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
 
 
-# A data set that has one of these settings inherits none of them from its section.
-_FORM = ("form", "question", "answer")
-
-
 def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
     """The data sets of a section at the path `home`, each with its path and its settings: its own, and the section's
     for the others. A section that names one data set is that set itself."""
     sets = enumerate(data.get("sets") or ())
-    return [((*home, "sets", index), data.with_own(own, _FORM)) for index, own in sets] or [(home, data)]
+    return [((*home, "sets", index), data.with_own(own)) for index, own in sets] or [(home, data)]
 
 
 @dataclass(frozen=True)
@@ -250,7 +243,6 @@ class Recipe(Sections):
         return self.document.problem(path_of(setting) if isinstance(setting, str) else setting, message, hint, **how)
 
     def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        """The same as a note."""
         return self.problem(setting, message, hint, severity="note", **how)
 
     @property
@@ -264,7 +256,6 @@ class Recipe(Sections):
 
     @property
     def training(self) -> Any:
-        """The section `train`, else `pretrain`."""
         return self.settings.get("train") or self.settings[PRETRAIN]
 
     @property

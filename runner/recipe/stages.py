@@ -98,7 +98,6 @@ def _moved(places: Mapping[Path_, Any], index: int, based: int, technique: str) 
 
 
 def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
-    """The path with its beginning renamed."""
     return next((new + path[len(old) :] for old, new in names.items() if path[: len(old)] == old), path)
 
 

@@ -23,8 +23,7 @@ def unclosed(template: str) -> int | None:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """The template, filled with each column's text from `row`. Raises KeyError with the name of a column that the row
-    lacks, and NoText if a column is not text."""
+    """The template, filled with each column's text. Raises KeyError with a column that the row lacks, and NoText."""
     words, names = _parsed(template)
     return words % tuple([value if type(value := row[name]) is str else text_of(value, name) for name in names])
 

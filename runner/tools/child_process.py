@@ -25,7 +25,6 @@ def watch_parent() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Ends this process when its parent is gone."""
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
@@ -59,7 +58,6 @@ _DECODER = json.JSONDecoder()
 
 
 def event_line(event: Event) -> str:
-    """One event as a line of output."""
     return MARK + json.dumps(event)
 
 

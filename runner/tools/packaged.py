@@ -1,5 +1,4 @@
-"""Packaged: where starter recipes and schemas are (beside the code in the wheel, at the root in a checkout), and how to
-install the package's extras."""
+"""Where starter recipes and schemas are (in the wheel beside the code, else at the root), and how to install extras."""
 
 import re
 import shlex
@@ -16,7 +15,6 @@ def folder(kind: str) -> Path:
 
 
 def starters() -> list[Path]:
-    """The starter recipes, sorted by name."""
     return sorted(folder("recipes").glob("*.yaml"))
 
 
@@ -61,12 +59,10 @@ EXTRAS = {
 
 
 def package(module: str) -> str:
-    """The package of a module, both by their import names."""
     return module.partition(".")[0]
 
 
 def bringing(package: str) -> str | None:
-    """The extra that includes a package, or None."""
     return next((extra for extra, packages in EXTRAS.items() if package in packages), None)
 
 

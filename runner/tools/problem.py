@@ -18,8 +18,7 @@ def first_line(error: Exception) -> str:
 
 
 def worded(name: str, /, **words: object) -> tuple[str, str]:
-    """A message and its remedy, with these words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a room of the
-    core or of a part."""
+    """A message and its remedy, with words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a room or a part."""
     room, _, message = name.partition(".")
     sentences = _messages(room)[message]
     return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)

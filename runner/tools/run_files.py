@@ -1,5 +1,4 @@
-"""The names of the files in a run folder and in each stage's. Writers, readers and cleaners take them from here; this
-module imports nothing."""
+"""The names of the files in a run folder and in each stage's, for all who write, read or delete them."""
 
 # Of the run: its recipe, and what was changed in it.
 RUN = "run.json"

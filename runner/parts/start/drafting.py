@@ -19,7 +19,8 @@ from typing import Any
 
 from runner import catalog, scenarios
 from runner.catalog.models import why_no_hub
-from runner.check import base_model, by_schema
+from runner.check import by_schema
+from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
@@ -386,7 +387,7 @@ class Draft:
         """The problem that a newly named model is unknown, which a lock file beside the copy fixes."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
-        return [problem for problem in problems if named and recipe and problem == base_model.unknown(recipe)]
+        return [problem for problem in problems if named and recipe and problem == unknown_model(recipe)]
 
     @property
     def errors(self) -> list[Problem]:
