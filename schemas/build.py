@@ -143,7 +143,7 @@ def known() -> dict[str, dict[str, list[str]]]:
     """What each of our parts owns, for the message where one is not installed."""
     return {
         file.parent.name: {kind: list(getattr(parts.found()[file.parent.name], kind)) for kind in parts.OWNED}
-        for file in sorted(PARTS.glob("*/__init__.py"))
+        for file in sorted(PARTS.glob("*/part.toml"))
     }
 
 

@@ -1,4 +1,4 @@
-"""Parts: everything beside the core. A part is a package with a table of what it adds, `part.toml`. The core reads the
+"""Parts: everything beside the core. A part is a folder with a table of what it adds, `part.toml`. The core reads the
 tables and imports no part by name.
 
 Our parts are the folders here. Other people's are packages that the entry-point group `recipe_runner.parts` names.

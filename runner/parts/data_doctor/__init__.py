@@ -1,1 +1,0 @@
-"""Problems in readable rows: duplicates, personal data, languages, short answers. It reports them and removes none."""

@@ -1,1 +1,0 @@
-"""Scenario image-classification: a ResNet for small images, with its own kind of data and its own trainer."""

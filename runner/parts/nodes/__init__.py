@@ -1,1 +1,0 @@
-"""Training on a few plain machines, without Kubernetes."""

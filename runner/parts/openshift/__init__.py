@@ -1,1 +1,0 @@
-"""The cluster, through the official Kubernetes client: sending jobs, watching them, fetching what they leave."""

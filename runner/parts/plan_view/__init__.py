@@ -1,1 +1,0 @@
-"""The plan of a recipe for people and programs: on one screen, in full, as JSON, as a picture."""

@@ -1,1 +1,0 @@
-"""What will be trained, token by token, and the verdict on the engine's own rows and batches, before the first step."""

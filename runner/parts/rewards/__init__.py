@@ -1,1 +1,0 @@
-"""Rewards that can be checked: scores for a model's own answers, from which it learns."""

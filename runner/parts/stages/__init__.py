@@ -1,1 +1,0 @@
-"""Scenario stages: a list of trainings. Each starts from the model of the one before."""

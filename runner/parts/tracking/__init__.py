@@ -1,1 +1,0 @@
-"""Runs at MLflow or Weights & Biases: settings, curves and results under the same names in both."""
