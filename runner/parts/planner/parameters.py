@@ -167,6 +167,16 @@ def total(model: Model) -> int:
     return numbers(model).whole
 
 
+def in_linear(model: Model) -> int:
+    """Numbers in the linear layers of one transformer layer."""
+    return sum(map(prod, linear(model).values()))
+
+
+def head(model: Model) -> str:
+    """The name of the weight that the LM head multiplies with."""
+    return model.embedding if model.tied else model.lm_head
+
+
 def adapter(workload: Workload) -> int:
     """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1), as much
     for each expert, and with DoRA one more for each output."""
@@ -223,8 +233,6 @@ def layer_activations(workload: Workload, trained: bool) -> int:
 
 def _norm(workload: Workload, size: int, trained: bool, kind: Family) -> int:
     """An RMS norm keeps its input in fp32, and, if its weight is trained, the input of the multiplication."""
-    if workload.adapter:
-        trained = False
     # Gemma's and OLMo 2's multiply before they leave fp32.
     scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else workload.widths.stream
     return FULL * size + FULL + (scaled * size if trained else 0)
@@ -281,8 +289,7 @@ def boundary(workload: Workload) -> int:
 def backward(workload: Workload) -> int:
     """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward part: the gradients
     of the product, of gate and of up, and of the stream."""
-    wide, count = workload.widths, 3
-    adapter = workload.adapter
+    wide, count, adapter = workload.widths, 3, workload.adapter
     adapted = adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(adapter.targets)
     if adapted and workload.checkpointing and not (adapter and adapter.packed and not adapter.dora):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
@@ -309,8 +316,6 @@ def layers_trained(workload: Workload) -> tuple[bool, ...]:
 
 def final_norm(workload: Workload) -> int:
     """Bytes a token of the last norm, and of the LM head's input where the head is trained."""
-    model, wide = workload.model, workload.widths
-    head = model.embedding if model.tied else model.lm_head
-    root = model.layers_path.rpartition(".")[0]
+    model, root = workload.model, workload.model.layers_path.rpartition(".")[0]
     kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), family(model))
-    return kept + (wide.linear * model.hidden_size if workload.trains(head) else 0)
+    return kept + (workload.widths.linear * model.hidden_size if workload.trains(head(model)) else 0)

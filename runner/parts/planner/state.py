@@ -47,11 +47,11 @@ def _fsdp(workload: Workload) -> State:
     everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding
     and head."""
     wide, shards = workload.widths.linear, workload.machines.world_size
-    whole = sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+    whole = parameters.of_layers(workload.model)[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if packed(workload):
         # Four-bit weights travel packed, and each is unpacked when it is used.
-        linear = _linear(workload)
+        linear = parameters.in_linear(workload.model)
         layer += linear // 2 - wide * linear
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
@@ -64,11 +64,6 @@ def _fsdp(workload: Workload) -> State:
     # The scales of 4-bit weights are not parameters: every GPU holds all of them, as published states show.
     scales = _scales(workload)
     return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
-
-
-def _linear(workload: Workload) -> int:
-    """Numbers in the linear layers of one transformer layer."""
-    return sum(prod(shape) for shape in parameters.linear(workload.model).values())
 
 
 def loaded(workload: Workload) -> int:
@@ -98,7 +93,7 @@ def _zero(workload: Workload, stage: int) -> State:
     buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
     layer = root = 0
     if stage == 3:
-        layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+        layer = wide * parameters.of_layers(workload.model)[0].whole
         kept = min(parameters.total(workload.model), workload.reuse // 2)
         root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
         # Gathered ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py).
@@ -138,15 +133,12 @@ def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
     numbers, few = parameters.numbers(workload.model), 0
     if packed(workload):
-        few = _linear(workload) * workload.model.num_hidden_layers
+        few = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
         numbers = replace(numbers, inside=numbers.inside - few)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
-    frozen = (
-        few // (2 if workload.adapter and workload.adapter.four_bit else 1)
-        + _bytes(workload, numbers, trained=False)
-        + _scales(workload)
-    )
+    packed_bytes = few // (2 if workload.adapter and workload.adapter.four_bit else 1)
+    frozen = packed_bytes + _bytes(workload, numbers, trained=False) + _scales(workload)
     return frozen + raised + adapter_bytes(workload)
 
 
@@ -206,7 +198,7 @@ def copies(workload: Workload) -> int:
     pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
     if not workload.masters or workload.sharding == "fsdp":
         return 0
-    return HALF * _linear(workload) * sum(parameters.layers_trained(workload))
+    return HALF * parameters.in_linear(workload.model) * sum(parameters.layers_trained(workload))
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:

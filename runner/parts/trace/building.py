@@ -36,9 +36,7 @@ def hf_config(workload: Workload) -> Any:
 
 def attentions(config: Any) -> tuple[str, ...]:
     """The kinds of attention that a model of this config supports, by the names that Axolotl asks for; the fastest
-    first.
-
-    Raises KeyError if transformers has no causal language model of its type."""
+    first. Raises KeyError if transformers has no causal language model of its type."""
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping[type(config)]
@@ -61,9 +59,7 @@ def _attention(workload: Workload, config: Any) -> str:
 
 def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
-
-    real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so).
-    """
+    real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so)."""
     from transformers import AutoModelForCausalLM
 
     stand_ins.register()

@@ -1,4 +1,5 @@
-"""Exact: the real model, built as Axolotl builds it, takes training steps on fake tensors; every byte is counted.
+"""Exact: the real model, built as Axolotl or the image trainer builds it, takes training steps on fake tensors; every byte
+is counted.
 
 There are no weights, no GPU and no data: PyTorch's FakeTensorMode has only shapes and dtypes. Code for GPUs alone
 (FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that allocate the same memory."""
@@ -21,13 +22,29 @@ from runner.parts.trace.building import DTYPES, build, optimizer_of, pretended_m
 from runner.parts.trace.stand_ins import Live
 
 
-def trace(workload: Workload, operations: bool = True) -> Traced:
+def trace(run: Run, operations: bool = True) -> Traced:
     """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if the model cannot be
     built."""
-    return measured(workload, partial(build, workload), partial(forward, workload), operations)
+    if isinstance(run, Workload):
+        return _measured(run, partial(build, run), partial(forward, run), operations)
+    from runner.parts.images import network
+    from runner.parts.images.formulas import Images
+
+    if not isinstance(run, Images):
+        raise TypeError(f"nothing traces {type(run).__name__}")
+    image_size, mixed = run.image_size, run.precision != "fp32"
+    half = DTYPES[run.precision] if mixed else torch.bfloat16
+    built = partial(network.build, run.architecture, run.width, run.classes)
+
+    def loss(model: Any, rows: int, reference: None) -> torch.Tensor:
+        pixels = torch.zeros((rows, 3, image_size, image_size))
+        with torch.autocast("cpu", dtype=half, enabled=mixed):
+            return model(pixel_values=pixels, labels=torch.zeros(rows, dtype=torch.long)).loss
+
+    return _measured(run, lambda: built().train(), loss)
 
 
-def measured(
+def _measured(
     run: Run, build: Callable[[], Any], forward: Callable[..., torch.Tensor], operations: bool = True
 ) -> Traced:
     """Two micro batches at most, a step and an evaluation. forward: gives the loss of a model on a number of rows.
@@ -124,10 +141,11 @@ def forward(
 
 
 def _operations(run: Run, loss_of: Callable[[int], torch.Tensor]) -> int:
-    with stand_ins.attending() as attention, FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
+    stand_ins.counted.clear()
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
         _backward(run, loss_of(run.micro_batch_size))
-    counted: int = counter.get_total_flops()
-    return counted + sum(attention)
+    total: int = counter.get_total_flops()
+    return total + sum(stand_ins.counted)
 
 
 def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any) -> int:

@@ -23,19 +23,13 @@ from runner.tools.process import hush
 
 def trace(run: Run, operations: bool = True) -> Traced:
     """A training step and an evaluation of a run on one of its GPUs. operations: whether to count them too, which takes
-    half as long again.
-
-    Raises Stop if the packages for it are not installed, ValueError where they cannot build the model.
-    """
+    half as long again. Raises Stop if the packages for it are not installed, ValueError where they cannot build the
+    model."""
     hush()
     try:
-        if isinstance(run, Workload):
-            from runner.parts.trace import language
+        from runner.parts.trace import language
 
-            return language.trace(run, operations)
-        from runner.parts.trace import images
-
-        return images.trace(run)
+        return language.trace(run, operations)
     except ImportError:
         raise _without_packages() from None
 
@@ -46,7 +40,6 @@ def _without_packages() -> Stop:
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
     """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache.
-
     Raises Stop if that file is not on this machine, transformers would not train the model, or fake tensors cannot
     follow its code."""
     hush()
@@ -81,9 +74,8 @@ def _said(error: Exception) -> str:
     """The first line of an error; an error of fake tensors in words."""
     if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
         # Defaults of some classes are incomplete, and so are some config.json.
-        return (
-            f"its code in transformers stops at {first_line(error)!r}, as it does if its `config.json` lacks a setting."
-        )
+        line = first_line(error)
+        return f"its code in transformers stops at {line!r}, as it does if its `config.json` lacks a setting."
     function = str(getattr(error, "func", "")).removesuffix(".default")
     match type(error).__name__:
         case "DataDependentOutputException":
