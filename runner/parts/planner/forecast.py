@@ -89,7 +89,7 @@ class Forecast:
         if own.source:
             source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
         network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
-        if self.stage.machines.nodes > 1 and network.assumed:
+        if self.stage.machines.nodes > 1 and network.source:
             source += f"; {network.least:g} to {network.most:g} Gbit/s between machines"
         return f"{source}; half to twice as long to start{'' if stated else ', read and save'}"
 
@@ -242,7 +242,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     if max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) == 1:
         return sources
     network = forecasts[0].workload.network
-    if not network.assumed:
+    if not network.source:
         return f"{sources} Each machine has {network.title}, according to the recipe."
     return f"{sources} The speed between machines is assumed: {network.title}. Set `gbit_s` and `links` under `network` for yours."
 
@@ -352,17 +352,15 @@ def ended_by_deadline(
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
         return
-    deadline = hours * 3600
-    late: list[tuple[Duration | Preparation, str]] = []
-    for forecast in forecasts:
-        time = forecast.time
+    deadline, limit = hours * 3600, _time_limit(recipe)
+    late: list[tuple[Duration | Preparation, str]] = [
+        (time, forecast.stage.name)
+        for forecast in forecasts
         # At its own limit training stops by itself.
-        if (
-            time
-            and time.total_seconds * WIDEST > deadline
-            and min(time.range_seconds[1], _time_limit(recipe)) > deadline
-        ):
-            late.append((time, forecast.stage.name))
+        if (time := forecast.time)
+        and time.total_seconds * WIDEST > deadline
+        and min(time.range_seconds[1], limit) > deadline
+    ]
     late += [(each, each.stage) for each in preparations if each.range_seconds[1] > deadline]
     if late:
         longest, name = max(late, key=lambda one: one[0].range_seconds[1])

@@ -93,7 +93,23 @@ class Planned:
 
     @cached_property
     def hardware(self) -> Hardware | None:
-        return hardware(self.recipe, self.forecasts)
+        """Of the largest stage; None without forecasts."""
+        if not self.forecasts:
+            return None
+        largest = max(self.forecasts, key=lambda forecast: forecast.stage.machines.world_size)
+        machines, gpu, work = largest.stage.machines, largest.gpu, largest.workload
+        gpus = machines.world_size
+        return Hardware(
+            machines=machines.nodes,
+            gpus=gpus,
+            gpu=gpu.title if gpu else None,
+            precision=work.precision,
+            gpu_memory=gpus * gpu.memory_gib * 2**30 if gpu else 0,
+            gpu_memory_gb_s=gpus * gpu.memory_gb_s if gpu else 0,
+            main_memory=round(machines.nodes * units.size(self.recipe.machines.memory)),
+            network_gbit_s=machines.nodes * work.network.gbit_s if machines.nodes > 1 else 0,
+            tflops=gpus * work.rate(gpu) / 1e12 if gpu else 0,
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -126,23 +142,3 @@ class Hardware:
         if self.network_gbit_s:
             parts.append(f"{self.network_gbit_s:,.0f} Gbit/s between them")
         return f"{have} {', '.join(parts)}."
-
-
-def hardware(recipe: Recipe, forecasts: Sequence[Forecast]) -> Hardware | None:
-    """The hardware of the largest stage; None without forecasts."""
-    if not forecasts:
-        return None
-    largest = max(forecasts, key=lambda forecast: forecast.stage.machines.world_size)
-    machines, gpu, work = largest.stage.machines, largest.gpu, largest.workload
-    gpus = machines.world_size
-    return Hardware(
-        machines=machines.nodes,
-        gpus=gpus,
-        gpu=gpu.title if gpu else None,
-        precision=work.precision,
-        gpu_memory=gpus * gpu.memory_gib * 2**30 if gpu else 0,
-        gpu_memory_gb_s=gpus * gpu.memory_gb_s if gpu else 0,
-        main_memory=round(machines.nodes * units.size(recipe.machines.memory)),
-        network_gbit_s=machines.nodes * work.network.gbit_s if machines.nodes > 1 else 0,
-        tflops=gpus * work.rate(gpu) / 1e12 if gpu else 0,
-    )

@@ -26,7 +26,8 @@ START_SECONDS = 60.0
 ASSUMED = (0.5, 2.0)
 # Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round preferences.
 MULTIPLE = 64
-# Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
+# Settings of Axolotl's for the loss, by its name here; and for fused kernels in the place of a layer's own operations.
+_LOSSES = {"cut": "cut_cross_entropy", "fused": "liger_fused_linear_cross_entropy", "chunked": "chunked_cross_entropy"}
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
 
 
@@ -37,17 +38,13 @@ REACHED = 0.80
 @dataclass(frozen=True)
 class Network:
     """gbit_s: the rate of training over all links of a machine together, one direction, 10^9 bits a second; least,
-    most: its range. title: in words. source: empty if the recipe states the rate."""
+    most: its range. title: in words. source: of an assumed rate; empty if the recipe states it."""
 
     title: str
     gbit_s: float
     least: float
     most: float
     source: str = ""
-
-    @property
-    def assumed(self) -> bool:
-        return bool(self.source)
 
 
 def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
@@ -358,11 +355,6 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     part = runner.get("blocks") or {}
     # Below 1, transformers counts epochs.
     max_steps = part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0))
-    losses = {
-        "cut": "cut_cross_entropy",
-        "fused": "liger_fused_linear_cross_entropy",
-        "chunked": "chunked_cross_entropy",
-    }
     own = config.get("trl") or {}
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
     # This schedule has no warmup, whatever the config says (transformers 5.16).
@@ -393,7 +385,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         offload=_offload(stage, zero),
         bucket_bytes=bucket_bytes,
         **sizes,
-        fused_loss=next((loss for loss, setting in losses.items() if config.get(setting)), "none"),
+        fused_loss=next((loss for loss, setting in _LOSSES.items() if config.get(setting)), "none"),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
         generations=generations,
