@@ -139,12 +139,12 @@ class Duration:
 
 
 def flops(workload: Workload, rows: float) -> float:
-    """All floating-point operations of one micro batch in training."""
+    """All operations of one micro batch in training."""
     return sum(operations(workload, rows))
 
 
 def operations(workload: Workload, rows: float, training: bool = True) -> Products:
-    """Floating-point operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
+    """Operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
     et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
 
     Checkpointing repeats each layer, whose last product is counted although PyTorch stops before it: without it, and

@@ -336,7 +336,6 @@ def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Prepa
 
 
 def _time_limit(recipe: Recipe) -> float:
-    """In seconds; infinite if there is none."""
     limit = stated(recipe).get("time")
     return units.seconds(limit) if limit else math.inf
 

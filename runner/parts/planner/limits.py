@@ -70,7 +70,6 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
 
 
 def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
-    """The note that a limit cannot be checked."""
     return recipe.note(f"limits.{setting}", f"This limit cannot be checked: {why}.", hint)
 
 

@@ -14,10 +14,9 @@ from runner.parts.planner.workload import FULL, HALF, Adapter, Workload, matches
 @dataclass(frozen=True)
 class Family:
     """What one architecture adds to the LLaMA layer (families.toml in the catalog).
-
     fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads;
-    joint_norms: each over all heads at once. norms: norms of a layer. layer, dense: the shapes of another kind of
-    layer, whose memory and time have no formulas. experts: weights of experts in a layer."""
+    joint_norms: each over all heads at once. norms: norms of a layer. layer: the shapes of another kind of layer,
+    whose memory and time have no formulas. experts: weights of experts in a layer."""
 
     fused: bool = False
     qkv_bias: bool = False
@@ -26,7 +25,6 @@ class Family:
     norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm")
     final_norm: str = "norm"
     layer: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    dense: str = ""
     experts: Sequence[str] = ()
 
 

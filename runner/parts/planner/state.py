@@ -12,7 +12,6 @@ from runner.parts.planner.workload import FULL, HALF, Workload
 @dataclass(frozen=True)
 class State:
     """Held between steps, in bytes on each GPU. gradients: of all trained weights, once they exist.
-
     buffers: communication. layer: whole weights of one layer while the model runs; root: of everything outside the
     layers; both 0 if nothing is sharded. gathered: both."""
 

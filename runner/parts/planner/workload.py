@@ -77,12 +77,10 @@ class Widths:
 @dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
-
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
     (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also learns the length of each row of a weight
     (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights. pattern: of the layers' whole names, if
-    only some transformer layers have an adapter; memory of activations is counted as if all had.
-    """
+    only some transformer layers have an adapter; memory of activations is counted as if all had."""
 
     rank: int
     targets: tuple[str, ...]
@@ -116,7 +114,6 @@ class Offload:
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What every training run needs of its GPUs.
-
     precision: bf16, fp16 or fp32, of the multiplied weights. learning_rate: nothing here depends on it, so a run is
     calculated once for all rates. micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows:
     whether the latter equals the former, because the recipe names none. accumulation: micro batches a step. sharding:
@@ -196,7 +193,6 @@ class Run:
 @dataclass(frozen=True)
 class Workload(Run):
     """What one training run of a language model asks of its GPUs.
-
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
     flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest row. bucket_bytes: of

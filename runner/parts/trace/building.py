@@ -62,7 +62,6 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so)."""
     from transformers import AutoModelForCausalLM
 
-    stand_ins.register()
     without_gpu_kernels()
     config = hf_config(workload)
     dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
@@ -145,7 +144,6 @@ def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
 
 def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:
     """Splits the model over several GPUs as the run does (ZeRO is not traced), and returns DDP's buckets.
-
     FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): one unit for each of an
     adapter's two matrices, one for each layer, and one for the rest, all split again after the forward pass, as the
     recipe asks; trained weights in fp32, as the runner holds them."""

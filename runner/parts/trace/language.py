@@ -89,7 +89,12 @@ def _measured(
             loss_of(run.evaluation_batch_size)
         evaluation = live.peak
         model.train()
-        flops = _operations(run, loss_of) if operations else 0
+        flops = 0
+        if operations:
+            stand_ins.counted.clear()
+            with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
+                _backward(run, loss_of(run.micro_batch_size))
+            flops = counter.get_total_flops() + sum(stand_ins.counted)
     return Traced(
         *counts,
         weights=weights,
@@ -115,9 +120,7 @@ def forward(
     workload: Workload, model: torch.nn.Module, rows: int, device: str = "cpu", reference: torch.nn.Module | None = None
 ) -> torch.Tensor:
     """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
-
-    reference: the frozen model beside it in preference training; None if the adapter is switched off instead.
-    """
+    reference: the frozen model beside it in preference training; None if the adapter is switched off instead."""
     tokens = torch.zeros((rows * workload.answers, workload.most_tokens), dtype=torch.long, device=device)
 
     def output(of: torch.nn.Module, **more: Any) -> Any:
@@ -138,14 +141,6 @@ def forward(
     if workload.objective != "sft":
         return stand_ins.alone(workload.objective, output(model).logits, tokens)
     return output(model, labels=tokens)["loss"]
-
-
-def _operations(run: Run, loss_of: Callable[[int], torch.Tensor]) -> int:
-    stand_ins.counted.clear()
-    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
-        _backward(run, loss_of(run.micro_batch_size))
-    total: int = counter.get_total_flops()
-    return total + sum(stand_ins.counted)
 
 
 def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any) -> int:

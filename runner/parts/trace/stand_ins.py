@@ -86,9 +86,8 @@ def padded(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     return flash(module, query, repeat_kv(key, count), repeat_kv(value, count), *given, **kwargs)
 
 
-def register() -> None:
-    AttentionInterface.register(ATTENTION, flash)
-    AttentionInterface.register(PADDED, padded)
+AttentionInterface.register(ATTENTION, flash)
+AttentionInterface.register(PADDED, padded)
 
 
 class _MatMul4Bit(torch.autograd.Function):
