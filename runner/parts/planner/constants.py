@@ -1,6 +1,5 @@
 """Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and the error of plans on published GPU
-runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). The results files are in the
-catalog and in the wheel."""
+runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). Both are in the catalog."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -185,8 +185,7 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
 
 
 class Passing(NamedTuple):
-    """Seconds of one micro batch on one GPU: linear layers, attention, moving bytes, and Python's launching of all of
-    them, which counts where it is more than the rest."""
+    """Seconds of one micro batch on one GPU. launching: by Python of all the rest, which runs meanwhile."""
 
     linear: float
     attention: float
@@ -343,8 +342,7 @@ def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
 
 
 def step_seconds(workload: Workload, gpu: Gpu, own: float | None = None) -> float:
-    """One step of the optimizer: the micro batches, the wait for offloaded weights and for other GPUs, and the update.
-    own: seconds of the micro batches, if they are known."""
+    """One step: micro batches (own: their seconds, if known), waits for offloaded weights and GPUs, the update."""
     own = computing(workload, gpu) if own is None else own
     offloaded = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
     return own + offloaded + waiting(workload, gpu, own) + updating(workload, gpu)

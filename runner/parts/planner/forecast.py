@@ -36,8 +36,7 @@ MISSED = 1.25
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one stage needs. formulas: of its engine, for its workload. gpu: None if the catalog does not know it.
-    price: of one GPU hour, None for none."""
+    """What one stage needs. gpu: None if the catalog does not know it. price: of one GPU hour, None for none."""
 
     stage: Stage
     formulas: Formulas
@@ -103,8 +102,7 @@ class Forecast:
 
     @property
     def never_fits(self) -> bool:
-        """Whether it does not fit even at the low end of the memory range. Own runs do not count, so that every command
-        and every machine gives the same answer."""
+        """Whether even the low end of the memory range does not fit. Own runs do not count, so that machines agree."""
         with constants.taking({}):
             return self.usable is not None and replace(self).memory_range[0] > self.usable
 
@@ -278,8 +276,7 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """Notes on settings that are valid but hardly intended: a learning rate that never stops rising, evaluations and
-    checkpoints that never come."""
+    """Notes on settings that are valid but hardly intended."""
     for forecast in forecasts:
         own = recipe.of_stage(forecast.stage.name)
         home = section(own, forecast.stage)

@@ -103,8 +103,7 @@ def whole(run: Run, tensors: int) -> int:
 
 
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
-    """The memory of a run from its state between steps, the moments that can be the peak of training, and the bytes of
-    tensors in evaluation."""
+    """The memory of a run. moments: those that can be the peak of training. evaluation: bytes of tensors in it."""
     moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
     peak = max(moments, key=lambda moment: moment.size)
     known = constants.constants(run.machines.gpu)

@@ -32,8 +32,7 @@ class ClusterTotals:
 
 @dataclass(frozen=True)
 class Planned:
-    """A recipe, its plan, and a forecast for each stage with formulas. price: of one GPU hour, if the caller gives one;
-    rows: as given if they cannot be counted."""
+    """A recipe with plan and forecasts. price: of one GPU hour, if given; rows: as given if they cannot be counted."""
 
     recipe: Recipe
     plan: Plan

@@ -1,5 +1,4 @@
-"""Processor: how fast this machine's own processor trains, measured in a second and stored, so that plans without a GPU
-treat it like a card of the catalog."""
+"""Processor: how fast this machine's own trains, measured in a second and stored, so that plans treat it as a card."""
 
 import os
 import platform

@@ -26,9 +26,8 @@ SOURCE = ("hub", "revision", "subset", "split", "path")
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: tokens of the longest row,
-    counted or estimated, 0 if unknown. source: of the figures, in words; longest_source: of an estimated `longest`,
-    empty if every row was counted."""
+    """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: of the longest row, counted or
+    estimated, 0 if unknown. source: of the figures, in words; longest_source: of an estimated `longest`, else empty."""
 
     training: int | None = None
     validation: int | None = None

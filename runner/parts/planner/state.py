@@ -42,9 +42,8 @@ def held(workload: Workload) -> State:
 
 
 def _fsdp(workload: Workload) -> State:
-    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 tries to raise them and fails, so the runner does), and
-    everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding
-    and head."""
+    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner does), and everything is
+    split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and head."""
     wide, shards = workload.widths.linear, workload.machines.world_size
     whole = parameters.of_layers(workload.model)[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
@@ -142,8 +141,7 @@ def weights_of(workload: Workload) -> int:
 
 
 def _scales(workload: Workload) -> int:
-    """The scales of 4-bit weights: a byte for 64 numbers, and four for 16,384 (double quantisation); of 8-bit ones four
-    bytes an output."""
+    """Scales: of 4 bits a byte for 64 numbers, four for 16,384 (double quantisation); of 8 bits four an output."""
     if not (adapter := workload.adapter) or not adapter.packed:
         return 0
     if adapter.eight_bit:

@@ -1,5 +1,4 @@
-"""Workload: the one input of a language model's estimate, made from a stage's own config, and what follows from it:
-steps, tokens a row, checkpoints."""
+"""Workload: the one input of a language model's estimate, from a stage's config; its steps, tokens and checkpoints."""
 
 import math
 import re
@@ -536,8 +535,7 @@ def times_in(every: int, run: Run, steps: int) -> int:
 
 
 def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) -> Checkpoints:
-    """The checkpoints of a run of this many steps, with `writing` seconds each: the engine's, with evaluations, and the
-    runner's between them."""
+    """The checkpoints of a run, of `writing` seconds each: the engine's, with evaluations, and the runner's between."""
     training = steps * step_seconds
     ends = times_in(run.engine_save_steps, run, steps)
     interval = training / ends

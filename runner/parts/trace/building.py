@@ -91,8 +91,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
 
 def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> None:
-    """Puts the parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to` swaps tensors, which
-    is impossible while they are watched.)"""
+    """Puts parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to` swaps watched ones.)"""
     wanted = [old for name, old in model.named_parameters() if concerns(name, old)]
     made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
     for module in model.modules():

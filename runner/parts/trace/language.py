@@ -1,5 +1,4 @@
-"""Exact: the real model, built as Axolotl or the image trainer builds it, takes training steps on fake tensors; every byte
-is counted.
+"""Exact: the real model, built as its trainer builds it, takes training steps on fake tensors; every byte is counted.
 
 There are no weights, no GPU and no data: PyTorch's FakeTensorMode has only shapes and dtypes. Code for GPUs alone
 (FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that allocate the same memory."""
@@ -23,8 +22,7 @@ from runner.parts.trace.stand_ins import Live
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
-    """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if the model cannot be
-    built."""
+    """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if no model can be built."""
     if isinstance(run, Workload):
         return _measured(run, partial(build, run), partial(forward, run), operations)
     from runner.parts.images import network

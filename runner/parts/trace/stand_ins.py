@@ -1,5 +1,4 @@
-"""Stand-ins: code for GPUs alone, replaced by code that allocates the same memory and does no arithmetic; the losses on
-preferences; and the count of live bytes."""
+"""Stand-ins for code for GPUs alone, which allocate the same memory; losses on preferences; the count of live bytes."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -69,8 +68,7 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """How many (query, key) pairs a head has: half of all if attention is causal, and at most as many keys for each
-    query as a sliding window holds."""
+    """The (query, key) pairs of a head: half of all if attention is causal, and no more keys than a window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys
@@ -298,8 +296,7 @@ def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
 
 
 class Keeping(torch.optim.Optimizer):
-    """An optimizer that keeps, and holds during a step, what the catalog's table says. in_full: parameters whose state
-    is kept in 32 bits even if the others' is not."""
+    """An optimizer that holds what the catalog's table says. in_full: parameters whose state is always in 32 bits."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]) -> None:
         super().__init__(list(named.values()), {})

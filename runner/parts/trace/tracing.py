@@ -22,9 +22,8 @@ from runner.tools.process import hush
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
-    """A training step and an evaluation of a run on one of its GPUs. operations: whether to count them too, which takes
-    half as long again. Raises Stop if the packages for it are not installed, ValueError where they cannot build the
-    model."""
+    """A training step and an evaluation of a run on one GPU. operations: whether to count them too, which takes half as
+    long again. Raises Stop without the packages for it, ValueError where they cannot build the model."""
     hush()
     try:
         from runner.parts.trace import language
@@ -39,9 +38,8 @@ def _without_packages() -> Stop:
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache.
-    Raises Stop if that file is not on this machine, transformers would not train the model, or fake tensors cannot
-    follow its code."""
+    """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache. Raises
+    Stop if that file is not here, transformers would not train the model, or fake tensors cannot follow its code."""
     hush()
     name, kind = str(folder or run.model.id), run.model.model_type
     try:
@@ -100,15 +98,9 @@ def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_
                 Console(width=120).print(_table(forecast, run, traced, needed))
     if as_json:
         shown = [stage["stage"] for stage in stages]
-        report = {
-            "name": recipe.name,
-            "basis": BASIS,
-            "stages": stages,
-            "without_formulas": [stage.name for stage in plan.stages if stage.name not in shown],
-            "problems": [],
-            "notes": [],
-        }
-        say(dumped(report))
+        others = [stage.name for stage in plan.stages if stage.name not in shown]
+        report = {"name": recipe.name, "basis": BASIS, "stages": stages, "without_formulas": others}
+        say(dumped(report | {"problems": [], "notes": []}))
     else:
         say(BASIS)
     return int(any(stage["fits"] is False for stage in stages))
