@@ -7,6 +7,7 @@ Only `recipe plan` reads it (`constants.taking`), so that checks, rendered files
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from runner import catalog
@@ -99,10 +100,8 @@ def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
 def _kept(found: Sequence[Beside]) -> Iterator[str]:
     yield from map(str, found)
     if found:
-        try:
+        with suppress(OSError):  # the run is done in any case
             keep(each.observed() for each in found)
-        except OSError:
-            return  # the run is done in any case
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
+from runner.scenarios.language.translation import unfrozen_parameters
 
 # How many changes are combined at most, and how many insufficient changes are extended in each round.
 TOGETHER, KEPT = 3, 6
@@ -89,7 +90,6 @@ def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Adv
 
 
 def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
-    """Other ways to compute or store the same."""
     if not work.checkpointing:
         yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
     name = lines.find("cross_entropy", "fused_cross_entropy")
@@ -131,12 +131,10 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     """The patterns of the trained part in another model: as many last layers, and the LM head if it was trained."""
     if not workload.unfrozen:
         return ()
-    old = workload.model
     count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
-    first = other.num_hidden_layers - count
-    patterns = [f"^{other.layers_path}.{index}." for index in range(first, other.num_hidden_layers)]
-    if workload.trains(old.embedding if old.tied else old.lm_head):
-        patterns.append(f"^{other.embedding if other.tied else other.lm_head}$")
+    patterns = unfrozen_parameters(other, count, lm_head=False)
+    if workload.trains(parameters.head(workload.model)):
+        patterns.append(f"^{parameters.head(other)}$")
     return tuple(patterns)
 
 
@@ -171,12 +169,11 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
         known = [half.changes.items() for half in enough]
         new = (advice for advice in started if not any(k <= advice.changes.items() for k in known))
         enough += [advice for advice in new if _fits(advice, budget)]
-    chosen: list[Advice] = []
+    chosen: dict[frozenset[str], Advice] = {}
     for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
         # One offer for each set of settings: three sequence lengths are one idea.
-        if all(advice.changes.keys() != known.changes.keys() for known in chosen):
-            chosen.append(advice)
-    return chosen[:count]
+        chosen.setdefault(frozenset(advice.changes), advice)
+    return list(chosen.values())[:count]
 
 
 def _row_seconds(advice: Advice, gpu: Gpu) -> float:

@@ -37,8 +37,7 @@ def held(workload: Workload) -> State:
     gradients = trained_bytes(workload)
     weights = weights_of(workload) + reference(workload)
     # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
-    buffers = gradients if workload.sharding == "ddp" else 0
-    return State(weights, gradients, _optimizer(workload), buffers)
+    return State(weights, gradients, _optimizer(workload), gradients if workload.sharding == "ddp" else 0)
 
 
 def _fsdp(workload: Workload) -> State:
