@@ -43,8 +43,8 @@ class Beside:
     def __str__(self) -> str:
         sentences, seen, summary = [], self.foreseen, self.summary
         if (taken := summary.step_seconds) and self.planned:
-            pace, more = units.speed(self.planned), constants.percent(taken / self.planned)
-            sentences.append(f"a step took {units.speed(taken)} s instead of the planned {pace} s ({more} %)")
+            pace, more = units.speed(self.planned), f"{constants.percent(taken / self.planned)} %"
+            sentences.append(f"a step took {units.speed(taken)} s instead of the planned {pace} s ({more})")
         if (taken := summary.gpu_memory_gib) and seen.tensors:
             planned = seen.tensors / constants.GIB
             more = f"{constants.percent(taken / planned)} %"

@@ -33,6 +33,7 @@ class Constants:
 
 
 ASSUMED = Constants()
+
 # The constants that replace the catalog's within `taking`, by card.
 _own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingProxyType({}))
 

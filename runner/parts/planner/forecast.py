@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog, parts
 from runner.catalog import Gpu
-from runner.parts.planner import constants
-from runner.parts.planner import row_counts as counted
+from runner.parts.planner import constants, row_counts
 from runner.parts.planner.constants import Spread
 from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
@@ -217,7 +216,7 @@ def of(
     for stage in plan.stages:
         if stage.engine not in parts.table("formulas"):
             continue
-        rows = counted.of(recipe, plan, stage, prepared if look else None, given_rows)
+        rows = row_counts.of(recipe, plan, stage, prepared if look else None, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)

@@ -32,8 +32,6 @@ class Counts:
 
 # Larger micro batches are not tried.
 MOST_TRIED = 4096
-
-
 # Dotted settings with their values.
 Changes = Mapping[str, Any]
 

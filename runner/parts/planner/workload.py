@@ -28,8 +28,6 @@ MULTIPLE = 64
 # Settings of Axolotl's for the loss, by its name here; and for fused kernels in the place of a layer's own operations.
 _LOSSES = {"cut": "cut_cross_entropy", "fused": "liger_fused_linear_cross_entropy", "chunked": "chunked_cross_entropy"}
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
-
-
 # The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s (llm-foundry).
 REACHED = 0.80
 
