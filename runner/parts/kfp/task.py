@@ -41,6 +41,7 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     uid = str(done.job["metadata"]["uid"])
     if not wanted.trains:
         return {"made": uid}, {}
+    # The folder of the model, in KServe's form for a claim.
     folder = plan.place_of(wanted).best_model_dir
     place = plan.on_claim(folder)
     about = {"recipe": plan.name, "stage": wanted.name, "fingerprint": plan.fingerprint, "key": wanted.keys.get("", "")}

@@ -81,12 +81,8 @@ def shares(gpu: Gpu) -> Products:
 # A factor on the memory traffic of kept activations: by whether kernels are fused (or compiled), and by what is
 # trained. Plain operations also write and read intermediate results.
 _TRAFFIC = {
-    (True, "full"): 0.90,
-    (True, "lora"): 1.85,
-    (True, "qlora"): 1.25,
-    (False, "full"): 1.95,
-    (False, "lora"): 3.2,
-    (False, "qlora"): 2.7,
+    True: {"full": 0.90, "lora": 1.85, "qlora": 1.25},
+    False: {"full": 1.95, "lora": 3.2, "qlora": 2.7},
 }
 
 
@@ -179,7 +175,7 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
     method = "full" if not workload.adapter else "qlora" if workload.adapter.packed else "lora"
-    again = _TRAFFIC[workload.fused_kernels or workload.compile, method]
+    again = _TRAFFIC[workload.fused_kernels or workload.compile][method]
     passes = 2 if not training else 8 if workload.checkpointing else 6
     return again * passes * kept + (3 if training else 2) * logits
 

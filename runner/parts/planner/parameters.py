@@ -61,21 +61,11 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
     kind, hidden, inner = family(model), model.hidden_size, model.intermediate_size
     heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     if kind.fused:
-        return {
-            "qkv_proj": (hidden, heads + 2 * groups),
-            "o_proj": (heads, hidden),
-            "gate_up_proj": (hidden, 2 * inner),
-            "down_proj": (inner, hidden),
-        }
-    return {
-        "q_proj": (hidden, heads),
-        "k_proj": (hidden, groups),
-        "v_proj": (hidden, groups),
-        "o_proj": (heads, hidden),
-        "gate_proj": (hidden, inner),
-        "up_proj": (hidden, inner),
-        "down_proj": (inner, hidden),
-    }
+        into_heads, widening = {"qkv_proj": (hidden, heads + 2 * groups)}, {"gate_up_proj": (hidden, 2 * inner)}
+    else:
+        into_heads = {"q_proj": (hidden, heads), "k_proj": (hidden, groups), "v_proj": (hidden, groups)}
+        widening = {"gate_proj": (hidden, inner), "up_proj": (hidden, inner)}
+    return into_heads | {"o_proj": (heads, hidden)} | widening | {"down_proj": (inner, hidden)}
 
 
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:

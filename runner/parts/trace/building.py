@@ -91,7 +91,8 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
 
 def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> None:
-    """Puts parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to` swaps watched ones.)"""
+    """Puts the parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to` swaps tensors, which
+    is impossible while they are watched.)"""
     wanted = [old for name, old in model.named_parameters() if concerns(name, old)]
     made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
     for module in model.modules():
