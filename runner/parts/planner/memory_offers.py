@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 
 from runner import catalog
@@ -64,29 +65,28 @@ class Lines:
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with another change."""
-    section, adapter, whole = lines.home, work.adapter, attrgetter("total")
-    kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
+    section, adapter = lines.home, work.adapter
+
+    def best(candidates: list[Advice], need: Callable[[Memory], int] = attrgetter("total")) -> list[Advice]:
+        enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
+        return list(islice(enough, 1)) or candidates[-1:]
+
     if lines.find("micro_batch_size"):
         names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")
         several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
         batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in several]
-        kinds.append((whole, [Advice(dict(zip(names, split, strict=True)), each) for split, each in batches]))
+        yield from best([Advice(dict(zip(names, split, strict=True)), each) for split, each in batches])
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
         powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
         fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]
         evaluations = [Advice({f"{section}.eval_batch_size": each.evaluation_batch_size}, each) for each in fewer]
-        kinds.append((attrgetter("in_evaluation"), evaluations))
+        yield from best(evaluations, attrgetter("in_evaluation"))
     if name := lines.find("sequence_len"):
         shorter = [replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len]
-        kinds.append((whole, [Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter]))
+        yield from best([Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter])
     if adapter and (name := lines.find("lora_rank", "rank")):
         adapters = [replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank]
-        ranks = [Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters]
-        kinds.append((whole, ranks))
-    for need, candidates in kinds:
-        if candidates:
-            enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
-            yield next(enough, candidates[-1])
+        yield from best([Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters])
 
 
 def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:

@@ -48,14 +48,12 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link,
     links: their number in a machine, as far as the recipe states them."""
     count = links or 1
+    each = "one link" if count == 1 else f"{count} links"
     if gbit_s:
         rate = count * gbit_s * REACHED
-        each = "one link" if count == 1 else f"{count} links"
         return Network(f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate)
     known = Network(**catalog.table("networks")[kind])
-    if count == 1:
-        return known
-    title = known.title.replace("one link", f"{count} links")
+    title = known.title.replace("one link", each)
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
