@@ -140,7 +140,7 @@ def weights_of(workload: Workload) -> int:
 
 
 def _scales(workload: Workload) -> int:
-    """Scales: of 4 bits a byte for 64 numbers, four for 16,384 (double quantisation); of 8 bits four bytes an output."""
+    """Scales: of 4 bits a byte for 64 numbers, 4 for 16,384 (double quantisation); of 8 bits 4 bytes an output."""
     if not (adapter := workload.adapter) or not adapter.packed:
         return 0
     if adapter.eight_bit:
