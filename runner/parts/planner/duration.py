@@ -63,8 +63,8 @@ class Products(NamedTuple):
     attention: float
 
 
-# The shares of a data sheet's rate that they reach, by compute capability, the newest first. Attention is FlashAttention
-# 2, which was written for the A100.
+# The shares of a data sheet's rate that they reach, by compute capability, the newest first. Attention is that of
+# FlashAttention 2, which was written for the A100.
 _SHARES = (
     ((10, 0), Products(0.30, 0.15)),
     ((9, 0), Products(0.64, 0.30)),

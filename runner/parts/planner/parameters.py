@@ -135,7 +135,7 @@ def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
 
 
 @lru_cache(maxsize=256)
-def of_layers(model: Model, unfrozen: tuple[str, ...] = ()) -> tuple[Numbers, ...]:
+def of_layers(model: Model, unfrozen: tuple[str, ...]) -> tuple[Numbers, ...]:
     """The same of each layer."""
     layers = (layer(model, index) for index in range(model.num_hidden_layers))
     return tuple(_counted((name, shape) for name, shape in one if matches(unfrozen, name)) for one in layers)

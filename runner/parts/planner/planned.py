@@ -1,5 +1,5 @@
-"""Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; and the planner's answers to the
-core: these needs as problems, as sizes, and as predictions for a run."""
+"""Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; and the planner's answers to
+the core: these needs as problems, as sizes, and as predictions for a run."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _fsdp(workload: Workload) -> State:
     """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner does), and everything is
     split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and head."""
     wide, shards = workload.widths.linear, workload.machines.world_size
-    whole = parameters.of_layers(workload.model)[0].whole
+    whole = parameters.of_layers(workload.model, ())[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if packed(workload):
         # Four-bit weights travel packed, and each is unpacked when it is used.
@@ -90,7 +90,7 @@ def _zero(workload: Workload, stage: int) -> State:
     buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
     layer = root = 0
     if stage == 3:
-        layer = wide * parameters.of_layers(workload.model)[0].whole
+        layer = wide * parameters.of_layers(workload.model, ())[0].whole
         kept = min(parameters.total(workload.model), workload.reuse // 2)
         root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
         # Gathered ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py).
