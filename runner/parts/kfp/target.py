@@ -97,17 +97,16 @@ def _kind(name: str) -> Spec:
 def _component(part: str) -> Spec:
     """The inputs and outputs of a kind of task. The model before it is an input, for the dashboard's lineage."""
     takes, gives, leaves, built_on = PARTS[part]
-    artifacts = {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}
-    outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | artifacts
     base = {**_kind("model"), "isOptional": True} if built_on else None
-    own = {"executorLabel": f"exec-{part}", "inputDefinitions": _inputs(takes, base=base)}
+    outputs = _ports(dict.fromkeys(gives, TEXT), **{name: _kind(name) for name in leaves})
+    own = {"executorLabel": f"exec-{part}", "inputDefinitions": _ports(takes, base=base)}
     return own | ({"outputDefinitions": outputs} if outputs else {})
 
 
-def _inputs(parameters: Spec, **artifacts: Spec | None) -> Spec:
-    """The inputs of a component or task: texts, and a model if there is one."""
+def _ports(parameters: Spec, **artifacts: Spec | None) -> Spec:
+    """The inputs or outputs of a component or task: texts and artifacts, if there are any."""
     given = {name: artifact for name, artifact in artifacts.items() if artifact}
-    return {"parameters": parameters} | ({"artifacts": given} if given else {})
+    return {kind: own for kind, own in (("parameters", parameters), ("artifacts", given)) if own}
 
 
 def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
@@ -170,19 +169,18 @@ class _Tasks:
         end = {"stage": _constant(stage.name), "said": {"componentInputParameter": "said"}}
         self.components[f"comp-if-{shut}"] = {
             "dag": {"tasks": {shut: self._task(shut, "closed", end)}},
-            "inputDefinitions": _inputs({_channel(gate): TEXT, "said": TEXT}),
+            "inputDefinitions": _ports({_channel(gate): TEXT, "said": TEXT}),
         }
-        tasks = {f"if-{shut}": _condition(f"if-{shut}", "!=", gate, _inputs({_channel(gate): verdict, "said": said}))}
+        tasks = {f"if-{shut}": _condition(f"if-{shut}", "!=", gate, _ports({_channel(gate): verdict, "said": said}))}
         if later:
             name = f"if-open-{stage.name}"
             base = {"componentInputArtifact": "model"} if model else None
+            kind = _kind("model") if model else None
             self.components[f"comp-{name}"] = {
                 "dag": {"tasks": self.up_to_a_gate(later, {"componentInputParameter": "made"}, base)},
-                "inputDefinitions": _inputs(
-                    {_channel(gate): TEXT, "made": TEXT}, model=_kind("model") if model else None
-                ),
+                "inputDefinitions": _ports({_channel(gate): TEXT, "made": TEXT}, model=kind),
             }
-            tasks[name] = _condition(name, "==", gate, _inputs({_channel(gate): verdict, "made": made}, model=model))
+            tasks[name] = _condition(name, "==", gate, _ports({_channel(gate): verdict, "made": made}, model=model))
         return tasks
 
     def _task(self, name: str, part: str, parameters: Spec, base: Spec | None = None) -> Spec:
@@ -192,7 +190,7 @@ class _Tasks:
         own: dict[str, object] = {"cachingOptions": {"enableCache": True} if part == "train" else {}}
         if part != "closed":
             own["retryPolicy"] = RETRIES
-        return _node(name, _inputs(parameters, base=base), own)
+        return _node(name, _ports(parameters, base=base), own)
 
 
 def _channel(gate: str) -> str:

@@ -41,8 +41,11 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     uid = str(done.job["metadata"]["uid"])
     if not wanted.trains:
         return {"made": uid}, {}
+    # The folder of the model, in KServe's form for a claim.
+    folder = plan.place_of(wanted).best_model_dir
+    place = plan.on_claim(folder)
     about = {"recipe": plan.name, "stage": wanted.name, "fingerprint": plan.fingerprint, "key": wanted.keys.get("", "")}
-    about |= {"model_uri": model_uri(plan, wanted), "job": str(done.job["metadata"]["name"]), "job_uid": uid}
+    about |= {"model_uri": place.uri if place else folder, "job": str(done.job["metadata"]["name"]), "job_uid": uid}
     return {"made": uid}, {"model": about, "metrics": measured(cluster, done.job)}
 
 
@@ -73,13 +76,6 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
             gone_states = (pipeline.MISSING, pipeline.GOING)
             while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
                 pause()
-
-
-def model_uri(plan: Plan, wanted: Stage) -> str:
-    """The folder of a stage's model, in KServe's form for a claim."""
-    folder = plan.place_of(wanted).best_model_dir
-    place = plan.on_claim(folder)
-    return place.uri if place else folder
 
 
 def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:

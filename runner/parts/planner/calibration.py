@@ -7,6 +7,7 @@ Only `recipe plan` reads it (`constants.taking`), so that checks, rendered files
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from runner import catalog
@@ -18,9 +19,8 @@ from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.run import run_manifest as planned
 from runner.run.run_folder import RunFolder, find, require_of
-from runner.run.run_manifest import RunManifest
+from runner.run.run_manifest import RunManifest, predictions
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import Record, settings_folder
 from runner.tools.problem import Stop, worded
@@ -43,11 +43,11 @@ class Beside:
     def __str__(self) -> str:
         sentences, seen, summary = [], self.foreseen, self.summary
         if (taken := summary.step_seconds) and self.planned:
-            pace, more = units.speed(self.planned), _than(taken / self.planned)
+            pace, more = units.speed(self.planned), f"{constants.percent(taken / self.planned)} %"
             sentences.append(f"a step took {units.speed(taken)} s instead of the planned {pace} s ({more})")
         if (taken := summary.gpu_memory_gib) and seen.tensors:
             planned = seen.tensors / constants.GIB
-            more = _than(taken / planned)
+            more = f"{constants.percent(taken / planned)} %"
             sentences.append(f"tensors took {taken:.1f} GiB of a GPU instead of the planned {planned:.1f} GiB ({more})")
         return f"{seen.stage}: {'; '.join(sentences)}"
 
@@ -62,11 +62,6 @@ class Beside:
             allocated=round((self.summary.gpu_memory_gib or 0) * constants.GIB),
             reserved=round((self.summary.gpu_reserved_gib or 0) * constants.GIB),
         )
-
-
-def _than(ratio: float) -> str:
-    more = round(100 * (ratio - 1))
-    return f"{'+' if more > 0 else '−' if more < 0 else ''}{abs(more)} %"
 
 
 def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Beside]:
@@ -89,7 +84,7 @@ def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
     plan, on_record = inference.plan_of(recipe, run), RunManifest.read(run.path)
     if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
         return beside(run, plan, on_record.foreseen)
-    return beside(run, plan, planned.predictions(changed(recipe, run.overrides)[0], plan))
+    return beside(run, plan, predictions(changed(recipe, run.overrides)[0], plan))
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
@@ -105,10 +100,8 @@ def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
 def _kept(found: Sequence[Beside]) -> Iterator[str]:
     yield from map(str, found)
     if found:
-        try:
+        with suppress(OSError):  # the run is done in any case
             keep(each.observed() for each in found)
-        except OSError:
-            return  # the run is done in any case
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:

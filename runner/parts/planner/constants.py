@@ -1,6 +1,5 @@
 """Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and the error of plans on published GPU
-runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). The results files are in the
-catalog and in the wheel."""
+runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). Both are in the catalog."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +33,6 @@ class Constants:
 
 
 ASSUMED = Constants()
-
 
 # The constants that replace the catalog's within `taking`, by card.
 _own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingProxyType({}))
@@ -133,6 +131,12 @@ def kind(run: Run) -> Kind:
     return Kind("dpo" if run.objective != "sft" else method, run.sharding, run.fused_loss, run.machines.gpu)
 
 
+def percent(ratio: float) -> str:
+    """How many per cent more or less than the whole a share is, with a sign."""
+    more = round(100 * (ratio - 1))
+    return f"{'−' if more < 0 else '+' if more else ''}{abs(more)}"
+
+
 @dataclass(frozen=True)
 class Spread:
     """The lowest and highest error of nine in ten of `rows` published runs; shared: what they share with this one."""
@@ -147,8 +151,7 @@ class Spread:
         return figure / (1 + self.high), figure / (1 + self.low)
 
     def __str__(self) -> str:
-        low, high = (round(100 * (share - 1)) for share in self.of(1.0))
-        less, more = (f"{'−' if count < 0 else '+' if count else ''}{abs(count)}" for count in (low, high))
+        less, more = map(percent, self.of(1.0))
         return f"{less} to {more} % on {self.runs}"
 
     @property

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from math import prod
 from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
@@ -57,36 +56,33 @@ class Link(NamedTuple):
 LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
 
 
-class Shares(NamedTuple):
-    """The shares of a data sheet's rate that linear layers and attention reach."""
+class Products(NamedTuple):
+    """A figure of the products in linear layers, and of those in attention."""
 
     linear: float
     attention: float
 
 
-# By compute capability, the newest first. Attention is FlashAttention 2, which was written for the A100.
+# The shares of a data sheet's rate that they reach, by compute capability, the newest first. Attention is that of
+# FlashAttention 2, which was written for the A100.
 _SHARES = (
-    ((10, 0), Shares(0.30, 0.15)),
-    ((9, 0), Shares(0.64, 0.30)),
-    ((8, 6), Shares(0.85, 0.50)),
-    ((8, 0), Shares(0.81, 0.50)),
-    ((0, 0), Shares(0.60, 0.30)),
+    ((10, 0), Products(0.30, 0.15)),
+    ((9, 0), Products(0.64, 0.30)),
+    ((8, 6), Products(0.85, 0.50)),
+    ((8, 0), Products(0.81, 0.50)),
+    ((0, 0), Products(0.60, 0.30)),
 )
 
 
-def shares(gpu: Gpu) -> Shares:
+def shares(gpu: Gpu) -> Products:
     return next(shares for least, shares in _SHARES if gpu.capability >= least)
 
 
 # A factor on the memory traffic of kept activations: by whether kernels are fused (or compiled), and by what is
 # trained. Plain operations also write and read intermediate results.
 _TRAFFIC = {
-    (True, "full"): 0.90,
-    (True, "lora"): 1.85,
-    (True, "qlora"): 1.25,
-    (False, "full"): 1.95,
-    (False, "lora"): 3.2,
-    (False, "qlora"): 2.7,
+    True: {"full": 0.90, "lora": 1.85, "qlora": 1.25},
+    False: {"full": 1.95, "lora": 3.2, "qlora": 2.7},
 }
 
 
@@ -138,19 +134,12 @@ class Duration:
         return self.tokens_a_step / self.step_seconds
 
 
-class Operations(NamedTuple):
-    """Floating-point operations of a pass, in linear layers and in attention."""
-
-    linear: float
-    attention: float
-
-
 def flops(workload: Workload, rows: float) -> float:
     """All operations of one micro batch in training."""
     return sum(operations(workload, rows))
 
 
-def operations(workload: Workload, rows: float, training: bool = True) -> Operations:
+def operations(workload: Workload, rows: float, training: bool = True) -> Products:
     """Operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
     et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
 
@@ -158,21 +147,21 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     with refitted shares, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too low)."""
     model, length = workload.model, row_tokens(workload)
     tokens, layers = rows * length, model.num_hidden_layers
-    weights = 2 * sum(prod(shape) for shape in parameters.linear(model).values())
+    weights = 2 * parameters.in_linear(model)
     half = 1 if workload.attention == "eager" else 0.5
     scores = 4 * half * attended(workload) * model.num_attention_heads * model.head_dim
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
-        return Operations(tokens * (layers * weights + head), tokens * layers * scores)
+        return Products(tokens * (layers * weights + head), tokens * layers * scores)
     reached = layers - parameters.first_trained(workload)
     again = reached if workload.checkpointing else 0
     own = sum(parameters.layers_trained(workload)) * weights
-    own += head if workload.trains(model.embedding if model.tied else model.lm_head) else 0
+    own += head if workload.trains(parameters.head(model)) else 0
     added = 6 * parameters.adapter(workload)
     if workload.adapter and workload.adapter.dora and workload.adapter.dropout:
         # It multiplies again what dropout has left (peft 0.20.0, lora/dora.py): a trace counts 1.94 times the operations.
         weights += 2 * sum(adapted(workload))
-    return Operations(
+    return Products(
         linear=tokens * ((layers + again + reached) * weights + 2 * head + own + added),
         attention=tokens * (layers + again + reached * (2.5 if half == 0.5 else 2)) * scores,
     )
@@ -186,14 +175,13 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
     method = "full" if not workload.adapter else "qlora" if workload.adapter.packed else "lora"
-    again = _TRAFFIC[workload.fused_kernels or workload.compile, method]
+    again = _TRAFFIC[workload.fused_kernels or workload.compile][method]
     passes = 2 if not training else 8 if workload.checkpointing else 6
     return again * passes * kept + (3 if training else 2) * logits
 
 
 class Passing(NamedTuple):
-    """Seconds of one micro batch on one GPU: linear layers, attention, moving bytes, and Python's launching of all of
-    them, which counts where it is more than the rest."""
+    """Seconds of one micro batch on one GPU. launching: by Python of all the rest, which runs meanwhile."""
 
     linear: float
     attention: float
@@ -224,7 +212,7 @@ def unpacked(workload: Workload) -> float:
     measured 1.44 to 1.51 times as slow as LoRA (h2oai/h2o-llmstudio, A100)."""
     if not (adapter := workload.adapter):
         return 0
-    linear = sum(prod(shape) for shape in parameters.linear(workload.model).values()) if adapter.packed else 0
+    linear = parameters.in_linear(workload.model) if adapter.packed else 0
     measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
     return (UNPACKING * linear + MEASURING * measured) * workload.model.num_hidden_layers
 
@@ -349,15 +337,11 @@ def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
     return workload.generated * token
 
 
-def step_seconds(workload: Workload, gpu: Gpu) -> float:
-    """One step of the optimizer."""
-    own = computing(workload, gpu)
-    return _step_seconds(workload, gpu, own, waiting(workload, gpu, own))
-
-
-def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
-    """The micro batches, the wait for offloaded weights and for other GPUs, and the update."""
-    return own + max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own) + wait + updating(workload, gpu)
+def step_seconds(workload: Workload, gpu: Gpu, own: float | None = None) -> float:
+    """One step: micro batches (own: their seconds, if known), waits for offloaded weights and GPUs, the update."""
+    own = computing(workload, gpu) if own is None else own
+    offloaded = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
+    return own + offloaded + waiting(workload, gpu, own) + updating(workload, gpu)
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
@@ -372,14 +356,13 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
     if count is None:
         return None
     own = computing(workload, gpu)
-    wait = partial(waiting, workload, gpu, own)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
     return of_run(
         workload,
         gpu,
         count,
-        _step_seconds(workload, gpu, own, wait(workload.network.gbit_s)),
-        wait,
+        step_seconds(workload, gpu, own),
+        partial(waiting, workload, gpu, own),
         evaluations=evaluations,
         evaluation_seconds=evaluations * pass_of_all,
         reading=workload.readers * host_memory.whole(workload),

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog, parts
 from runner.catalog import Gpu
-from runner.parts.planner import constants
-from runner.parts.planner import row_counts as counted
+from runner.parts.planner import constants, row_counts
 from runner.parts.planner.constants import Spread
 from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
@@ -36,8 +35,7 @@ MISSED = 1.25
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one stage needs. formulas: of its engine, for its workload. gpu: None if the catalog does not know it.
-    price: of one GPU hour, None for none."""
+    """What one stage needs. gpu: None if the catalog does not know it. price: of one GPU hour, None for none."""
 
     stage: Stage
     formulas: Formulas
@@ -89,7 +87,7 @@ class Forecast:
         if own.source:
             source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
         network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
-        if self.stage.machines.nodes > 1 and network.assumed:
+        if self.stage.machines.nodes > 1 and network.source:
             source += f"; {network.least:g} to {network.most:g} Gbit/s between machines"
         return f"{source}; half to twice as long to start{'' if stated else ', read and save'}"
 
@@ -103,8 +101,7 @@ class Forecast:
 
     @property
     def never_fits(self) -> bool:
-        """Whether it does not fit even at the low end of the memory range. Own runs do not count, so that every command
-        and every machine gives the same answer."""
+        """Whether even the low end of the memory range does not fit. Own runs do not count, so that machines agree."""
         with constants.taking({}):
             return self.usable is not None and replace(self).memory_range[0] > self.usable
 
@@ -219,7 +216,7 @@ def of(
     for stage in plan.stages:
         if stage.engine not in parts.table("formulas"):
             continue
-        rows = counted.of(recipe, plan, stage, prepared if look else None, given_rows)
+        rows = row_counts.of(recipe, plan, stage, prepared if look else None, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)
@@ -242,7 +239,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     if max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) == 1:
         return sources
     network = forecasts[0].workload.network
-    if not network.assumed:
+    if not network.source:
         return f"{sources} Each machine has {network.title}, according to the recipe."
     return f"{sources} The speed between machines is assumed: {network.title}. Set `gbit_s` and `links` under `network` for yours."
 
@@ -278,8 +275,7 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """Notes on settings that are valid but hardly intended: a learning rate that never stops rising, evaluations and
-    checkpoints that never come."""
+    """Notes on settings that are valid but hardly intended."""
     for forecast in forecasts:
         own = recipe.of_stage(forecast.stage.name)
         home = section(own, forecast.stage)
@@ -336,7 +332,6 @@ def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Prepa
 
 
 def _time_limit(recipe: Recipe) -> float:
-    """In seconds; infinite if there is none."""
     limit = stated(recipe).get("time")
     return units.seconds(limit) if limit else math.inf
 
@@ -352,17 +347,15 @@ def ended_by_deadline(
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
         return
-    deadline = hours * 3600
-    late: list[tuple[Duration | Preparation, str]] = []
-    for forecast in forecasts:
-        time = forecast.time
+    deadline, limit = hours * 3600, _time_limit(recipe)
+    late: list[tuple[Duration | Preparation, str]] = [
+        (time, forecast.stage.name)
+        for forecast in forecasts
         # At its own limit training stops by itself.
-        if (
-            time
-            and time.total_seconds * WIDEST > deadline
-            and min(time.range_seconds[1], _time_limit(recipe)) > deadline
-        ):
-            late.append((time, forecast.stage.name))
+        if (time := forecast.time)
+        and time.total_seconds * WIDEST > deadline
+        and min(time.range_seconds[1], limit) > deadline
+    ]
     late += [(each, each.stage) for each in preparations if each.range_seconds[1] > deadline]
     if late:
         longest, name = max(late, key=lambda one: one[0].range_seconds[1])

@@ -1,5 +1,4 @@
-"""Formulas for what a stage needs. Each engine that trains has a class of them, in a part's table `formulas`; this is
-the class of Axolotl's language models."""
+"""Formulas for what a stage needs: a class for each engine (`formulas` in a part's table), here Axolotl's."""
 
 from __future__ import annotations
 
@@ -33,8 +32,6 @@ class Counts:
 
 # Larger micro batches are not tried.
 MOST_TRIED = 4096
-
-
 # Dotted settings with their values.
 Changes = Mapping[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.catalog import Gpu
 from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
@@ -70,7 +70,6 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
 
 
 def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
-    """The note that a limit cannot be checked."""
     return recipe.note(f"limits.{setting}", f"This limit cannot be checked: {why}.", hint)
 
 
@@ -144,15 +143,8 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
     yield recipe.note("limits.samples_per_second", *message, mending=holds)
 
 
-_BY_MEMORY: dict[str, Callable[[Recipe, list[Forecast], Any], Iterator[Problem]]] = {
-    "gpu_memory": _memory,
-    "gpu_memory_parts": _parts,
-}
-_BY_TIME: dict[str, Callable[[Recipe, list[Timed], Any], Iterator[Problem]]] = {
-    "time": _time,
-    "cost": _cost,
-    "samples_per_second": _speed,
-}
+_BY_MEMORY: dict[str, Callable[..., Iterator[Problem]]] = {"gpu_memory": _memory, "gpu_memory_parts": _parts}
+_BY_TIME: dict[str, Callable[..., Iterator[Problem]]] = {"time": _time, "cost": _cost, "samples_per_second": _speed}
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:

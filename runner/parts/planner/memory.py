@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -34,8 +34,8 @@ SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 
 @dataclass(frozen=True)
 class Memory:
-    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation. training_moment: of the peak
-    of training: loading, forward, loss, backward or step. moments: all of a step, in order. state: held between steps.
+    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation. training_moment: one of
+    PHASES, that of the peak of training. moments: all of a step, in order. state: held between steps.
     shown: the figure of nvidia-smi, which is more than the run needs, because the allocator gives back only what others
     need."""
 
@@ -103,8 +103,7 @@ def whole(run: Run, tensors: int) -> int:
 
 
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
-    """The memory of a run from its state between steps, the moments that can be the peak of training, and the bytes of
-    tensors in evaluation."""
+    """The memory of a run. moments: those that can be the peak of training. evaluation: bytes of tensors in it."""
     moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
     peak = max(moments, key=lambda moment: moment.size)
     known = constants.constants(run.machines.gpu)
@@ -183,8 +182,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     yield Moment("forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, gathered)
     if half_copies:
         yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
-    yield from _head_backward(workload, at_loss, state, activations, tokens, kept_copies)
-    head = of_words(workload, _head(workload))
+    yield from _head_backward(workload, at_loss, earlier_gradients, activations, tokens, kept_copies)
+    head = of_words(workload, parameters.head(model))
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     tied_head = head if model.tied and not state.root else 0
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
@@ -199,12 +198,9 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         elif workload.sharding == "fsdp":
             # What a layer leaves behind is its shard, in fp32.
             remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
-        gradients_so_far = (
-            state.gradients
-            if workload.accumulation > 1
-            else min(state.gradients, head + remaining_gradient * (model.num_hidden_layers - index))
-        )
-        recomputed = whole_layer[index] if workload.checkpointing else 0
+        made = head + remaining_gradient * (model.num_hidden_layers - index)
+        gradients_so_far = max(earlier_gradients, min(state.gradients, made))
+        kept = sum(kept_by_layer[: index + 1]) + (whole_layer[index] if workload.checkpointing else 0)
         fresh_gradient = layer_gradient if workload.accumulation > 1 else 0
         temporary = backward_pass
         if workload.adapter and workload.adapter.packed and workload.checkpointing:
@@ -218,14 +214,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         # twice while they are summed and split.
         temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
         temporary += half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        yield Moment(
-            "backward",
-            base,
-            gradients_so_far,
-            sum(kept_by_layer[: index + 1]) + recomputed,
-            0,
-            temporary + fresh_gradient // 2 + tied_and_earlier,
-        )
+        temporary += fresh_gradient // 2 + tied_and_earlier
+        yield Moment("backward", base, gradients_so_far, kept, 0, temporary)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
     embedding = of_words(workload, model.embedding)
@@ -280,18 +270,13 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
-def _head(workload: Workload) -> str:
-    return workload.model.embedding if workload.model.tied else workload.model.lm_head
-
-
-def _head_backward(workload: Workload, base: int, state: State, kept: int, tokens: int, half: int) -> Iterator[Moment]:
+def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, half: int) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
-    wide, head = workload.widths, _head(workload)
+    wide, head = workload.widths, parameters.head(workload.model)
     logits = wide.linear * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
     fresh = of_words(workload, head)
     if workload.in_fp32(head) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
-    there = state.gradients if workload.accumulation > 1 else 0
     flight = fresh + wide.linear * tokens * workload.model.hidden_size + half
     yield Moment("backward", base, there, kept, logits, flight)
 
@@ -328,7 +313,7 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
         if not training:
             return wide * at_once * model.vocab_size
-        weight = of_words(workload, _head(workload))
+        weight = of_words(workload, parameters.head(model))
         if way == "fused":
             at_once = min(tokens, 1 << (at_once - 1).bit_length())
             # While Liger adds a chunk's gradient of a head in half precision, it also holds the product and its copy
@@ -338,7 +323,7 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
     if workload.precision == "fp32":
         return (3 if training and way == "none" else 2) * FULL * words
-    raised = HALF * model.vocab_size * model.hidden_size if workload.in_fp32(_head(workload)) else 0
+    raised = HALF * model.vocab_size * model.hidden_size if workload.in_fp32(parameters.head(model)) else 0
     return (12 if training and way == "none" else 10) * words + raised
 
 
@@ -397,9 +382,8 @@ def usable(gpu: Gpu) -> int:
     return round(gpu.usable_gib * GIB)
 
 
-def cards(need: int, runs: Iterable[Run]) -> list[Gpu]:
+def cards(need: int, runs: Collection[Run]) -> list[Gpu]:
     """The cards of the catalog with `need` usable bytes that support all of `runs`, the smallest first."""
-    runs = list(runs)
     known = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     able = [card for card in known if usable(card) >= need and all(run.runs_on(card) for run in runs)]
     return sorted(able, key=lambda card: card.usable_gib)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 
 from runner import catalog
@@ -15,6 +16,7 @@ from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
+from runner.scenarios.language.translation import unfrozen_parameters
 
 # How many changes are combined at most, and how many insufficient changes are extended in each round.
 TOGETHER, KEPT = 3, 6
@@ -63,33 +65,31 @@ class Lines:
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with another change."""
-    section, adapter, whole = lines.home, work.adapter, attrgetter("total")
-    kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
+    section, adapter = lines.home, work.adapter
+
+    def best(candidates: list[Advice], need: Callable[[Memory], int] = attrgetter("total")) -> list[Advice]:
+        enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
+        return list(islice(enough, 1)) or candidates[-1:]
+
     if lines.find("micro_batch_size"):
         names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")
         several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
         batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in several]
-        kinds.append((whole, [Advice(dict(zip(names, split, strict=True)), each) for split, each in batches]))
+        yield from best([Advice(dict(zip(names, split, strict=True)), each) for split, each in batches])
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
         powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
         fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]
         evaluations = [Advice({f"{section}.eval_batch_size": each.evaluation_batch_size}, each) for each in fewer]
-        kinds.append((attrgetter("in_evaluation"), evaluations))
+        yield from best(evaluations, attrgetter("in_evaluation"))
     if name := lines.find("sequence_len"):
         shorter = [replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len]
-        kinds.append((whole, [Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter]))
+        yield from best([Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter])
     if adapter and (name := lines.find("lora_rank", "rank")):
         adapters = [replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank]
-        ranks = [Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters]
-        kinds.append((whole, ranks))
-    for need, candidates in kinds:
-        if candidates:
-            enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
-            yield next(enough, candidates[-1])
+        yield from best([Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters])
 
 
 def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
-    """Other ways to compute or store the same."""
     if not work.checkpointing:
         yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
     name = lines.find("cross_entropy", "fused_cross_entropy")
@@ -131,12 +131,10 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     """The patterns of the trained part in another model: as many last layers, and the LM head if it was trained."""
     if not workload.unfrozen:
         return ()
-    old = workload.model
     count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
-    first = other.num_hidden_layers - count
-    patterns = [f"^{other.layers_path}.{index}." for index in range(first, other.num_hidden_layers)]
-    if workload.trains(old.embedding if old.tied else old.lm_head):
-        patterns.append(f"^{other.embedding if other.tied else other.lm_head}$")
+    patterns = unfrozen_parameters(other, count, lm_head=False)
+    if workload.trains(parameters.head(workload.model)):
+        patterns.append(f"^{parameters.head(other)}$")
     return tuple(patterns)
 
 
@@ -171,12 +169,11 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
         known = [half.changes.items() for half in enough]
         new = (advice for advice in started if not any(k <= advice.changes.items() for k in known))
         enough += [advice for advice in new if _fits(advice, budget)]
-    chosen: list[Advice] = []
+    chosen: dict[frozenset[str], Advice] = {}
     for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
         # One offer for each set of settings: three sequence lengths are one idea.
-        if all(advice.changes.keys() != known.changes.keys() for known in chosen):
-            chosen.append(advice)
-    return chosen[:count]
+        chosen.setdefault(frozenset(advice.changes), advice)
+    return list(chosen.values())[:count]
 
 
 def _row_seconds(advice: Advice, gpu: Gpu) -> float:

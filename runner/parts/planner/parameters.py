@@ -14,10 +14,9 @@ from runner.parts.planner.workload import FULL, HALF, Adapter, Workload, matches
 @dataclass(frozen=True)
 class Family:
     """What one architecture adds to the LLaMA layer (families.toml in the catalog).
-
     fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads;
-    joint_norms: each over all heads at once. norms: norms of a layer. layer, dense: the shapes of another kind of
-    layer, whose memory and time have no formulas. experts: weights of experts in a layer."""
+    joint_norms: each over all heads at once. norms: norms of a layer. layer: the shapes of another kind of layer,
+    whose memory and time have no formulas. experts: weights of experts in a layer."""
 
     fused: bool = False
     qkv_bias: bool = False
@@ -26,7 +25,6 @@ class Family:
     norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm")
     final_norm: str = "norm"
     layer: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    dense: str = ""
     experts: Sequence[str] = ()
 
 
@@ -63,21 +61,11 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
     kind, hidden, inner = family(model), model.hidden_size, model.intermediate_size
     heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     if kind.fused:
-        return {
-            "qkv_proj": (hidden, heads + 2 * groups),
-            "o_proj": (heads, hidden),
-            "gate_up_proj": (hidden, 2 * inner),
-            "down_proj": (inner, hidden),
-        }
-    return {
-        "q_proj": (hidden, heads),
-        "k_proj": (hidden, groups),
-        "v_proj": (hidden, groups),
-        "o_proj": (heads, hidden),
-        "gate_proj": (hidden, inner),
-        "up_proj": (hidden, inner),
-        "down_proj": (inner, hidden),
-    }
+        into_heads, widening = {"qkv_proj": (hidden, heads + 2 * groups)}, {"gate_up_proj": (hidden, 2 * inner)}
+    else:
+        into_heads = {"q_proj": (hidden, heads), "k_proj": (hidden, groups), "v_proj": (hidden, groups)}
+        widening = {"gate_proj": (hidden, inner), "up_proj": (hidden, inner)}
+    return into_heads | {"o_proj": (heads, hidden)} | widening | {"down_proj": (inner, hidden)}
 
 
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -147,7 +135,7 @@ def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
 
 
 @lru_cache(maxsize=256)
-def of_layers(model: Model, unfrozen: tuple[str, ...] = ()) -> tuple[Numbers, ...]:
+def of_layers(model: Model, unfrozen: tuple[str, ...]) -> tuple[Numbers, ...]:
     """The same of each layer."""
     layers = (layer(model, index) for index in range(model.num_hidden_layers))
     return tuple(_counted((name, shape) for name, shape in one if matches(unfrozen, name)) for one in layers)
@@ -165,6 +153,16 @@ def outside(name: str) -> bool:
 
 def total(model: Model) -> int:
     return numbers(model).whole
+
+
+def in_linear(model: Model) -> int:
+    """Numbers in the linear layers of one transformer layer."""
+    return sum(map(prod, linear(model).values()))
+
+
+def head(model: Model) -> str:
+    """The name of the weight that the LM head multiplies with."""
+    return model.embedding if model.tied else model.lm_head
 
 
 def adapter(workload: Workload) -> int:
@@ -223,8 +221,6 @@ def layer_activations(workload: Workload, trained: bool) -> int:
 
 def _norm(workload: Workload, size: int, trained: bool, kind: Family) -> int:
     """An RMS norm keeps its input in fp32, and, if its weight is trained, the input of the multiplication."""
-    if workload.adapter:
-        trained = False
     # Gemma's and OLMo 2's multiply before they leave fp32.
     scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else workload.widths.stream
     return FULL * size + FULL + (scaled * size if trained else 0)
@@ -281,8 +277,7 @@ def boundary(workload: Workload) -> int:
 def backward(workload: Workload) -> int:
     """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward part: the gradients
     of the product, of gate and of up, and of the stream."""
-    wide, count = workload.widths, 3
-    adapter = workload.adapter
+    wide, count, adapter = workload.widths, 3, workload.adapter
     adapted = adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(adapter.targets)
     if adapted and workload.checkpointing and not (adapter and adapter.packed and not adapter.dora):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
@@ -309,8 +304,6 @@ def layers_trained(workload: Workload) -> tuple[bool, ...]:
 
 def final_norm(workload: Workload) -> int:
     """Bytes a token of the last norm, and of the LM head's input where the head is trained."""
-    model, wide = workload.model, workload.widths
-    head = model.embedding if model.tied else model.lm_head
-    root = model.layers_path.rpartition(".")[0]
+    model, root = workload.model, workload.model.layers_path.rpartition(".")[0]
     kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), family(model))
-    return kept + (wide.linear * model.hidden_size if workload.trains(head) else 0)
+    return kept + (workload.widths.linear * model.hidden_size if workload.trains(head(model)) else 0)

@@ -1,11 +1,10 @@
-"""Processor: how fast this machine's own processor trains, measured in a second and stored, so that plans without a GPU
-treat it like a card of the catalog."""
+"""Processor: how fast this machine's own trains, measured in a second and stored, so that plans treat it as a card."""
 
 import os
 import platform
 import subprocess
 import sys
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -55,12 +54,7 @@ def _measured() -> None:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    taken = []
-    for _ in range(TIMES + 1):  # the first one warms up
-        begun = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - begun)
-    return min(taken[1:])
+    return min(timeit.repeat(work, repeat=TIMES + 1, number=1)[1:])  # the first one warms up
 
 
 if __name__ == "__main__":

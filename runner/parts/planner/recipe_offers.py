@@ -168,10 +168,8 @@ def _worth(offer: Offer) -> bool:
     before, after = offer.before, offer.after
     if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
-    if {note.message for note in after.notes} - {note.message for note in before.notes}:
-        return False
     # An optional offer must fit in the whole likely range, with rows of full length.
-    if _cramped(after):
+    if {note.message for note in after.notes} - {note.message for note in before.notes} or _cramped(after):
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:
         return True

@@ -26,9 +26,8 @@ SOURCE = ("hub", "revision", "subset", "split", "path")
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: tokens of the longest row,
-    counted or estimated, 0 if unknown. source: of the figures, in words; longest_source: of an estimated `longest`,
-    empty if every row was counted."""
+    """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: of the longest row, counted or
+    estimated, 0 if unknown. source: of the figures, in words; longest_source: of an estimated `longest`, else empty."""
 
     training: int | None = None
     validation: int | None = None
@@ -217,20 +216,17 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
     """The tokens of each of the model's rows that one row of the data becomes: two for a preference."""
     if isinstance(row, int):
         yield row / BYTES_A_TOKEN + MARKS_A_DOCUMENT
+    elif not isinstance(row, Mapping):
         return
-    if not isinstance(row, Mapping):
-        return
-    if data.get("kind") == "plain-text":
+    elif data.get("kind") == "plain-text":
         text = row.get(one.get("text") or "")
         if isinstance(text, str) and text.strip():
             yield _tokens(text) + MARKS_A_DOCUMENT
-        return
-    if songs := data.get("songs"):
+    elif songs := data.get("songs"):
         words = row.get(songs["lyrics"])
         if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
             yield _tokens(words) + 2 * MARKS_A_TURN
-        return
-    if {"chosen", "completion"} & one.keys():
+    elif {"chosen", "completion"} & one.keys():
         from runner.data.conversation_formats import LabelSet, PreferenceSet
 
         judged: Any = LabelSet if "completion" in one else PreferenceSet
@@ -239,18 +235,17 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
                 before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.prompt)
                 answers = (answer for answer in list(vars(item).values())[1:] if isinstance(answer, str))
                 yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
-        return
     # A prompt's reference answer is only for rewards.
-    if asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
+    elif asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":
         with suppress(KeyError, templates.NoText):
             yield _tokens(templates.fill(asked, row)) + 2 * MARKS_A_TURN
-        return
-    fitting = (each for each in templates.FORMS.values() if set(each) <= set(row))
-    needed = templates.FORMS.get(one.get("form") or "") or next(fitting, None)
-    if needed and set(needed) <= set(row):
-        turns = row[needed[0]]
-        marks = MARKS_A_TURN * (len(turns) if len(needed) == 1 and isinstance(turns, list) else 2)
-        yield _said([row.get(name) for name in (*needed, *templates.BESIDES)]) + marks
+    else:
+        fitting = (each for each in templates.FORMS.values() if set(each) <= set(row))
+        needed = templates.FORMS.get(one.get("form") or "") or next(fitting, None)
+        if needed and set(needed) <= set(row):
+            turns = row[needed[0]]
+            marks = MARKS_A_TURN * (len(turns) if len(needed) == 1 and isinstance(turns, list) else 2)
+            yield _said([row.get(name) for name in (*needed, *templates.BESIDES)]) + marks
 
 
 def _said(value: Any) -> float:

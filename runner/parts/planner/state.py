@@ -12,7 +12,6 @@ from runner.parts.planner.workload import FULL, HALF, Workload
 @dataclass(frozen=True)
 class State:
     """Held between steps, in bytes on each GPU. gradients: of all trained weights, once they exist.
-
     buffers: communication. layer: whole weights of one layer while the model runs; root: of everything outside the
     layers; both 0 if nothing is sharded. gathered: both."""
 
@@ -38,20 +37,18 @@ def held(workload: Workload) -> State:
     gradients = trained_bytes(workload)
     weights = weights_of(workload) + reference(workload)
     # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
-    buffers = gradients if workload.sharding == "ddp" else 0
-    return State(weights, gradients, _optimizer(workload), buffers)
+    return State(weights, gradients, _optimizer(workload), gradients if workload.sharding == "ddp" else 0)
 
 
 def _fsdp(workload: Workload) -> State:
-    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 tries to raise them and fails, so the runner does), and
-    everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding
-    and head."""
+    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner does), and everything is
+    split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and head."""
     wide, shards = workload.widths.linear, workload.machines.world_size
-    whole = sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+    whole = parameters.of_layers(workload.model, ())[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if packed(workload):
         # Four-bit weights travel packed, and each is unpacked when it is used.
-        linear = _linear(workload)
+        linear = parameters.in_linear(workload.model)
         layer += linear // 2 - wide * linear
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
@@ -64,11 +61,6 @@ def _fsdp(workload: Workload) -> State:
     # The scales of 4-bit weights are not parameters: every GPU holds all of them, as published states show.
     scales = _scales(workload)
     return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
-
-
-def _linear(workload: Workload) -> int:
-    """Numbers in the linear layers of one transformer layer."""
-    return sum(prod(shape) for shape in parameters.linear(workload.model).values())
 
 
 def loaded(workload: Workload) -> int:
@@ -98,7 +90,7 @@ def _zero(workload: Workload, stage: int) -> State:
     buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
     layer = root = 0
     if stage == 3:
-        layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+        layer = wide * parameters.of_layers(workload.model, ())[0].whole
         kept = min(parameters.total(workload.model), workload.reuse // 2)
         root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
         # Gathered ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py).
@@ -138,21 +130,17 @@ def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
     numbers, few = parameters.numbers(workload.model), 0
     if packed(workload):
-        few = _linear(workload) * workload.model.num_hidden_layers
+        few = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
         numbers = replace(numbers, inside=numbers.inside - few)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
-    frozen = (
-        few // (2 if workload.adapter and workload.adapter.four_bit else 1)
-        + _bytes(workload, numbers, trained=False)
-        + _scales(workload)
-    )
+    packed_bytes = few // (2 if workload.adapter and workload.adapter.four_bit else 1)
+    frozen = packed_bytes + _bytes(workload, numbers, trained=False) + _scales(workload)
     return frozen + raised + adapter_bytes(workload)
 
 
 def _scales(workload: Workload) -> int:
-    """The scales of 4-bit weights: a byte for 64 numbers, and four for 16,384 (double quantisation); of 8-bit ones four
-    bytes an output."""
+    """Scales: of 4 bits a byte for 64 numbers, 4 for 16,384 (double quantisation); of 8 bits 4 bytes an output."""
     if not (adapter := workload.adapter) or not adapter.packed:
         return 0
     if adapter.eight_bit:
@@ -206,7 +194,7 @@ def copies(workload: Workload) -> int:
     pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
     if not workload.masters or workload.sharding == "fsdp":
         return 0
-    return HALF * _linear(workload) * sum(parameters.layers_trained(workload))
+    return HALF * parameters.in_linear(workload.model) * sum(parameters.layers_trained(workload))
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:

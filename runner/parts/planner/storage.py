@@ -125,8 +125,7 @@ def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
-    """The arguments of `runner.data.report.require_room`; empty if there is room for every row, or if `--allow` permits
-    a stage that never fits."""
+    """The arguments of `data.report.require_room`; empty if all rows have room or `--allow` permits what never fits."""
     most, stage, gpu = forecast.most_row_tokens, forecast.stage, forecast.gpu
     if most is None or gpu is None or (forecast.rows.longest and forecast.never_fits):
         return []

@@ -1,5 +1,4 @@
-"""Workload: the one input of a language model's estimate, made from a stage's own config, and what follows from it:
-steps, tokens a row, checkpoints."""
+"""Workload: the one input of a language model's estimate, from a stage's config; its steps, tokens and checkpoints."""
 
 import math
 import re
@@ -26,10 +25,9 @@ START_SECONDS = 60.0
 ASSUMED = (0.5, 2.0)
 # Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round preferences.
 MULTIPLE = 64
-# Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
+# Settings of Axolotl's for the loss, by its name here; and for fused kernels in the place of a layer's own operations.
+_LOSSES = {"cut": "cut_cross_entropy", "fused": "liger_fused_linear_cross_entropy", "chunked": "chunked_cross_entropy"}
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
-
-
 # The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s (llm-foundry).
 REACHED = 0.80
 
@@ -37,7 +35,7 @@ REACHED = 0.80
 @dataclass(frozen=True)
 class Network:
     """gbit_s: the rate of training over all links of a machine together, one direction, 10^9 bits a second; least,
-    most: its range. title: in words. source: empty if the recipe states the rate."""
+    most: its range. title: in words. source: of an assumed rate; empty if the recipe states it."""
 
     title: str
     gbit_s: float
@@ -45,23 +43,17 @@ class Network:
     most: float
     source: str = ""
 
-    @property
-    def assumed(self) -> bool:
-        return bool(self.source)
-
 
 def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
     """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link,
     links: their number in a machine, as far as the recipe states them."""
     count = links or 1
+    each = "one link" if count == 1 else f"{count} links"
     if gbit_s:
         rate = count * gbit_s * REACHED
-        each = "one link" if count == 1 else f"{count} links"
         return Network(f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate)
     known = Network(**catalog.table("networks")[kind])
-    if count == 1:
-        return known
-    title = known.title.replace("one link", f"{count} links")
+    title = known.title.replace("one link", each)
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
@@ -80,12 +72,10 @@ class Widths:
 @dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
-
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
     (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also learns the length of each row of a weight
     (Liu et al. 2024, arXiv 2402.09353). parameters: names of experts' weights. pattern: of the layers' whole names, if
-    only some transformer layers have an adapter; memory of activations is counted as if all had.
-    """
+    only some transformer layers have an adapter; memory of activations is counted as if all had."""
 
     rank: int
     targets: tuple[str, ...]
@@ -119,7 +109,6 @@ class Offload:
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What every training run needs of its GPUs.
-
     precision: bf16, fp16 or fp32, of the multiplied weights. learning_rate: nothing here depends on it, so a run is
     calculated once for all rates. micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows:
     whether the latter equals the former, because the recipe names none. accumulation: micro batches a step. sharding:
@@ -199,7 +188,6 @@ class Run:
 @dataclass(frozen=True)
 class Workload(Run):
     """What one training run of a language model asks of its GPUs.
-
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
     flash_attention_2, sdpa, flex_attention or eager. sequence_len: tokens of the longest row. bucket_bytes: of
@@ -358,11 +346,6 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     part = runner.get("blocks") or {}
     # Below 1, transformers counts epochs.
     max_steps = part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0))
-    losses = {
-        "cut": "cut_cross_entropy",
-        "fused": "liger_fused_linear_cross_entropy",
-        "chunked": "chunked_cross_entropy",
-    }
     own = config.get("trl") or {}
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
     # This schedule has no warmup, whatever the config says (transformers 5.16).
@@ -393,7 +376,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         offload=_offload(stage, zero),
         bucket_bytes=bucket_bytes,
         **sizes,
-        fused_loss=next((loss for loss, setting in losses.items() if config.get(setting)), "none"),
+        fused_loss=next((loss for loss, setting in _LOSSES.items() if config.get(setting)), "none"),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
         generations=generations,
@@ -548,8 +531,7 @@ def times_in(every: int, run: Run, steps: int) -> int:
 
 
 def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) -> Checkpoints:
-    """The checkpoints of a run of this many steps, with `writing` seconds each: the engine's, with evaluations, and the
-    runner's between them."""
+    """The checkpoints of a run, of `writing` seconds each: the engine's, with evaluations, and the runner's between."""
     training = steps * step_seconds
     ends = times_in(run.engine_save_steps, run, steps)
     interval = training / ends

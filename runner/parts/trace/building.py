@@ -36,9 +36,7 @@ def hf_config(workload: Workload) -> Any:
 
 def attentions(config: Any) -> tuple[str, ...]:
     """The kinds of attention that a model of this config supports, by the names that Axolotl asks for; the fastest
-    first.
-
-    Raises KeyError if transformers has no causal language model of its type."""
+    first. Raises KeyError if transformers has no causal language model of its type."""
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping[type(config)]
@@ -61,12 +59,9 @@ def _attention(workload: Workload, config: Any) -> str:
 
 def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
-
-    real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so).
-    """
+    real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so)."""
     from transformers import AutoModelForCausalLM
 
-    stand_ins.register()
     without_gpu_kernels()
     config = hf_config(workload)
     dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
@@ -149,7 +144,6 @@ def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
 
 def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:
     """Splits the model over several GPUs as the run does (ZeRO is not traced), and returns DDP's buckets.
-
     FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): one unit for each of an
     adapter's two matrices, one for each layer, and one for the rest, all split again after the forward pass, as the
     recipe asks; trained weights in fp32, as the runner holds them."""

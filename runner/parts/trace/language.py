@@ -1,4 +1,4 @@
-"""Exact: the real model, built as Axolotl builds it, takes training steps on fake tensors; every byte is counted.
+"""Exact: the real model, built as its trainer builds it, takes training steps on fake tensors; every byte is counted.
 
 There are no weights, no GPU and no data: PyTorch's FakeTensorMode has only shapes and dtypes. Code for GPUs alone
 (FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that allocate the same memory."""
@@ -21,13 +21,28 @@ from runner.parts.trace.building import DTYPES, build, optimizer_of, pretended_m
 from runner.parts.trace.stand_ins import Live
 
 
-def trace(workload: Workload, operations: bool = True) -> Traced:
-    """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if the model cannot be
-    built."""
-    return measured(workload, partial(build, workload), partial(forward, workload), operations)
+def trace(run: Run, operations: bool = True) -> Traced:
+    """A step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if no model can be built."""
+    if isinstance(run, Workload):
+        return _measured(run, partial(build, run), partial(forward, run), operations)
+    from runner.parts.images import network
+    from runner.parts.images.formulas import Images
+
+    if not isinstance(run, Images):
+        raise TypeError(f"nothing traces {type(run).__name__}")
+    image_size, mixed = run.image_size, run.precision != "fp32"
+    half = DTYPES[run.precision] if mixed else torch.bfloat16
+    built = partial(network.build, run.architecture, run.width, run.classes)
+
+    def loss(model: Any, rows: int, reference: None) -> torch.Tensor:
+        pixels = torch.zeros((rows, 3, image_size, image_size))
+        with torch.autocast("cpu", dtype=half, enabled=mixed):
+            return model(pixel_values=pixels, labels=torch.zeros(rows, dtype=torch.long)).loss
+
+    return _measured(run, lambda: built().train(), loss)
 
 
-def measured(
+def _measured(
     run: Run, build: Callable[[], Any], forward: Callable[..., torch.Tensor], operations: bool = True
 ) -> Traced:
     """Two micro batches at most, a step and an evaluation. forward: gives the loss of a model on a number of rows.
@@ -72,7 +87,12 @@ def measured(
             loss_of(run.evaluation_batch_size)
         evaluation = live.peak
         model.train()
-        flops = _operations(run, loss_of) if operations else 0
+        flops = 0
+        if operations:
+            stand_ins.counted.clear()
+            with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
+                _backward(run, loss_of(run.micro_batch_size))
+            flops = counter.get_total_flops() + sum(stand_ins.counted)
     return Traced(
         *counts,
         weights=weights,
@@ -98,9 +118,7 @@ def forward(
     workload: Workload, model: torch.nn.Module, rows: int, device: str = "cpu", reference: torch.nn.Module | None = None
 ) -> torch.Tensor:
     """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
-
-    reference: the frozen model beside it in preference training; None if the adapter is switched off instead.
-    """
+    reference: the frozen model beside it in preference training; None if the adapter is switched off instead."""
     tokens = torch.zeros((rows * workload.answers, workload.most_tokens), dtype=torch.long, device=device)
 
     def output(of: torch.nn.Module, **more: Any) -> Any:
@@ -121,13 +139,6 @@ def forward(
     if workload.objective != "sft":
         return stand_ins.alone(workload.objective, output(model).logits, tokens)
     return output(model, labels=tokens)["loss"]
-
-
-def _operations(run: Run, loss_of: Callable[[int], torch.Tensor]) -> int:
-    with stand_ins.attending() as attention, FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
-        _backward(run, loss_of(run.micro_batch_size))
-    counted: int = counter.get_total_flops()
-    return counted + sum(attention)
 
 
 def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any) -> int:

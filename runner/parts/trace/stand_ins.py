@@ -1,5 +1,4 @@
-"""Stand-ins: code for GPUs alone, replaced by code that allocates the same memory and does no arithmetic; the losses on
-preferences; and the count of live bytes."""
+"""Stand-ins for code for GPUs alone, which allocate the same memory; losses on preferences; the count of live bytes."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +27,8 @@ ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
 class _Flash(torch.autograd.Function):
     """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward has an fp32
     accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp).
-
-    `attending` counts its operations: 2 a pair and channel for each of the two products forward, and 2.5 times as many
-    backward (arXiv 2307.08691, section 4.1)."""
+    Operations: 2 a pair and channel for each of the two products forward, and 2.5 times as many backward (arXiv
+    2307.08691, section 4.1)."""
 
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int) -> Any:
@@ -38,7 +36,7 @@ class _Flash(torch.autograd.Function):
         lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, output, lse)
         ctx.operations = 4 * pairs * query.shape[0] * query.shape[2] * query.shape[3]
-        _counted.append(ctx.operations)
+        counted.append(ctx.operations)
         return output
 
     @staticmethod
@@ -48,26 +46,18 @@ class _Flash(torch.autograd.Function):
         wide = [torch.empty_like(query) for _ in range(2)] if query.shape[2] != key.shape[2] else []
         gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         del accumulator, delta, wide
-        _counted.append(ctx.operations * 5 // 2)
+        counted.append(ctx.operations * 5 // 2)
         return *gradients, None
 
 
-# Operations of the stand-in's passes since `attending` began.
-_counted: list[int] = []
-
-
-@contextmanager
-def attending() -> Iterator[list[int]]:
-    """The operations of attention, one entry a pass, which PyTorch's counter does not see."""
-    _counted.clear()
-    yield _counted
+# Operations of each pass of this attention, which PyTorch's counter does not see.
+counted: list[int] = []
 
 
 def flash(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **named: Any
 ) -> tuple[Any, None]:
     """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch, tokens, heads, …).
-
     Values narrower than queries are padded, and the output cut, as transformers does it (`flash_attention_forward`)."""
     width, narrow = query.shape[-1], value.shape[-1]
     if narrow != width:
@@ -78,8 +68,7 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """How many (query, key) pairs a head has: half of all if attention is causal, and at most as many keys for each
-    query as a sliding window holds."""
+    """The (query, key) pairs of a head: half of all if attention is causal, and no more keys than a window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys
@@ -95,9 +84,8 @@ def padded(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     return flash(module, query, repeat_kv(key, count), repeat_kv(value, count), *given, **kwargs)
 
 
-def register() -> None:
-    AttentionInterface.register(ATTENTION, flash)
-    AttentionInterface.register(PADDED, padded)
+AttentionInterface.register(ATTENTION, flash)
+AttentionInterface.register(PADDED, padded)
 
 
 class _MatMul4Bit(torch.autograd.Function):
@@ -123,7 +111,6 @@ class _MatMul4Bit(torch.autograd.Function):
 class FourBit(bnb.nn.Linear4bit):
     """A linear layer whose weight is in 4 bits with double quantisation: half a byte a number, and for each 64
     numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3).
-
     old: a linear layer, or one of GPT-2's, whose weight is turned. stored: the type that the packed numbers are held as."""
 
     def __init__(self, old: nn.Linear | Conv1D, dtype: torch.dtype, stored: torch.dtype) -> None:
@@ -309,8 +296,7 @@ def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
 
 
 class Keeping(torch.optim.Optimizer):
-    """An optimizer that keeps, and holds during a step, what the catalog's table says. in_full: parameters whose state
-    is kept in 32 bits even if the others' is not."""
+    """An optimizer that holds what the catalog's table says. in_full: parameters whose state is always in 32 bits."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], rule: Optimizer, in_full: set[nn.Parameter]) -> None:
         super().__init__(list(named.values()), {})
@@ -366,21 +352,19 @@ class Live(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 # A DTensor's own storage would be as large as the whole.
-                held = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
-                self._add(held.untyped_storage())
+                storage = (leaf._local_tensor if isinstance(leaf, DTensor) else leaf).untyped_storage()
+                if storage not in self._sizes:
+                    self._count(storage)
         if self.peak > before:
             self.at = function.overloadpacket.__name__
         return result
 
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._sizes:
-            return
-        # A list, because a storage may be resized, and at its end must subtract its last size.
-        self._sizes[storage] = size = [0]
-        weakref.finalize(storage, self._gone, size)
-        self._resize(storage, size)
-
-    def _resize(self, storage: torch.UntypedStorage, size: list[int]) -> None:
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage not in self._sizes:
+            # A list, because a storage may be resized, and at its end must subtract its last size.
+            self._sizes[storage] = [0]
+            weakref.finalize(storage, self._gone, self._sizes[storage])
+        size = self._sizes[storage]
         now = -(-storage.nbytes() // BLOCK) * BLOCK
         self.bytes += now - size[0]
         size[0] = now
@@ -403,11 +387,7 @@ class Live(TorchDispatchMode):
     def _seeing(self, function: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
         def resize(tensor: torch.Tensor) -> None:
             function(tensor)
-            storage = tensor.untyped_storage()
-            if storage in self._sizes:
-                self._resize(storage, self._sizes[storage])
-            else:
-                self._add(storage)
+            self._count(tensor.untyped_storage())
 
         return resize
 
@@ -446,10 +426,8 @@ def loss(
     model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
-    2305.18290). Values that are only logged are computed too, because they take memory.
-
-    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows,
-    length)."""
+    2305.18290). Values that are only logged are computed too, because they take memory. reference: None if an adapter
+    is switched off instead. output: gives a model's output for `tokens` (rows, length)."""
     from trl.trainer.utils import entropy_from_logits
 
     outputs = output(model)
@@ -472,9 +450,7 @@ def unpaired(
     model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:
     """KTO's loss over good answers (Ethayarajh et al. 2024, arXiv 2402.01306), in the order of TRL 1.9's `_compute_loss`;
-    bad ones take the same. What is only logged is computed too.
-
-    reference, output: as in `loss`."""
+    bad ones take the same. The rest as in `loss`."""
     from trl.trainer.utils import entropy_from_logits
 
     first = model if reference is None else reference

@@ -22,20 +22,13 @@ from runner.tools.process import hush
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
-    """A training step and an evaluation of a run on one of its GPUs. operations: whether to count them too, which takes
-    half as long again.
-
-    Raises Stop if the packages for it are not installed, ValueError where they cannot build the model.
-    """
+    """A training step and an evaluation of a run on one GPU. operations: whether to count them too, which takes half as
+    long again. Raises Stop without the packages for it, ValueError where they cannot build the model."""
     hush()
     try:
-        if isinstance(run, Workload):
-            from runner.parts.trace import language
+        from runner.parts.trace import language
 
-            return language.trace(run, operations)
-        from runner.parts.trace import images
-
-        return images.trace(run)
+        return language.trace(run, operations)
     except ImportError:
         raise _without_packages() from None
 
@@ -45,10 +38,8 @@ def _without_packages() -> Stop:
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache.
-
-    Raises Stop if that file is not on this machine, transformers would not train the model, or fake tensors cannot
-    follow its code."""
+    """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache. Raises
+    Stop if that file is not here, transformers would not train the model, or fake tensors cannot follow its code."""
     hush()
     name, kind = str(folder or run.model.id), run.model.model_type
     try:
@@ -81,9 +72,8 @@ def _said(error: Exception) -> str:
     """The first line of an error; an error of fake tensors in words."""
     if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
         # Defaults of some classes are incomplete, and so are some config.json.
-        return (
-            f"its code in transformers stops at {first_line(error)!r}, as it does if its `config.json` lacks a setting."
-        )
+        line = first_line(error)
+        return f"its code in transformers stops at {line!r}, as it does if its `config.json` lacks a setting."
     function = str(getattr(error, "func", "")).removesuffix(".default")
     match type(error).__name__:
         case "DataDependentOutputException":
@@ -108,15 +98,9 @@ def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_
                 Console(width=120).print(_table(forecast, run, traced, needed))
     if as_json:
         shown = [stage["stage"] for stage in stages]
-        report = {
-            "name": recipe.name,
-            "basis": BASIS,
-            "stages": stages,
-            "without_formulas": [stage.name for stage in plan.stages if stage.name not in shown],
-            "problems": [],
-            "notes": [],
-        }
-        say(dumped(report))
+        others = [stage.name for stage in plan.stages if stage.name not in shown]
+        report = {"name": recipe.name, "basis": BASIS, "stages": stages, "without_formulas": others}
+        say(dumped(report | {"problems": [], "notes": []}))
     else:
         say(BASIS)
     return int(any(stage["fits"] is False for stage in stages))

@@ -18,7 +18,7 @@ from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.lengths import Lengths
-from runner.parts.planner import forecast, host_memory, limits, memory, planned, recipe_offers, storage
+from runner.parts.planner import forecast, host_memory, limits, memory, recipe_offers, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Place
@@ -279,7 +279,8 @@ def test_a_warmup_longer_than_the_run_is_noted_by_plan_and_check(recipe_command,
 def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_message):
     for starter, more in (("survival", ()), ("resnet", ()), ("gemma", ("machines.gpu=NVIDIA-B9000",))):
         recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(more))
-        found = planned.hardware(recipe, forecast.of(recipe, translate(recipe, place(recipe)), look=False))
+        plan = translate(recipe, place(recipe))
+        found = Planned(recipe, plan, forecast.of(recipe, plan, look=False)).hardware
         golden_message(found, starter)
         assert found.main_memory == recipe.machines.nodes * units.size(recipe.machines.memory)
     shown, told = (
