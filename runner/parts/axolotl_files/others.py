@@ -181,7 +181,7 @@ def _machines(made: Import) -> None:
             for part in ("optimizer", "weights") if way[1] == "3" else ("optimizer",):
                 made.say(f"sharding.offload_{part}", "cpu", "deepspeed")
     elif deepspeed:
-        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
+        made.refuse_deepspeed(deepspeed)
     elif made.file.data.get("fsdp"):
         made.say("distribution", "fsdp", "fsdp")
     elif shared in ACCELERATE:
@@ -348,7 +348,7 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
             made.say("train.eight_bit_base", True, "load_in_8bit")
         layers = made.get("lora_target_modules")
         if layers is None:
-            made.note((), *worded("axolotl_files.layers-by-peft"))
+            made.name_no_layers()
         elif layers not in ("all-linear", ["all-linear"]):
             made.say("train.lora_layers", layers if isinstance(layers, list) else [layers], "lora_target_modules")
     if command == "sft" and made.get("learning_rate") is None:
