@@ -61,15 +61,9 @@ METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
 FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text(encoding="utf-8"))
 # The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The allocator's own
 # figures would need a context on every card.
-DRIVER: dict[str, tuple[str, Callable[[int], float]]] = {
-    "recipe_gpu_memory_used_bytes": (
-        "Memory in use on the GPU of a rank",
-        lambda gpu: torch.cuda.device_memory_used(gpu),
-    ),
-    "recipe_gpu_utilization_ratio": (
-        "Share of the time in which the GPU of a rank computed, over the last second or less",
-        lambda gpu: torch.cuda.utilization(gpu) / 100,
-    ),
+DRIVER: dict[str, Callable[[int], float]] = {
+    "recipe_gpu_memory_used_bytes": lambda gpu: torch.cuda.device_memory_used(gpu),
+    "recipe_gpu_utilization_ratio": lambda gpu: torch.cuda.utilization(gpu) / 100,
 }
 
 
@@ -109,11 +103,11 @@ def gpus() -> dict[str, tuple[str, dict[str, float]]]:
         return {}
     first, count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     found: dict[str, tuple[str, dict[str, float]]] = {}
-    for name, (meaning, ask) in DRIVER.items():
+    for name, ask in DRIVER.items():
         for gpu in range(min(count, torch.cuda.device_count())):
             with suppress(Exception):  # the driver, or a part of a card (MIG), may lack this figure
                 value = ask(gpu)
-                found.setdefault(name, (meaning, {}))[1][f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = value
+                found.setdefault(name, (FIGURES["gpu"][name], {}))[1][f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = value
     return found
 
 

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,25 +87,7 @@ def client_parts() -> tuple[Any, Any, Any]:
 
 
 # Every kind that the runner uses: its group and version, and its name in API paths.
-KINDS = {
-    "ConfigMap": ("v1", "configmaps"),
-    "Event": ("v1", "events"),
-    "Namespace": ("v1", "namespaces"),
-    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
-    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
-    "Pod": ("v1", "pods"),
-    "ServiceAccount": ("v1", "serviceaccounts"),
-    "Secret": ("v1", "secrets"),
-    "Job": ("batch/v1", "jobs"),
-    "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
-    "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
-    "InferenceService": ("serving.kserve.io/v1beta1", "inferenceservices"),
-    "ServingRuntime": ("serving.kserve.io/v1alpha1", "servingruntimes"),
-    "LocalQueue": ("kueue.x-k8s.io/v1beta2", "localqueues"),
-    "Workload": ("kueue.x-k8s.io/v1beta2", "workloads"),
-    "Workflow": ("argoproj.io/v1alpha1", "workflows"),
-    "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
-}
+KINDS: Mapping[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text(encoding="utf-8"))
 # The older version of a kind that is only read here: Kueue before 0.15.
 OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"
