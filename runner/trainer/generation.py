@@ -94,8 +94,10 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        said = output[0, tokens["input_ids"].shape[1] :]
-        return str(self.tokenizer.decode(said, skip_special_tokens=True)).strip()
+        return self.said(output[0, tokens["input_ids"].shape[1] :])
+
+    def said(self, tokens: Any) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
 
 
 def load(chat: Chat) -> LoadedModel:

@@ -96,8 +96,8 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     from pyarrow import parquet
 
     words = words_of(source.chat)
-    (first, *_) = source.folder.stage.config.get("datasets") or ({},)
-    file = Path(str(first.get("path", "")))
+    sets = source.folder.stage.config.get("datasets")
+    file = Path(str(sets[0].get("path", "")) if sets else "")
     if file.suffix != ".parquet" or not file.is_file():
         yield from (list(row) for row, _ in language.general_rows(words))
         return
