@@ -35,10 +35,8 @@ MIN_ACCURACY = 0.60
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def stages(place: Place) -> Iterator[Stage]:
-        yield from common.rows_and_training(recipe, place, train(recipe, place))
-
-    return common.plan(recipe, place, stages, common.batch_facts(recipe))
+    facts = common.batch_facts(recipe)
+    return common.plan(recipe, place, lambda at: common.rows_and_training(recipe, at, train(recipe, at)), facts)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:

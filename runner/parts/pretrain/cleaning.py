@@ -15,17 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from datatrove.data import Document
+from datatrove.pipeline import dedup
 from datatrove.pipeline.base import PipelineStep
-from datatrove.pipeline.dedup import (
-    ExactDedupConfig,
-    ExactDedupFilter,
-    ExactDedupSignature,
-    ExactFindDedups,
-    MinhashDedupBuckets,
-    MinhashDedupCluster,
-    MinhashDedupFilter,
-    MinhashDedupSignature,
-)
 from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
 from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
@@ -36,7 +27,7 @@ from runner.data.report import require_few
 from runner.data.row_files import Bad, DataRow, FilePart
 from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
-from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
+from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
 from runner.tools.files import read_json, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
@@ -98,8 +89,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     key = _key(corpus)
     if known := _known(folder, key):
         return known
-    on = executors.chosen(where, _size(corpus))
-    work = _work(folder, key, on)
+    on, work = _chosen(corpus, folder, key, where)
     for stale in (folder / ".work").glob("*"):
         if stale != work:
             shutil.rmtree(stale)
@@ -141,8 +131,8 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
 def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
     """Does this pod's part, one of several; the first pod, in `clean`, waits for it."""
     if not _known(folder, key := _key(corpus)):
-        on = executors.chosen(where, _size(corpus))
-        _worked(corpus, _work(folder, key, on), on)
+        on, work = _chosen(corpus, folder, key, where)
+        _worked(corpus, work, on)
 
 
 def spans(source: data_sets.DataSource, most: int | None, count: int) -> list[Span]:
@@ -175,9 +165,10 @@ def _known(folder: Path, key: str) -> CleaningReport | None:
     return CleaningReport(**known) if fits else None
 
 
-def _work(folder: Path, key: str, on: executors.Executor) -> Path:
-    """The folder of intermediate results. Those of another number of tasks cannot be reused."""
-    return folder / ".work" / f"{on.tasks}-{key[:12]}"
+def _chosen(corpus: Corpus, folder: Path, key: str, where: Cleaning) -> tuple[executors.Executor, Path]:
+    """The executor, and the folder of intermediate results. Those of another number of tasks cannot be reused."""
+    on = executors.chosen(where, None if any(one.hub for one in corpus.sets) else corpus.size or 0)
+    return on, folder / ".work" / f"{on.tasks}-{key[:12]}"
 
 
 def _joined(parts: Path, file: Path) -> None:
@@ -193,10 +184,6 @@ def documents(folder: Path) -> Iterator[str]:
         with file.open(encoding="utf-8") as lines:
             for line in lines:
                 yield json.loads(line)["text"]
-
-
-def _size(corpus: Corpus) -> int | None:
-    return None if any(one.hub for one in corpus.sets) else corpus.size or 0
 
 
 LOGS = "logs"
@@ -248,7 +235,7 @@ def whole_text(document: Document) -> str:
 # datatrove's priorities are two bytes, and begin at 1.
 HIGHEST = 65535
 NEAR = doctor.minhash()
-EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
+EXACT = dedup.ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
 
 
 class _Quick(PipelineStep):
@@ -269,7 +256,7 @@ class Repetition(_Quick, GopherRepetitionFilter):
     pass
 
 
-class Signature(_Quick, MinhashDedupSignature):
+class Signature(_Quick, dedup.MinhashDedupSignature):
     pass
 
 
@@ -349,7 +336,7 @@ class HubRows(HuggingFaceDatasetReader):
         return document
 
 
-class Marks(ExactDedupSignature):
+class Marks(dedup.ExactDedupSignature):
     """Keeps the first of equal documents. datatrove 0.10.1 compares places in each task's own file, so that another
     number of tasks would keep other ones."""
 
@@ -366,18 +353,18 @@ class Marks(ExactDedupSignature):
 def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
     marks, duplicates = work / "exact-marks", work / "exact-found"
     _run("2-exact-marks", [Again(source), Marks(str(marks), EXACT)], work, on, writes=False)
-    _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
-    drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
+    _run("3-exact-found", [dedup.ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
+    drop = dedup.ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
     return _run("4-exact", [Again(source), drop], work, on)
 
 
 def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
     _run("5-near-marks", [Again(source), Signature(marks, NEAR, language=language)], work, on, writes=False)
-    buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
+    buckets = dedup.MinhashDedupBuckets(marks, pairs, config=NEAR)
     _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
-    _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
-    drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
+    _run("7-near-groups", [dedup.MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
+    drop = dedup.MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
     return _run("8-near", [Again(source), drop], work, on)
 
 

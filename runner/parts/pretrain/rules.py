@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.parts.pretrain.architecture import AFTER, FP8_STAGES, curriculum, trained_names, warmup_steps
-from runner.parts.pretrain.stages import packed_blocks
+from runner.parts.pretrain.architecture import AFTER, FP8_STAGES, curriculum, packed_blocks, trained_names, warmup_steps
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import listed, longest_job_name

@@ -1,33 +1,29 @@
 """Scenario pipeline: a model from random weights to a domain adapter, in stages with gates between them. Pretraining is
-here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`."""
+here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`. A rehearsal
+goes through every stage and every gate on any machine, with a tiny twin of the architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from runner.check.validate import as_written
-from runner.parts.pretrain import stages
-from runner.parts.pretrain.architecture import (
-    AFTER,
-    FP8_STAGES,
-    ROWS,
-    TRAINED,
-    Length,
-    compile_mode,
-    curriculum,
-    parameters,
-    precision_of,
-    warmup_steps,
-)
+from runner.parts.pretrain import architecture
+from runner.parts.pretrain.architecture import AFTER, ROWS, TRAINED, Length, compile_mode, curriculum, precision_of
 from runner.parts.stages import translation as each_stage
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
+from runner.recipe import overrides
 from runner.recipe.document import Path_
-from runner.recipe.recipe import PREFERENCES, TEXT, Recipe
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import PREFERENCES, TEXT, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, common, sharding
+from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
+from runner.scenarios.shared.rehearsal import BY, substitute
+from runner.tools.problem import Problem, Stop, worded
+from runner.trainer.records import Summary
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -40,11 +36,11 @@ def facts(recipe: Recipe) -> dict[str, Any]:
     tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
     return {
         "world_size": common.world_size(recipe),
-        "parameters": parameters(recipe.model),
+        "parameters": architecture.parameters(recipe.model),
         "tokens": tokens,
         "tokens_in_all": sum(tokens.values()),
         "precision": {kind: precision_of(recipe, kind) for kind in TRAINED if recipe.settings.get(kind)},
-        "fp8_stages": list(FP8_STAGES),
+        "fp8_stages": list(architecture.FP8_STAGES),
     }
 
 
@@ -58,11 +54,11 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     lengths = curriculum(recipe)
     # Only the proportions count, so the data does not change with the number of GPUs.
     tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
-    everything = asdict(stages.everything(recipe, place, tokens))
+    everything = asdict(architecture.everything(recipe, place, tokens))
     machines = common.machines(recipe, place)
     pods = recipe.data.cleaning.pods if place.on_cluster and not recipe.data.packed else None
-    prepares = common.work(place, common.DATA, everything, machines, parts=stages.PARTS, pods=pods or 1)
-    weights = asdict(stages.first_weights(recipe, place))
+    prepares = common.work(place, common.DATA, everything, machines, parts=architecture.PARTS, pods=pods or 1)
+    weights = asdict(architecture.first_weights(recipe, place))
     init = common.work(place, "init", weights, machines, reads={common.DATA: ("tokenizer/",)})
     trained = [init]
     for length in lengths:
@@ -72,36 +68,28 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
 
 def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) -> Stage:
     """One context length, after the stages `before`."""
-    here, machines, train = place.below(length.name), common.machines(recipe, place), recipe.pretrain
+    here, machines, longest = place.below(length.name), common.machines(recipe, place), recipe.pretrain.max_grad_norm
     config = _config(recipe, here, length, place.below(before[-1]))
-    split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), train.max_grad_norm)
-    config["recipe_runner"]["blocks"]["folder"] = folder = f"{place.data_dir}/blocks"
-    for name in ("datasets", "test_datasets"):
-        # Only for Axolotl's rules; the plugin provides the blocks.
-        config[name] = [{"path": folder, "type": ""}]
+    split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), longest)
     if before[1:] and common.time_limit(recipe):
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
         config["recipe_runner"]["time_limit_earlier"] = [place.below(name).run_dir for name in before[1:]]
     last = curriculum(recipe)[-1]
-    known = Evaluation(common.MEASURED_AS[TEXT], text_blocks=f"{folder}/validation-{last.sequence_len}.npy")
-    # Gates come after the last length.
-    conditions, evaluation = common.measured(recipe, known, PRETRAIN if length == last else None)
     return axolotl.stage(
         recipe,
         here,
         axolotl.with_advanced(recipe, config | split, PRETRAIN, ("model", "speed", PRETRAIN)),
+        Evaluation(common.MEASURED_AS[TEXT], text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"),
+        PRETRAIN if length == last else None,  # gates come after the last length
         name=length.name,
         data={},
         files=split_files,
-        shm_gib=common.shared_memory_gib(machines),
         folder=length.name,
         # Blocks of other lengths may change without this one.
         reads={
             common.DATA: tuple(f"blocks/{split}-{length.sequence_len}.npy" for split in ("train", "validation")),
             before[-1]: (),
         },
-        gates=conditions,
-        evaluation=evaluation,
     )
 
 
@@ -109,22 +97,7 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
     """Every length has the whole schedule; the plugin gives it its blocks, begins where the one before ended, with its
     optimizer, and ends at its own last step."""
     train, precision, speed = recipe.pretrain, precision_of(recipe, PRETRAIN), recipe.speed
-    name = f"{recipe.name}-{length.sequence_len}"
-    demo: EngineConfig = {
-        "base_model": before.best_model_dir,
-        "system_prompt": None,
-        # After pretraining a model continues a text.
-        "chat": False,
-        "turn_end": stages.END_OF_TEXT,
-    }
-    blocks = {
-        "sequence_len": length.sequence_len,
-        "first_step": length.first_step,
-        "last_step": length.last_step,
-        "steps": train.steps,
-        "seed": recipe.data.seed,
-        "continue_from": before.checkpoints_dir if length.first_step else None,
-    }
+    name, folder = f"{recipe.name}-{length.sequence_len}", f"{place.data_dir}/blocks"
     config: EngineConfig = {
         "base_model": before.best_model_dir,
         **recipe.model.for_axolotl,
@@ -145,12 +118,26 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
             "name": name,
             "persistent_workers": speed.persistent_workers and bool(speed.data_workers),
             "master_weights": axolotl.master_weights(recipe, precision),
-            "demo": demo,
-            "blocks": blocks,
+            "demo": {
+                "base_model": before.best_model_dir,
+                "system_prompt": None,
+                # After pretraining a model continues a text.
+                "chat": False,
+                "turn_end": architecture.END_OF_TEXT,
+            },
+            "blocks": {
+                "sequence_len": length.sequence_len,
+                "first_step": length.first_step,
+                "last_step": length.last_step,
+                "steps": train.steps,
+                "seed": recipe.data.seed,
+                "continue_from": before.checkpoints_dir if length.first_step else None,
+                "folder": folder,
+            },
         },
         "sequence_len": length.sequence_len,
         "num_epochs": 1,
-        "warmup_steps": warmup_steps(recipe),
+        "warmup_steps": architecture.warmup_steps(recipe),
         "lr_scheduler": "cosine",
         "cosine_min_lr_ratio": float(f"{train.min_learning_rate / train.learning_rate:.12g}"),
         # The blocks come in an order of their own, so that a resumed run sees exactly those that are left.
@@ -170,7 +157,8 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
             "liger_fused_linear_cross_entropy": speed.fused_cross_entropy,
             **{f"liger_{part}": speed.fused_kernels for part in axolotl.LIGER_PARTS.values()},
         }
-    return config
+    # Only for Axolotl's rules; the plugin provides the blocks.
+    return config | {name: [{"path": folder, "type": ""}] for name in ("datasets", "test_datasets")}
 
 
 # The sections that all stages of both forms share, and those of pretraining.
@@ -260,3 +248,118 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
         for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
             found |= {new + path[len(old) :]: place for path, place in places.items() if path[: len(old)] == old}
     return found
+
+
+# Of a rehearsal.
+STEPS = 120
+FEW = "few rows and a small model"
+# Half of that of a warmed-up twin, because this model meets each word only in its own few steps.
+VOCABULARY = 1024
+
+
+def before_data(recipe: Recipe, data: str | None) -> list[Override]:
+    """All substitutions. data: a file with documents to use instead of the recipe's sample. Raises Stop if this
+    machine has nothing to rehearse with."""
+    if data and not Path(data).is_file():
+        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
+    made: list[Override] = []
+    for home, section in recipe.data_sections:
+        if data and home == ("data",):
+            made += overrides.from_data_option(data)
+        else:
+            made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
+    made.append(substitute("data.cleaning", None, "this machine"))
+    made.append(substitute("data.limit", None, "the sample is small"))
+    made.append(substitute("data.packed", None, "the sample is packed with the twin's own tokenizer"))
+    made.append(substitute("data.validation_share", 0.1, "the sample is small"))
+    return [*made, *_small(recipe), *rehearsal.gates(recipe)]
+
+
+after_data = None  # nothing more follows from the rows, and the stage `init` makes the tiny model
+
+
+def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
+    return {}
+
+
+def _small(recipe: Recipe) -> Iterator[Override]:
+    shape = twin.geometry(recipe.facts, 2, VOCABULARY)
+    tiny, gpu = "a tiny twin of the same architecture, random weights", "needs a GPU"
+    for name in ("hidden_size", "intermediate_size"):
+        yield substitute(f"model.{name}", shape[name], tiny)
+    for name in ("layers", "attention_heads", "key_value_heads"):
+        yield substitute(f"model.{name}", shape[f"num_hidden_{name}" if name == "layers" else f"num_{name}"], tiny)
+    yield substitute("model.vocabulary", VOCABULARY + 64, "more rows than words, as in the recipe")
+    yield substitute("tokenizer.base", None, "a tokenizer trained on the sample")
+    yield substitute("tokenizer.vocabulary", VOCABULARY, "a tokenizer trained on the sample")
+    yield substitute("model.precision", "fp32", "runs on any CPU")
+    for stage in TRAINED:
+        if (recipe.settings.get(stage) or {}).get("precision"):
+            yield substitute(f"{stage}.precision", None, "runs on any CPU")
+    yield substitute("model.attention", "sdpa", "FlashAttention needs a GPU")
+    yield substitute("speed.compile", "off", gpu)
+    for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
+        yield substitute(f"speed.{setting}", False, gpu)
+    yield substitute("speed.data_workers", 0, "few rows")
+    yield from rehearsal.on_processors(recipe, 1)
+    yield overrides.without_time_limit(BY)
+    yield from _few_steps(recipe)
+
+
+# For each stage after pretraining: the least epochs, the learning rate, and the longest row in tokens.
+SHORT = {"sft": (5, 0.005, 512), "dpo": (1, 0.0005, 256), "lora": (5, 0.01, 256)}
+
+
+def _few_steps(recipe: Recipe) -> Iterator[Override]:
+    large, train = "random weights need larger steps", recipe.pretrain
+    yield from rehearsal.optimizer("pretrain", train)
+    for setting, value, why in (
+        ("steps", STEPS, FEW),
+        ("warmup_ratio", None, FEW),
+        ("warmup_steps", STEPS // 12, FEW),
+        ("learning_rate", 0.01, large),
+        ("min_learning_rate", 0.001, large),
+        ("micro_batch_size", min(2, train.micro_batch_size), FEW),
+        ("gradient_accumulation_steps", min(2, train.gradient_accumulation_steps), FEW),
+        ("eval_steps", STEPS // 12, FEW),
+        ("save_steps", STEPS // 12, FEW),
+        ("logging_steps", 1, "few steps"),
+    ):
+        yield substitute(f"pretrain.{setting}", value, why)
+    for stage, (epochs, rate, longest) in SHORT.items():
+        if not (section := recipe.settings.get(stage)):
+            continue
+        if stage == "lora":
+            yield from rehearsal.narrow("lora.", section.rank, section.alpha)
+        if "packing" in section:
+            yield rehearsal.packing(recipe, stage, section)
+        # The default intervals suit the few rows of a rehearsal.
+        own = ("save_steps",) if stage == "dpo" else ("eval_steps", "save_steps")
+        yield from (substitute(f"{stage}.{name}", None, FEW) for name in own if name in section)
+        yield from rehearsal.any_improvement(stage, section)
+        yield substitute(f"{stage}.epochs", max(epochs, section.epochs), FEW)
+        yield substitute(f"{stage}.learning_rate", rate, large)
+        yield substitute(f"{stage}.sequence_len", min(longest, section.sequence_len), "short rows make quick steps")
+        if stage != "sft":
+            yield substitute(f"{stage}.micro_batch_size", 4, FEW)
+        yield substitute(f"{stage}.gradient_accumulation_steps", 1, FEW)
+        yield from rehearsal.optimizer(stage, section)
+        yield substitute(f"{stage}.logging_steps", 1, "few steps")
+
+
+def judge(plan: Plan, summaries: list[Summary]) -> None:
+    """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy rose."""
+    by_stage = {summary.stage: summary for summary in summaries}
+    lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
+    if lengths:
+        _fell("pretraining", lengths[0].first_validation_loss, lengths[-1].last_validation_loss)
+    for name in AFTER:
+        if name in by_stage:
+            _fell(name, by_stage[name].first_validation_loss, by_stage[name].best_validation_loss)
+    if "dpo" in by_stage:
+        rehearsal.preferred(by_stage["dpo"])
+
+
+def _fell(name: str, first: float | None, last: float | None) -> None:
+    if first is None or last is None or not last < first:
+        raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))

@@ -14,7 +14,7 @@ from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import RenderedExample, blocks, rows, tokenizers
 from runner.data.data_sets import hash_64
-from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
+from runner.parts.pretrain.architecture import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod

@@ -25,30 +25,23 @@ if TYPE_CHECKING:
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def stages(place: Place) -> Iterator[Stage]:
-        yield from common.rows_and_training(recipe, place, training(recipe, place))
-
-    return common.plan(recipe, place, stages, common.batch_facts(recipe))
+    facts = common.batch_facts(recipe)
+    return common.plan(recipe, place, lambda at: common.rows_and_training(recipe, at, training(recipe, at)), facts)
 
 
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
-    what = measurable(recipe)[""]
-    conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
-    runs_on = common.machines(recipe, place)
-    shared, shared_files = sharding.settings(recipe, place, runs_on)
-    whole = config(recipe, place)
+    what, whole = measurable(recipe)[""], config(recipe, place)
+    shared, shared_files = sharding.settings(recipe, place, common.machines(recipe, place))
     return axolotl.stage(
         recipe,
         place,
         axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
+        Evaluation(what.kind, asked=what.asked),
         name="train",
         data=asdict(rows(recipe, place), dict_factory=stated),
         files=shared_files,
-        shm_gib=common.shared_memory_gib(runs_on),
         model=common.fetched_model(recipe) if place.model_dir else None,
-        gates=conditions,
-        evaluation=evaluation,
     )
 
 

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")  # the sections about training
-# Of the evaluated checkpoints the one with the lowest validation loss is kept, or that with the highest reward.
-KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
-KEEPS_THE_HIGHEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "greater_is_better": True}
 # How a stage is measured, by the rows that it learns from.
 MEASURED_AS: dict[str, Kind] = {
     **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},

@@ -11,7 +11,7 @@ from runner.catalog.hardware import PROCESSOR
 from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
-from runner.recipe.document import Path_
+from runner.recipe.document import Path_, value_at
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
@@ -47,14 +47,7 @@ def substitute(setting: str, value: Any, why: str) -> Override:
 
 def substitutes(recipe: Recipe, table: Iterable[tuple[str, Any, str]]) -> list[Override]:
     """Overrides of a table (setting, value, reason), without settings that have no value in the recipe."""
-    return [change for row in table if _value(recipe, (change := substitute(*row)).path) is not None]
-
-
-def _value(recipe: Recipe, path: Path_) -> Any:
-    section: Any = recipe.settings
-    for part in path[:-1]:
-        section = section.get(part) or {}
-    return section.get(path[-1])
+    return [change for row in table if value_at(recipe.settings, (change := substitute(*row)).path) is not None]
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -277,7 +270,7 @@ def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     for name, values, value, why in NEEDS_GPU:
         for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
             change = Override(name.replace("*", home), None, value, by, why)
-            now = _value(recipe, change.path)
+            now = value_at(recipe.settings, change.path)
             if now not in (None, value) and (not values or now in values):
                 yield change
     yield overrides.without_time_limit(by)
