@@ -201,7 +201,6 @@ def inlined(node: Any) -> Any:
 
 @cache
 def _pieces() -> Schema:
-    """The targets of references in schemas, by name."""
     owners = [part.package for part in parts.found().values() if part.sections]
     files = [Path(__file__).parent / "shared" / "schema.yaml", *(_file(owner, "sections.yaml") for owner in owners)]
     return {name: piece for file in files for name, piece in yaml_file.read(file).data.items()}

@@ -138,7 +138,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.classes", *said)
 
 
-RULES = (normalising, crop, classes, common.cadence_rule())
+RULES = (normalising, crop, classes, common.cadence)
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

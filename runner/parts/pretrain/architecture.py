@@ -65,11 +65,6 @@ TRAINED = ("pretrain", *AFTER)  # the sections of all stages that train somethin
 ROWS = {"pretrain": TEXT, "sft": CONVERSATIONS, "dpo": PREFERENCES, "lora": CONVERSATIONS}
 
 
-def trained_names(recipe: Recipe) -> list[str]:
-    """The stages that train something, in their order."""
-    return [*(length.name for length in curriculum(recipe)), *(kind for kind in AFTER if recipe.settings.get(kind))]
-
-
 def warmup_steps(recipe: Recipe) -> int:
     pretrain = recipe.pretrain
     computed = round((pretrain.warmup_ratio or 0) * pretrain.steps)

@@ -385,14 +385,9 @@ def _writer(folder: Path) -> JsonlWriter:
 
 
 def _run(
-    name: str,
-    pipeline: list[PipelineStep],
-    work: Path,
-    on: executors.Executor,
-    writes: bool = True,
-    tasks: int | None = None,
+    name: str, pipeline: list[PipelineStep], work: Path, on: executors.Executor, writes: bool = True, tasks: int = 0
 ) -> Path:
-    """Runs the unfinished tasks of one step; returns the folder of its documents."""
+    """Runs the unfinished tasks of one step, of all by default; returns the folder of its documents."""
     out = work / name
     on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
     return out

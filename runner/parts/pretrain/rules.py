@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.parts.pretrain.architecture import AFTER, FP8_STAGES, curriculum, packed_blocks, trained_names, warmup_steps
+from runner.parts.pretrain.architecture import AFTER, FP8_STAGES, curriculum, packed_blocks, warmup_steps
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import listed, longest_job_name
@@ -160,7 +160,8 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
     if site is None:
         return
     name = site.job_name or recipe.name
-    longest = max((f"{name}-{stage}" for stage in ("data", "init", *trained_names(recipe))), key=len)
+    stages = ["data", "init", *(length.name for length in curriculum(recipe)), *filter(recipe.settings.get, AFTER)]
+    longest = max((f"{name}-{stage}" for stage in stages), key=len)
     most = longest_job_name(recipe.machines.nodes)
     if len(longest) > most:
         said = worded("pretrain.job-name-too-long", longest=longest, length=len(longest), most=most, name=name)
@@ -169,6 +170,6 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, packed_words, cleaning, stage_job_names),
-    common.cadence_rule(),
+    common.cadence,
 )
 FILE_RULES = (packed_files,)

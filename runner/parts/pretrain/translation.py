@@ -67,7 +67,6 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
 
 
 def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) -> Stage:
-    """One context length, after the stages `before`."""
     here, machines, longest = place.below(length.name), common.machines(recipe, place), recipe.pretrain.max_grad_norm
     config = _config(recipe, here, length, place.below(before[-1]))
     split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), longest)
@@ -211,7 +210,6 @@ def _advanced(recipe: Recipe, kind: str) -> dict[str, Any]:
 
 
 def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
-    """SFT, DPO or LoRA as a stage."""
     model, speed, precision = recipe.model, recipe.speed, precision_of(recipe, kind)
     stage: dict[str, Any] = {"name": kind, "technique": "lora" if kind == "lora" else "full", "model": {}, "train": {}}
     for name, value in recipe.settings[kind].plain().items():
@@ -237,7 +235,6 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
 
 
 def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
-    """Places by their path in the other form."""
     found = {path: place for path, place in places.items() if path[:1] and path[0] in (*SHARED, "scenario")}
     for index, kind in enumerate((PRETRAIN, *kinds)):
         home: Path_ = (STAGES, index)
@@ -258,8 +255,6 @@ VOCABULARY = 1024
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
-    """All substitutions. data: a file with documents to use instead of the recipe's sample. Raises Stop if this
-    machine has nothing to rehearse with."""
     if data and not Path(data).is_file():
         raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     made: list[Override] = []

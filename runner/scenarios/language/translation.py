@@ -6,7 +6,8 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import Any
 
 from runner import catalog
 from runner.catalog import Model
@@ -19,9 +20,6 @@ from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem, worded
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import DataSongs
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -84,7 +82,7 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
     if recipe.rows == TEXT:
         return plain_text(recipe, place, **own)
     if recipe.rows == SONGS:
-        own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
+        own["songs"] = Songs(**recipe.data["songs"].plain())
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
     kind = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}.get(recipe.rows, ChatData)
@@ -343,7 +341,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(answers, pattern, layers, products, trained_layers, experts, eight_bits, decay, preferring, one_validation),
-    common.cadence_rule(validates),
+    partial(common.cadence, validates=validates),
 )
 
 

@@ -280,8 +280,7 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
 def stage(
     recipe: Recipe, place: Place, config: EngineConfig, evaluation: Evaluation, section: str | None = "", **own: Any
 ) -> Stage:
-    """A stage that Axolotl trains in the folders of `place`. evaluation, section: as in `common.measured`; own: further
-    fields of the Stage."""
+    """A stage that Axolotl trains. evaluation, section: as in `common.measured`; own: further fields of the Stage."""
     machines = common.machines(recipe, place)
     gates, evaluation = common.measured(recipe, evaluation, section)
     return Stage(

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from runner import catalog, parts
 from runner.catalog import hardware
@@ -40,9 +40,6 @@ from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
 
 Made = TypeVar("Made")
 
@@ -84,17 +81,13 @@ def machines(recipe: Recipe, place: Place) -> Machines:
     whole = Machines(stated.nodes, stated.gpus_per_node, stated.gpu, size, stated.cpus, uneven=uneven)
     if not place.on_cluster:
         return whole
-    site: Openshift = recipe.settings["openshift"]
+    site = recipe.openshift
+    assert site is not None  # a place on a cluster follows from it
     asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * GIB))
     memory = gib(asked.memory) or min(left, gib(most.memory) or left)
     cpus = asked.cpus or min(hardware.pod_cpus(whole.cpus), most.cpus or whole.cpus)
-    return replace(
-        whole,
-        memory_gib=gib(most.memory) or memory,
-        cpus=most.cpus or cpus,
-        requested_memory_gib=memory,
-        requested_cpus=cpus,
-    )
+    limited = replace(whole, memory_gib=gib(most.memory) or memory, cpus=most.cpus or cpus)
+    return replace(limited, requested_memory_gib=memory, requested_cpus=cpus)
 
 
 def gib(stated: str | None) -> float | None:
@@ -129,8 +122,7 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
 
 
 def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
-    """The run's facts for the training process, under `recipe_runner` in its config; and the settings of the runner's
-    plugin: checkpoints at their own steps, and early stopping."""
+    """The run's facts for the training process, and the settings of the runner's plugin: `recipe_runner` in a config."""
     every, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
     return {
         "name": recipe.name,
@@ -166,25 +158,21 @@ def unevaluated(section: Settings) -> EngineConfig:
     return {"eval_strategy": "no", "save_strategy": "epoch"}
 
 
-def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> Callable[[Recipe], Iterator[Problem]]:
+def cadence(recipe: Recipe, validates: Callable[[Recipe], bool] = lambda recipe: True) -> Iterator[Problem]:
     """The rule that compares a recipe's intervals and early stopping. validates: whether it holds out rows."""
-
-    def cadence(recipe: Recipe) -> Iterator[Problem]:
-        for name in TRAINING_SECTIONS:
-            section = recipe.settings.get(name)
-            if not section:
-                continue
-            evaluation, saving = section.get("eval_steps"), section.get("save_steps")
-            if not validates(recipe):
-                if section.get("early_stopping"):
-                    yield recipe.problem((name, "early_stopping"), *worded("scenarios.no-validation"), key=True)
-            elif evaluation and saving and evaluation % saving and name != "pretrain":
-                # Each evaluation needs a checkpoint. Without validation rows, the intervals are independent.
-                fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
-                said = worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting)
-                yield recipe.problem((name, "save_steps"), *said, mending=fitting)
-
-    return cadence
+    for name in TRAINING_SECTIONS:
+        section = recipe.settings.get(name)
+        if not section:
+            continue
+        evaluation, saving = section.get("eval_steps"), section.get("save_steps")
+        if not validates(recipe):
+            if section.get("early_stopping"):
+                yield recipe.problem((name, "early_stopping"), *worded("scenarios.no-validation"), key=True)
+        elif evaluation and saving and evaluation % saving and name != "pretrain":
+            # Each evaluation needs a checkpoint. Without validation rows, the intervals are independent.
+            fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
+            said = worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting)
+            yield recipe.problem((name, "save_steps"), *said, mending=fitting)
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -356,8 +344,7 @@ def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
-    """A stage's gates and how it is measured. evaluation: from the scenario; section: with the stage's gates, "" for
-    the recipe itself, None for none."""
+    """A stage's gates and how it is measured. section: with the gates, "" for the recipe itself, None for none."""
     for hook in parts.hooks("measured"):
         return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
     return (), evaluation
@@ -403,7 +390,6 @@ def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
 
 
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
-    """The stage with its config among its files, and the complete recipe if it trains."""
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
         files.append(LazyArtifact(RECIPE_FILE, lambda: _json(recipe.settings.plain())))

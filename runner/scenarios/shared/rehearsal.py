@@ -117,12 +117,14 @@ def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
-    must only improve."""
+    """Raises Stop for too few steps, or a loss that is unknown or hardly better. A real model must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         if summary.first_reward is not None:
-            rewarded(summary, tiny)
+            start, highest = summary.first_reward, summary.best_reward or 0.0
+            # Of answers to held-out prompts; a twin's must rise by MIN_RISE.
+            if highest - start < (MIN_RISE if tiny else 1e-6):
+                raise Stop(*worded("scenarios.reward-not-risen", summary=summary, first=start, best=highest))
             continue
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
@@ -142,13 +144,6 @@ def preferred(summary: Summary) -> None:
     first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
     if first is None or last is None or not last > first:
         raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
-
-
-def rewarded(summary: Summary, tiny: bool) -> None:
-    """Raises Stop unless the rewards of answers to held-out prompts rose; a twin's must rise by MIN_RISE."""
-    first, best = summary.first_reward or 0.0, summary.best_reward or 0.0
-    if best - first < (MIN_RISE if tiny else 1e-6):
-        raise Stop(*worded("scenarios.reward-not-risen", summary=summary, first=first, best=best))
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -175,7 +170,6 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """The substitutions for a draw of a large file's rows."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -391,7 +385,6 @@ def _pattern(recipe: Recipe) -> tuple[str, str]:
 
 
 def _made(recipe: Recipe) -> str:
-    """A description of the twin, in words."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
     reads = "general English, also after your questions" if chat else "general English"
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
