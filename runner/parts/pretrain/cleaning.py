@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field
@@ -36,28 +37,8 @@ REPORT_FILE = "cleaning.json"
 # The rows of a part, counted from 0: the first, and the one after the last; None for the end.
 Span = tuple[int, int | None]
 
-# datatrove's reasons, in words; the thresholds are those of Gopher (arXiv 2112.11446).
-REASONS = {
-    "bad_line": "not a row, see `dropped/`",
-    "no_text": "the text is empty or its column is missing",
-    "not_taken": "beyond the `share` of their data set, drawn by the seed",
-    "gopher_short_doc": "too few words",
-    "gopher_long_doc": "too many words",
-    "gopher_below_avg_threshold": "words too short on average",
-    "gopher_above_avg_threshold": "words too long on average",
-    "gopher_too_many_hashes": "too many # signs",
-    "gopher_too_many_ellipsis": "too many ellipses",
-    "gopher_too_many_bullets": "almost only bullet points",
-    "gopher_too_many_end_ellipsis": "lines that break off",
-    "gopher_below_alpha_threshold": "too few words with letters",
-    "gopher_enough_stop_words": "no running text: common words are missing",
-    "dup_line_frac": "lines repeat",
-    "dup_para_frac": "paragraphs repeat",
-    "dup_line_char_frac": "lines repeat",
-    "dup_para_char_frac": "paragraphs repeat",
-    "exact": "exact duplicate of a kept document",
-    "near": "near duplicate of a kept document",
-}
+# datatrove's reasons, in words.
+REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
 
 
 @dataclass
@@ -248,16 +229,13 @@ class _Quick(PipelineStep):
         return super().run(data, rank, world_size)
 
 
-class Quality(_Quick, GopherQualityFilter):
-    pass
+class Quality(_Quick, GopherQualityFilter): ...
 
 
-class Repetition(_Quick, GopherRepetitionFilter):
-    pass
+class Repetition(_Quick, GopherRepetitionFilter): ...
 
 
-class Signature(_Quick, dedup.MinhashDedupSignature):
-    pass
+class Signature(_Quick, dedup.MinhashDedupSignature): ...
 
 
 # The criteria of the quality filter besides the number of words.
