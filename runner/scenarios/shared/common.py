@@ -12,27 +12,13 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from runner import catalog, parts
+from runner import plan as plans
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.data import tokenizers
 from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
-from runner.plan import (
-    PLAN_FILE,
-    RECIPE_FILE,
-    RUNNER,
-    EngineConfig,
-    Evaluation,
-    Gate,
-    Kind,
-    Machines,
-    Place,
-    Plan,
-    Stage,
-    keys,
-    learned_from,
-    without_place,
-)
+from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
@@ -128,7 +114,7 @@ def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
         "name": recipe.name,
         "fingerprint": recipe.fingerprint,
         "run_dir": place.run_dir,
-        "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
+        "recipe_file": f"{place.config_dir}/{plans.RECIPE_FILE}",
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
         **time_limit(recipe),
@@ -246,7 +232,7 @@ def work(
     here = place.below(name)
     return Stage(
         name=name,
-        engine=RUNNER,
+        engine=plans.RUNNER,
         config={**config, "run_dir": here.run_dir},
         config_file=WORK_FILE,
         data={},
@@ -317,7 +303,7 @@ def proving(
         config = f"{place.below(data.folder).config_dir}/{file}"
         stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
         # The stage runs again only if a setting has changed that may affect how rows are trained.
-        known = {name: without_place(value, place) for name, value in learned_from(stage.config)}
+        known = {name: plans.without_place(value, place) for name, value in plans.learned_from(stage.config)}
         settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
     return replace(
         data,
@@ -357,7 +343,7 @@ def plan(
     stage's checkpoints are under its own key, and its pods check earlier stages and their gates."""
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
-    by_stage = {} if judged_only else keys(bare, place)
+    by_stage = {} if judged_only else plans.keys(bare, place)
     if place.on_cluster and not judged_only:
         place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
         bare = list(stages(place))
@@ -377,9 +363,9 @@ def plan(
         return whole
     guarded = []
     for stage in whole.stages:
-        file = f"{whole.place_of(stage).config_dir}/{PLAN_FILE}"
+        file = f"{whole.place_of(stage).config_dir}/{plans.PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(PLAN_FILE, whole.upto(stage).as_json))
+        files = (*stage.files, LazyArtifact(plans.PLAN_FILE, whole.upto(stage).as_json))
         guarded.append(replace(stage, command=command, files=files))
     return replace(whole, stages=tuple(guarded))
 
@@ -392,7 +378,7 @@ def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
-        files.append(LazyArtifact(RECIPE_FILE, lambda: _json(recipe.settings.plain())))
+        files.append(LazyArtifact(plans.RECIPE_FILE, lambda: _json(recipe.settings.plain())))
     return replace(stage, files=(*files, *stage.files), **changes)
 
 
