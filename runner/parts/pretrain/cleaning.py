@@ -29,11 +29,10 @@ from runner.data.row_files import Bad, DataRow, FilePart
 from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
-from runner.tools.files import read_json, write_json
+from runner.tools.files import Record
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
-REPORT_FILE = "cleaning.json"
 # The rows of a part, counted from 0: the first, and the one after the last; None for the end.
 Span = tuple[int, int | None]
 
@@ -41,11 +40,12 @@ Span = tuple[int, int | None]
 REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
 
 
-@dataclass
-class CleaningReport:
+@dataclass(frozen=True)
+class CleaningReport(Record):
     """Counts of documents. dropped: by reason. key: hash of everything that the result depends on. workers: the number
     of tasks. missed: by how many documents the text falls short of `data.limit`."""
 
+    FILE = "cleaning.json"
     key: str = ""
     source: str = ""
     documents_in: int = 0
@@ -98,13 +98,13 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     lost = sum(report.dropped.get(REASONS[reason], 0) for reason in ("bad_line", "no_text"))
     require_few(lost, report.documents_in, corpus.max_lost_share, report.lines())
     # The record is invalid as soon as its text changes.
-    (folder / REPORT_FILE).unlink(missing_ok=True)
+    (folder / report.FILE).unlink(missing_ok=True)
     for name in ("text", "dropped"):
         shutil.rmtree(folder / name, ignore_errors=True)
     _joined(last, folder / "text" / "documents.jsonl")
     for made in sorted((work / "dropped").glob("*")):
         _joined(made, folder / "dropped" / f"{made.name}.jsonl")
-    write_json(folder / REPORT_FILE, asdict(report))
+    report.write(folder)
     shutil.rmtree(folder / ".work")
     return report
 
@@ -141,9 +141,8 @@ def _key(corpus: Corpus) -> str:
 
 def _known(folder: Path, key: str) -> CleaningReport | None:
     """The report on the present text, if it belongs to this key."""
-    known = read_json(folder / REPORT_FILE)
-    fits = isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir()
-    return CleaningReport(**known) if fits else None
+    known = CleaningReport.read(folder)
+    return known if known.key == key and (folder / "text").is_dir() else None
 
 
 def _chosen(corpus: Corpus, folder: Path, key: str, where: Cleaning) -> tuple[executors.Executor, Path]:

@@ -99,18 +99,14 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
-    """Which weights are trained; empty for all."""
-    if "adapter" in recipe.train:
-        return adapter(recipe, place)
-    if "last_layers" not in recipe.train:
+    """Which weights are trained; empty for all. Layers with an adapter have this model's names."""
+    train = recipe.train
+    if "adapter" not in train and "last_layers" not in train:
         return {}
-    patterns = unfrozen_parameters(recipe.facts, recipe.train.last_layers, recipe.train.lm_head)
-    return {"unfrozen_parameters": patterns} if patterns else {}
-
-
-def adapter(recipe: Recipe, place: Place) -> EngineConfig:
-    """The adapter's size, and the linear layers that get one, by this model's names."""
-    train, facts = recipe.train, recipe.facts
+    facts = recipe.facts
+    if "last_layers" in train:
+        patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head)
+        return {"unfrozen_parameters": patterns} if patterns else {}
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
         **({"lora_target_parameters": list(facts.family.get("experts", ()))} if train.get("lora_experts") else {}),

@@ -27,7 +27,6 @@ MIN_RISE = 0.05
 MIN_STEPS = 30
 # The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use them.
 ENOUGH_STEPS = 50
-MAX_PROCESSES = 2
 MAX_RANK = 16
 # Answers to each prompt, for a model that learns from its own answers.
 ANSWERS = 4
@@ -209,13 +208,8 @@ def packing(recipe: Recipe, home: str, section: Settings) -> Override:
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
 
-def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """The number of processes that replace GPUs, if several are faster. A tiny language model is three times as fast in
-    one process as in two. A process without a row would never make a step."""
-    return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
-
-
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
+    """Processes instead of GPUs. A tiny language model is three times as fast in one process as in two."""
     several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
