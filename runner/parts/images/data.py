@@ -358,8 +358,7 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
     train, validation = train_and_validation(pictures, images.validation_share, images.seed)
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
-        lines = "\n".join(report.lines())
-        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines=lines))
+        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines="\n".join(report.lines())))
     report.train_rows, report.validation_rows = len(train), len(validation)
     report.test_rows = len(splits["test"])
     _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), images.image_size, report)

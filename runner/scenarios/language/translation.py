@@ -192,13 +192,12 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:
                 continue
-            linear = listed(facts.linear)
             if some:
                 said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
             elif name in facts.family.get("missed", {}):
                 said = _without_adapter(facts, name)
             else:
-                said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=linear)
+                said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=listed(facts.linear))
         yield recipe.problem(("train", "lora_layers", index), *said)
 
 
