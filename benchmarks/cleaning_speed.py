@@ -20,8 +20,8 @@ import tempfile
 from pathlib import Path
 
 from runner.parts.pretrain import cleaning, executors
+from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
 from runner.parts.pretrain.cleaning import clean, help_clean
-from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
 from runner.tools.process import INDEX, helping_pod
 
 

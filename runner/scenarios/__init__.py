@@ -17,7 +17,7 @@ from runner.plan import Place, Plan, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
+from runner.scenarios.contract import Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
 from runner.tools.names import listed
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
 def model_facts(scenario: str, settings: Settings) -> Model | None:
     """The model that a recipe itself describes; None if it names one. Raises BrokenSetting."""
     module = part(scenario, "architecture")
-    return cast(Architecture, module).model_facts(settings) if module else None
+    facts: Model | None = module.model_facts(settings) if module else None
+    return facts
 
 
 def rehearsal(scenario: str) -> Substitutions:
@@ -200,7 +201,6 @@ def inlined(node: Any) -> Any:
 
 @cache
 def _pieces() -> Schema:
-    """The targets of references in schemas, by name."""
     owners = [part.package for part in parts.found().values() if part.sections]
     files = [Path(__file__).parent / "shared" / "schema.yaml", *(_file(owner, "sections.yaml") for owner in owners)]
     return {name: piece for file in files for name, piece in yaml_file.read(file).data.items()}

@@ -8,18 +8,20 @@ A part adds one with a line of its table (`runner/parts/__init__.py`). A scenari
 
 and, if needed,
 
-    rules.py         Rules for what the schema cannot express; they may also be in translation.py
+    rules.py         RULES, for what the schema cannot express, after those of `runner/check/`; FILE_RULES, which look at
+                     files of this machine, and which commands about jobs leave out. They may also be in translation.py
     rehearsal.py     Substitutions of a rehearsal; they may also be in translation.py. Missing members are those of language
                      models on rows
     work.py          functions for stages that train nothing. Each takes a frozen dataclass, whose JSON form is the stage's config,
                      and a function that reports progress. FIRST maps a name of these to a function that shows the rows
-    architecture.py  Architecture, if recipes describe their model instead of naming one
+    architecture.py  model_facts(settings), if recipes describe their model instead of naming one: that Model. Raises
+                     BrokenSetting if the schema refuses a setting that it needs
 
 In a part's tables, a module of `preparers` is a Preparer; of `engines` is run as `python -m MODULE CONFIG`, by torchrun
 for several processes; of `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Formulas for
 a stage of that engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
 returns a function from a file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting,
-`rules` names Rules for every recipe, and `hooks` names functions:
+`rules` a module with rules for every recipe, and `hooks` names functions:
 
     other_file(document)                   every Problem with a file of another tool; None if it is not that tool's
     as_recipe(document)                    the recipe made from such a file, and notes; None if it is not that tool's
@@ -77,10 +79,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.catalog import Model
 from runner.plan import Kind, Place, Plan, Prediction, Stage
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Problem
 from runner.trainer.records import Summary
@@ -111,18 +112,6 @@ class Translation(Protocol):
 
     def translate(self, recipe: Recipe, place: Place) -> Plan:
         """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
-
-
-class Rules(Protocol):
-    """RULES judge recipes of this scenario, after those of `runner/check/`. FILE_RULES look at files of this machine,
-    which commands about jobs do not need."""
-
-    RULES: tuple[Rule, ...]
-
-
-class Architecture(Protocol):
-    def model_facts(self, settings: Settings) -> Model:
-        """The model that a recipe describes. Raises BrokenSetting if the schema refuses a setting that it needs."""
 
 
 class Substitutions(Protocol):

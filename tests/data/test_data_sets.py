@@ -15,7 +15,7 @@ from runner.data import blocks, chat, conversation_formats, data_sets
 from runner.data.tokenizers import Pretrained
 from runner.parts.jobs import kubernetes
 from runner.parts.pretrain import cleaning
-from runner.parts.pretrain.stages import Cleaning, CorpusSet
+from runner.parts.pretrain.architecture import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
 from runner.recipe.templates import NoText
 from runner.run.stage_folder import inputs

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from runner import data, parts
 from runner.check.validate import load
 from runner.data.data_sets import stated
-from runner.parts.pretrain import stages, work
+from runner.parts.pretrain import architecture, work
 from runner.render import place
 from runner.scenarios import translate
 from tests.conftest import STARTERS
@@ -26,7 +26,7 @@ def readers(stage):
     """The functions that read a stage's settings, each with the JSON that it is given."""
     if stage.data:
         yield importlib.import_module(MODULES[stage.data["kind"]]).prepare, stage.data
-    for function, kind in ((work.text, stages.Data), (work.init, stages.FirstWeights)):
+    for function, kind in ((work.text, architecture.Data), (work.init, architecture.FirstWeights)):
         own = {field.name for field in fields(kind)}
         if own <= stage.config.keys():
             # What such a stage has besides is not for them.

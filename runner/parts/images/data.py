@@ -10,7 +10,8 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -357,8 +358,7 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
     train, validation = train_and_validation(pictures, images.validation_share, images.seed)
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
-        lines = "\n".join(report.lines())
-        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines=lines))
+        raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines="\n".join(report.lines())))
     report.train_rows, report.validation_rows = len(train), len(validation)
     report.test_rows = len(splits["test"])
     _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), images.image_size, report)
@@ -422,12 +422,11 @@ def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tu
 
 
 def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
-    # By a hash, so that another picture does not change the order of the others.
-    drawn = sorted(pictures, key=lambda picture: hashlib.sha256(f"{seed}\n".encode() + picture.pixels).digest())
-    groups: dict[int, list[Picture]] = {}
-    for picture in drawn:
-        groups.setdefault(picture.label, []).append(picture)
-    return dict(sorted(groups.items()))
+    def place(picture: Picture) -> tuple[int, bytes]:
+        # By a hash, so that another picture does not change the order of the others.
+        return picture.label, hashlib.sha256(f"{seed}\n".encode() + picture.pixels).digest()
+
+    return {label: list(group) for label, group in groupby(sorted(pictures, key=place), attrgetter("label"))}
 
 
 def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:

@@ -79,7 +79,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     )
     no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    finish(trainer, settings, history, weights, test, shape)
+    finish(trainer, settings, history, weights, test)
     # A process that leaves while its group is open can end the others.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
@@ -108,14 +108,7 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
     )
 
 
-def finish(
-    trainer: Trainer,
-    settings: RunSettings,
-    history: History,
-    weights: Weights,
-    test: ImageDataset,
-    shape: dict[str, Any],
-) -> None:
+def finish(trainer: Trainer, settings: RunSettings, history: History, weights: Weights, test: ImageDataset) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
     run_dir = Path(settings.run_dir)
     main = trainer.is_world_process_zero()
@@ -133,7 +126,7 @@ def finish(
     results.keep_log_and_configs(run_dir, Path(trainer.args.output_dir), Path(settings.recipe_file))
     dataclasses.replace(
         results.summary(settings, history, {}, engine="images"),
-        model=shape,
+        model=weights.facts["shape"],
         best_accuracy=best["accuracy"],
         best_epoch=best["epoch"],
         test_accuracy=measured.get("test_accuracy"),

@@ -26,19 +26,18 @@ from runner.trainer.records import Summary
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
 
-# The most images and the width of the network in a rehearsal.
+# The most images, the width of the network, and the most processes in a rehearsal.
 MAX_IMAGES = 1000
 WIDTH = 16
+MAX_PROCESSES = 2
 # The narrow twin learns from this many images, with repetitions, in half a minute on two cores.
 LOOKS = 5000
 MIN_ACCURACY = 0.60
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def stages(place: Place) -> Iterator[Stage]:
-        yield from common.rows_and_training(recipe, place, train(recipe, place))
-
-    return common.plan(recipe, place, stages, common.batch_facts(recipe))
+    facts = common.batch_facts(recipe)
+    return common.plan(recipe, place, lambda at: common.rows_and_training(recipe, at, train(recipe, at)), facts)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
@@ -140,7 +139,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.classes", *said)
 
 
-RULES = (normalising, crop, classes, common.cadence_rule())
+RULES = (normalising, crop, classes, common.cadence)
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -174,12 +173,14 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     epochs = -(-LOOKS // rows.train_rows)
     enough = f"it has to see about {LOOKS:,} images in all, drawn from {rows.train_rows:,}"
     narrow = min(recipe.model.width, WIDTH)
+    # A process without an image would never make a step.
+    processes = min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
     return [
         rehearsal.substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),
         rehearsal.substitute("model.precision", "fp32", "runs on any CPU"),
         rehearsal.substitute("data.mean", None, "measured on these images"),
         rehearsal.substitute("data.std", None, "measured on these images"),
-        *rehearsal.on_processors(recipe, rehearsal.processes_for(recipe, rows)),
+        *rehearsal.on_processors(recipe, processes),
         rehearsal.substitute("train.micro_batch_size", micro, "small steps"),
         rehearsal.substitute("train.gradient_accumulation_steps", 1, "small steps"),
         rehearsal.substitute("train.epochs", epochs, enough),

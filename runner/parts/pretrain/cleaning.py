@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field
@@ -15,17 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from datatrove.data import Document
+from datatrove.pipeline import dedup
 from datatrove.pipeline.base import PipelineStep
-from datatrove.pipeline.dedup import (
-    ExactDedupConfig,
-    ExactDedupFilter,
-    ExactDedupSignature,
-    ExactFindDedups,
-    MinhashDedupBuckets,
-    MinhashDedupCluster,
-    MinhashDedupFilter,
-    MinhashDedupSignature,
-)
 from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
 from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
@@ -36,44 +28,24 @@ from runner.data.report import require_few
 from runner.data.row_files import Bad, DataRow, FilePart
 from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
-from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
-from runner.tools.files import read_json, write_json
+from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
+from runner.tools.files import Record
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
-REPORT_FILE = "cleaning.json"
 # The rows of a part, counted from 0: the first, and the one after the last; None for the end.
 Span = tuple[int, int | None]
 
-# datatrove's reasons, in words; the thresholds are those of Gopher (arXiv 2112.11446).
-REASONS = {
-    "bad_line": "not a row, see `dropped/`",
-    "no_text": "the text is empty or its column is missing",
-    "not_taken": "beyond the `share` of their data set, drawn by the seed",
-    "gopher_short_doc": "too few words",
-    "gopher_long_doc": "too many words",
-    "gopher_below_avg_threshold": "words too short on average",
-    "gopher_above_avg_threshold": "words too long on average",
-    "gopher_too_many_hashes": "too many # signs",
-    "gopher_too_many_ellipsis": "too many ellipses",
-    "gopher_too_many_bullets": "almost only bullet points",
-    "gopher_too_many_end_ellipsis": "lines that break off",
-    "gopher_below_alpha_threshold": "too few words with letters",
-    "gopher_enough_stop_words": "no running text: common words are missing",
-    "dup_line_frac": "lines repeat",
-    "dup_para_frac": "paragraphs repeat",
-    "dup_line_char_frac": "lines repeat",
-    "dup_para_char_frac": "paragraphs repeat",
-    "exact": "exact duplicate of a kept document",
-    "near": "near duplicate of a kept document",
-}
+# datatrove's reasons, in words.
+REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
 
 
-@dataclass
-class CleaningReport:
+@dataclass(frozen=True)
+class CleaningReport(Record):
     """Counts of documents. dropped: by reason. key: hash of everything that the result depends on. workers: the number
     of tasks. missed: by how many documents the text falls short of `data.limit`."""
 
+    FILE = "cleaning.json"
     key: str = ""
     source: str = ""
     documents_in: int = 0
@@ -98,8 +70,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     key = _key(corpus)
     if known := _known(folder, key):
         return known
-    on = executors.chosen(where, _size(corpus))
-    work = _work(folder, key, on)
+    on, work = _chosen(corpus, folder, key, where)
     for stale in (folder / ".work").glob("*"):
         if stale != work:
             shutil.rmtree(stale)
@@ -127,13 +98,13 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     lost = sum(report.dropped.get(REASONS[reason], 0) for reason in ("bad_line", "no_text"))
     require_few(lost, report.documents_in, corpus.max_lost_share, report.lines())
     # The record is invalid as soon as its text changes.
-    (folder / REPORT_FILE).unlink(missing_ok=True)
+    (folder / report.FILE).unlink(missing_ok=True)
     for name in ("text", "dropped"):
         shutil.rmtree(folder / name, ignore_errors=True)
     _joined(last, folder / "text" / "documents.jsonl")
     for made in sorted((work / "dropped").glob("*")):
         _joined(made, folder / "dropped" / f"{made.name}.jsonl")
-    write_json(folder / REPORT_FILE, asdict(report))
+    report.write(folder)
     shutil.rmtree(folder / ".work")
     return report
 
@@ -141,8 +112,8 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
 def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
     """Does this pod's part, one of several; the first pod, in `clean`, waits for it."""
     if not _known(folder, key := _key(corpus)):
-        on = executors.chosen(where, _size(corpus))
-        _worked(corpus, _work(folder, key, on), on)
+        on, work = _chosen(corpus, folder, key, where)
+        _worked(corpus, work, on)
 
 
 def spans(source: data_sets.DataSource, most: int | None, count: int) -> list[Span]:
@@ -170,14 +141,14 @@ def _key(corpus: Corpus) -> str:
 
 def _known(folder: Path, key: str) -> CleaningReport | None:
     """The report on the present text, if it belongs to this key."""
-    known = read_json(folder / REPORT_FILE)
-    fits = isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir()
-    return CleaningReport(**known) if fits else None
+    known = CleaningReport.read(folder)
+    return known if known.key == key and (folder / "text").is_dir() else None
 
 
-def _work(folder: Path, key: str, on: executors.Executor) -> Path:
-    """The folder of intermediate results. Those of another number of tasks cannot be reused."""
-    return folder / ".work" / f"{on.tasks}-{key[:12]}"
+def _chosen(corpus: Corpus, folder: Path, key: str, where: Cleaning) -> tuple[executors.Executor, Path]:
+    """The executor, and the folder of intermediate results. Those of another number of tasks cannot be reused."""
+    on = executors.chosen(where, None if any(one.hub for one in corpus.sets) else corpus.size or 0)
+    return on, folder / ".work" / f"{on.tasks}-{key[:12]}"
 
 
 def _joined(parts: Path, file: Path) -> None:
@@ -193,10 +164,6 @@ def documents(folder: Path) -> Iterator[str]:
         with file.open(encoding="utf-8") as lines:
             for line in lines:
                 yield json.loads(line)["text"]
-
-
-def _size(corpus: Corpus) -> int | None:
-    return None if any(one.hub for one in corpus.sets) else corpus.size or 0
 
 
 LOGS = "logs"
@@ -248,7 +215,7 @@ def whole_text(document: Document) -> str:
 # datatrove's priorities are two bytes, and begin at 1.
 HIGHEST = 65535
 NEAR = doctor.minhash()
-EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
+EXACT = dedup.ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
 
 
 class _Quick(PipelineStep):
@@ -261,16 +228,13 @@ class _Quick(PipelineStep):
         return super().run(data, rank, world_size)
 
 
-class Quality(_Quick, GopherQualityFilter):
-    pass
+class Quality(_Quick, GopherQualityFilter): ...
 
 
-class Repetition(_Quick, GopherRepetitionFilter):
-    pass
+class Repetition(_Quick, GopherRepetitionFilter): ...
 
 
-class Signature(_Quick, MinhashDedupSignature):
-    pass
+class Signature(_Quick, dedup.MinhashDedupSignature): ...
 
 
 # The criteria of the quality filter besides the number of words.
@@ -349,7 +313,7 @@ class HubRows(HuggingFaceDatasetReader):
         return document
 
 
-class Marks(ExactDedupSignature):
+class Marks(dedup.ExactDedupSignature):
     """Keeps the first of equal documents. datatrove 0.10.1 compares places in each task's own file, so that another
     number of tasks would keep other ones."""
 
@@ -366,18 +330,18 @@ class Marks(ExactDedupSignature):
 def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
     marks, duplicates = work / "exact-marks", work / "exact-found"
     _run("2-exact-marks", [Again(source), Marks(str(marks), EXACT)], work, on, writes=False)
-    _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
-    drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
+    _run("3-exact-found", [dedup.ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
+    drop = dedup.ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
     return _run("4-exact", [Again(source), drop], work, on)
 
 
 def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
     _run("5-near-marks", [Again(source), Signature(marks, NEAR, language=language)], work, on, writes=False)
-    buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
+    buckets = dedup.MinhashDedupBuckets(marks, pairs, config=NEAR)
     _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
-    _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
-    drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
+    _run("7-near-groups", [dedup.MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
+    drop = dedup.MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
     return _run("8-near", [Again(source), drop], work, on)
 
 
@@ -398,14 +362,9 @@ def _writer(folder: Path) -> JsonlWriter:
 
 
 def _run(
-    name: str,
-    pipeline: list[PipelineStep],
-    work: Path,
-    on: executors.Executor,
-    writes: bool = True,
-    tasks: int | None = None,
+    name: str, pipeline: list[PipelineStep], work: Path, on: executors.Executor, writes: bool = True, tasks: int = 0
 ) -> Path:
-    """Runs the unfinished tasks of one step; returns the folder of its documents."""
+    """Runs the unfinished tasks of one step, of all by default; returns the folder of its documents."""
     out = work / name
     on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
     return out

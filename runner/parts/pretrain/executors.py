@@ -16,7 +16,7 @@ from typing import Any
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
-from runner.parts.pretrain.stages import Cleaning
+from runner.parts.pretrain.architecture import Cleaning
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.process import INDEX, helping_pod
@@ -56,9 +56,10 @@ class Pods(Executor):
     """This pod's part of every step: neighbouring tasks. The pods wait for one another by the marks that tasks leave
     on their claim: the first at the end of each step, because it continues alone, the others before the next."""
 
-    def __init__(self, cleaning: Cleaning, tasks: int) -> None:
-        self.tasks, self.pod, self.pods = tasks, helping_pod(), min(cleaning.pods or 1, tasks)
-        self.workers = cleaning.workers if cleaning.workers > 0 else cleaning.cpus
+    def __init__(self, cleaning: Cleaning) -> None:
+        pods, self.workers = cleaning.pods or 1, cleaning.workers if cleaning.workers > 0 else cleaning.cpus
+        self.tasks = cleaning.tasks or pods * self.workers
+        self.pod, self.pods = helping_pod(), min(pods, self.tasks)
         self.before: LocalPipelineExecutor | None = None
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
@@ -130,21 +131,17 @@ class Slurm(Executor):
                 raise Stop(*worded("pretrain.slurm-refused", name=name, error=error)) from None
             job = executor.job_id
             write_json(note, {"job": job})
+        missed = 0
         try:
-            self._wait(name, executor, job)
+            # Until every task has written its mark.
+            while undone := executor.get_incomplete_ranks(skip_completed=True):
+                missed = 0 if _in_queue(job) else missed + 1
+                if missed >= MISSES:
+                    raise _undone(name, undone, executor, f"{executor.slurm_logs_folder}")
+                time.sleep(POLL_SECONDS)
         except BaseException:
             subprocess.run(["scancel", str(job)], check=False)
             raise
-
-    @staticmethod
-    def _wait(name: str, executor: Any, job: Any) -> None:
-        """Waits until every task has written its mark. Raises Stop if the job has ended before."""
-        missed = 0
-        while undone := executor.get_incomplete_ranks(skip_completed=True):
-            missed = 0 if _in_queue(job) else missed + 1
-            if missed >= MISSES:
-                raise _undone(name, undone, executor, f"{executor.slurm_logs_folder}")
-            time.sleep(POLL_SECONDS)
 
 
 class Ray(Executor):
@@ -183,12 +180,10 @@ class Ray(Executor):
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     """The recipe's executor. size: bytes of a local file, None for a stream. Raises Stop if it cannot be reached."""
     if cleaning.executor == "pods" and INDEX in os.environ:
-        pods = cleaning.pods or 1
-        return Pods(cleaning, cleaning.tasks or pods * (cleaning.workers if cleaning.workers > 0 else cleaning.cpus))
+        return Pods(cleaning)
     cores = len(os.sched_getaffinity(0))
     # For a small file no more than it keeps busy: a worker takes seconds to start.
-    sensible = cores if size is None else max(1, min(cores, size // 8_000_000))
-    tasks = cleaning.tasks or sensible
+    tasks = cleaning.tasks or (cores if size is None else max(1, min(cores, size // 8_000_000)))
     if cleaning.executor == "slurm":
         return Slurm(cleaning, tasks)
     if cleaning.executor == "ray":

@@ -1,33 +1,36 @@
 """Scenario pipeline: a model from random weights to a domain adapter, in stages with gates between them. Pretraining is
-here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`."""
+here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`. A rehearsal
+goes through every stage and every gate on any machine, with a tiny twin of the architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from runner import catalog
 from runner.check.validate import as_written
-from runner.parts.pretrain import stages
-from runner.parts.pretrain.architecture import (
-    AFTER,
-    FP8_STAGES,
-    ROWS,
-    TRAINED,
-    Length,
-    compile_mode,
-    curriculum,
-    parameters,
-    precision_of,
-    warmup_steps,
-)
+from runner.parts.pretrain import architecture
+from runner.parts.pretrain.architecture import AFTER, ROWS, TRAINED, Length, compile_mode, curriculum, precision_of
 from runner.parts.stages import translation as each_stage
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
+from runner.recipe import overrides
 from runner.recipe.document import Path_
-from runner.recipe.recipe import PREFERENCES, TEXT, Recipe
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import PREFERENCES, TEXT, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, common, sharding
+from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
+from runner.scenarios.shared.rehearsal import BY, substitute
+from runner.tools.names import listed, longest_job_name
+from runner.tools.problem import Problem, Stop, worded
+from runner.trainer.records import Summary
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -40,11 +43,11 @@ def facts(recipe: Recipe) -> dict[str, Any]:
     tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
     return {
         "world_size": common.world_size(recipe),
-        "parameters": parameters(recipe.model),
+        "parameters": architecture.parameters(recipe.model),
         "tokens": tokens,
         "tokens_in_all": sum(tokens.values()),
         "precision": {kind: precision_of(recipe, kind) for kind in TRAINED if recipe.settings.get(kind)},
-        "fp8_stages": list(FP8_STAGES),
+        "fp8_stages": list(architecture.FP8_STAGES),
     }
 
 
@@ -58,11 +61,11 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     lengths = curriculum(recipe)
     # Only the proportions count, so the data does not change with the number of GPUs.
     tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
-    everything = asdict(stages.everything(recipe, place, tokens))
+    everything = asdict(architecture.everything(recipe, place, tokens))
     machines = common.machines(recipe, place)
     pods = recipe.data.cleaning.pods if place.on_cluster and not recipe.data.packed else None
-    prepares = common.work(place, common.DATA, everything, machines, parts=stages.PARTS, pods=pods or 1)
-    weights = asdict(stages.first_weights(recipe, place))
+    prepares = common.work(place, common.DATA, everything, machines, parts=architecture.PARTS, pods=pods or 1)
+    weights = asdict(architecture.first_weights(recipe, place))
     init = common.work(place, "init", weights, machines, reads={common.DATA: ("tokenizer/",)})
     trained = [init]
     for length in lengths:
@@ -71,37 +74,28 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
 
 
 def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) -> Stage:
-    """One context length, after the stages `before`."""
-    here, machines, train = place.below(length.name), common.machines(recipe, place), recipe.pretrain
+    here, machines, longest = place.below(length.name), common.machines(recipe, place), recipe.pretrain.max_grad_norm
     config = _config(recipe, here, length, place.below(before[-1]))
-    split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), train.max_grad_norm)
-    config["recipe_runner"]["blocks"]["folder"] = folder = f"{place.data_dir}/blocks"
-    for name in ("datasets", "test_datasets"):
-        # Only for Axolotl's rules; the plugin provides the blocks.
-        config[name] = [{"path": folder, "type": ""}]
+    split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), longest)
     if before[1:] and common.time_limit(recipe):
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
         config["recipe_runner"]["time_limit_earlier"] = [place.below(name).run_dir for name in before[1:]]
     last = curriculum(recipe)[-1]
-    known = Evaluation(common.MEASURED_AS[TEXT], text_blocks=f"{folder}/validation-{last.sequence_len}.npy")
-    # Gates come after the last length.
-    conditions, evaluation = common.measured(recipe, known, PRETRAIN if length == last else None)
     return axolotl.stage(
         recipe,
         here,
         axolotl.with_advanced(recipe, config | split, PRETRAIN, ("model", "speed", PRETRAIN)),
+        Evaluation(common.MEASURED_AS[TEXT], text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"),
+        PRETRAIN if length == last else None,  # gates come after the last length
         name=length.name,
         data={},
         files=split_files,
-        shm_gib=common.shared_memory_gib(machines),
         folder=length.name,
         # Blocks of other lengths may change without this one.
         reads={
             common.DATA: tuple(f"blocks/{split}-{length.sequence_len}.npy" for split in ("train", "validation")),
             before[-1]: (),
         },
-        gates=conditions,
-        evaluation=evaluation,
     )
 
 
@@ -109,22 +103,7 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
     """Every length has the whole schedule; the plugin gives it its blocks, begins where the one before ended, with its
     optimizer, and ends at its own last step."""
     train, precision, speed = recipe.pretrain, precision_of(recipe, PRETRAIN), recipe.speed
-    name = f"{recipe.name}-{length.sequence_len}"
-    demo: EngineConfig = {
-        "base_model": before.best_model_dir,
-        "system_prompt": None,
-        # After pretraining a model continues a text.
-        "chat": False,
-        "turn_end": stages.END_OF_TEXT,
-    }
-    blocks = {
-        "sequence_len": length.sequence_len,
-        "first_step": length.first_step,
-        "last_step": length.last_step,
-        "steps": train.steps,
-        "seed": recipe.data.seed,
-        "continue_from": before.checkpoints_dir if length.first_step else None,
-    }
+    name, folder = f"{recipe.name}-{length.sequence_len}", f"{place.data_dir}/blocks"
     config: EngineConfig = {
         "base_model": before.best_model_dir,
         **recipe.model.for_axolotl,
@@ -145,12 +124,26 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
             "name": name,
             "persistent_workers": speed.persistent_workers and bool(speed.data_workers),
             "master_weights": axolotl.master_weights(recipe, precision),
-            "demo": demo,
-            "blocks": blocks,
+            "demo": {
+                "base_model": before.best_model_dir,
+                "system_prompt": None,
+                # After pretraining a model continues a text.
+                "chat": False,
+                "turn_end": architecture.END_OF_TEXT,
+            },
+            "blocks": {
+                "sequence_len": length.sequence_len,
+                "first_step": length.first_step,
+                "last_step": length.last_step,
+                "steps": train.steps,
+                "seed": recipe.data.seed,
+                "continue_from": before.checkpoints_dir if length.first_step else None,
+                "folder": folder,
+            },
         },
         "sequence_len": length.sequence_len,
         "num_epochs": 1,
-        "warmup_steps": warmup_steps(recipe),
+        "warmup_steps": architecture.warmup_steps(recipe),
         "lr_scheduler": "cosine",
         "cosine_min_lr_ratio": float(f"{train.min_learning_rate / train.learning_rate:.12g}"),
         # The blocks come in an order of their own, so that a resumed run sees exactly those that are left.
@@ -170,7 +163,8 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
             "liger_fused_linear_cross_entropy": speed.fused_cross_entropy,
             **{f"liger_{part}": speed.fused_kernels for part in axolotl.LIGER_PARTS.values()},
         }
-    return config
+    # Only for Axolotl's rules; the plugin provides the blocks.
+    return config | {name: [{"path": folder, "type": ""}] for name in ("datasets", "test_datasets")}
 
 
 # The sections that all stages of both forms share, and those of pretraining.
@@ -223,7 +217,6 @@ def _advanced(recipe: Recipe, kind: str) -> dict[str, Any]:
 
 
 def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
-    """SFT, DPO or LoRA as a stage."""
     model, speed, precision = recipe.model, recipe.speed, precision_of(recipe, kind)
     stage: dict[str, Any] = {"name": kind, "technique": "lora" if kind == "lora" else "full", "model": {}, "train": {}}
     for name, value in recipe.settings[kind].plain().items():
@@ -249,7 +242,6 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
 
 
 def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
-    """Places by their path in the other form."""
     found = {path: place for path, place in places.items() if path[:1] and path[0] in (*SHARED, "scenario")}
     for index, kind in enumerate((PRETRAIN, *kinds)):
         home: Path_ = (STAGES, index)
@@ -260,3 +252,274 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
         for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
             found |= {new + path[len(old) :]: place for path, place in places.items() if path[: len(old)] == old}
     return found
+
+
+# The settings that each executor needs, and those that it also accepts.
+NEEDS = {"local": (), "pods": ("pods",), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
+KNOWS = {
+    "local": ("tasks", "workers"),
+    "pods": ("tasks", "workers"),
+    "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
+    "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
+}
+# How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
+MOST_TIMES = 40
+IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}  # the defaults of some of them in the schema
+
+
+def shape(recipe: Recipe) -> Iterator[Problem]:
+    model, tokenizer = recipe.model, recipe.tokenizer
+    if model.hidden_size % model.attention_heads:
+        yield recipe.problem("model.attention_heads", *worded("pretrain.width-not-divided", model=model))
+    elif model.hidden_size // model.attention_heads % 2:
+        said = worded("pretrain.odd-heads", size=model.hidden_size // model.attention_heads)
+        yield recipe.problem("model.attention_heads", *said)
+    if model.attention_heads % model.key_value_heads:
+        yield recipe.problem("model.key_value_heads", *worded("pretrain.groups-not-equal", model=model))
+    if not tokenizer.base and tokenizer.vocabulary > model.vocabulary:
+        said = worded("pretrain.vocabulary-too-large", tokenizer=tokenizer, model=model)
+        yield recipe.problem("tokenizer.vocabulary", *said)
+
+
+def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
+    gpu = catalog.gpu(recipe.machines.gpu)
+    for home in ("model", *architecture.FP8_STAGES):
+        if (recipe.settings.get(home) or {}).get("precision") == "fp8" and gpu and not gpu.fp8:
+            hint = f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`."
+            yield recipe.problem((home, "precision"), common.no_fp8(gpu), hint)
+
+
+def order(recipe: Recipe) -> Iterator[Problem]:
+    pretrain, parts = recipe.pretrain, recipe.pretrain.curriculum
+    for index, (before, part) in enumerate(pairwise(parts), 1):
+        for setting in ("sequence_len", "until"):
+            if part[setting] <= before[setting]:
+                said = worded("pretrain.lengths-must-rise", setting=setting, now=part[setting], before=before[setting])
+                yield recipe.problem(("pretrain", "curriculum", index, setting), *said)
+    if parts[-1].until != 1:
+        said = worded("pretrain.curriculum-ends-early", until=parts[-1].until)
+        yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *said)
+    ends = [round(part.until * pretrain.steps) for part in parts]
+    if any(end <= start for start, end in pairwise([0, *ends])):
+        yield recipe.problem("pretrain.steps", *worded("pretrain.too-few-steps", pretrain=pretrain, lengths=len(parts)))
+
+
+def schedule(recipe: Recipe) -> Iterator[Problem]:
+    pretrain = recipe.pretrain
+    if pretrain.min_learning_rate > pretrain.learning_rate:
+        yield recipe.problem("pretrain.min_learning_rate", *worded("pretrain.minimum-above-rate", pretrain=pretrain))
+    if (warmup := architecture.warmup_steps(recipe)) >= pretrain.steps:
+        said = worded("pretrain.warmup-too-long", warmup=warmup, pretrain=pretrain)
+        yield recipe.problem(("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"), *said)
+
+
+def context(recipe: Recipe) -> Iterator[Problem]:
+    most = recipe.model.context
+    for index, part in enumerate(recipe.pretrain.curriculum):
+        if part.sequence_len > most:
+            said = worded("pretrain.blocks-beyond-context", part=part, most=most)
+            yield recipe.problem(("pretrain", "curriculum", index, "sequence_len"), *said)
+    for stage in AFTER:
+        section = recipe.settings.get(stage)
+        if section and section.sequence_len > most:
+            said = worded("pretrain.rows-beyond-context", most=most, section=section)
+            yield recipe.problem((stage, "sequence_len"), *said)
+
+
+def documents(recipe: Recipe) -> Iterator[Problem]:
+    data, pretrain = recipe.data, recipe.pretrain
+    if data.min_words > data.max_words:
+        yield recipe.problem("data.min_words", *worded("pretrain.no-such-documents", data=data))
+    # A document of 1,000 tokens is a long one on the web.
+    tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
+    if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
+        has = limit * 1000
+        said = worded(
+            "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
+        )
+        yield recipe.note("data.limit", *said)
+
+
+def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
+        yield recipe.note("tokenizer.vocabulary", *worded("pretrain.vocabulary-without-effect", recipe=recipe))
+
+
+def packed_words(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.data.packed and not recipe.tokenizer.base:
+        yield recipe.problem("data.packed", *worded("pretrain.packed-without-tokenizer"))
+
+
+def packed_files(recipe: Recipe) -> Iterator[Problem]:
+    if not recipe.data.packed:
+        return
+    folder = recipe.folder / recipe.data.packed
+    expected = {
+        folder / f"{split}-{part.sequence_len}.npy": part.sequence_len
+        for part in recipe.pretrain.curriculum
+        for split in ("train", "validation")
+    }
+    # Unlike a path's own `is_file`, this answers for a name that is too long for a file.
+    missing = [file.name for file in expected if not os.path.isfile(file)]
+    if missing:
+        said = worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
+        yield recipe.problem("data.packed", *said)
+    for file, length in expected.items():
+        if os.path.isfile(file):
+            try:
+                architecture.packed_blocks(file, length)
+            except Stop as stop:
+                message, _, remedy = stop.text.partition("\n")
+                yield recipe.problem("data.packed", message, remedy)
+
+
+def cleaning(recipe: Recipe) -> Iterator[Problem]:
+    section = recipe.data.cleaning
+    if not section:
+        return
+    name = section.executor
+    if missing := [setting for setting in NEEDS[name] if section.get(setting) is None]:
+        said = worded("pretrain.executor-needs", name=name, missing=listed(missing))
+        yield recipe.problem("data.cleaning.executor", *said)
+    # Only written settings. One with its default value, as `recipe show` prints it, does no harm.
+    for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
+        if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
+            said = worded("pretrain.not-of-executor", setting=setting, name=name)
+            yield recipe.problem(("data", "cleaning", setting), *said, key=True)
+    if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
+        yield recipe.problem("data.cleaning.tasks", *worded("pretrain.pods-without-work", section=section))
+    if name == "pods" and "openshift" not in recipe.settings:
+        yield recipe.problem("data.cleaning.executor", *worded("pretrain.pods-without-cluster"))
+
+
+def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
+        return
+    name = site.job_name or recipe.name
+    stages = ["data", "init", *(length.name for length in curriculum(recipe)), *filter(recipe.settings.get, AFTER)]
+    longest = max((f"{name}-{stage}" for stage in stages), key=len)
+    most = longest_job_name(recipe.machines.nodes)
+    if len(longest) > most:
+        said = worded("pretrain.job-name-too-long", longest=longest, length=len(longest), most=most, name=name)
+        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), *said)
+
+
+RULES = (
+    *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, packed_words, cleaning, stage_job_names),
+    common.cadence,
+)
+FILE_RULES = (packed_files,)
+
+
+# Of a rehearsal.
+STEPS = 120
+FEW = "few rows and a small model"
+# Half of that of a warmed-up twin, because this model meets each word only in its own few steps.
+VOCABULARY = 1024
+
+
+def before_data(recipe: Recipe, data: str | None) -> list[Override]:
+    if data and not Path(data).is_file():
+        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
+    made: list[Override] = []
+    for home, section in recipe.data_sections:
+        if data and home == ("data",):
+            made += overrides.from_data_option(data)
+        else:
+            made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
+    made.append(substitute("data.cleaning", None, "this machine"))
+    made.append(substitute("data.limit", None, "the sample is small"))
+    made.append(substitute("data.packed", None, "the sample is packed with the twin's own tokenizer"))
+    made.append(substitute("data.validation_share", 0.1, "the sample is small"))
+    return [*made, *_small(recipe), *rehearsal.gates(recipe)]
+
+
+after_data = None  # nothing more follows from the rows, and the stage `init` makes the tiny model
+
+
+def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
+    return {}
+
+
+def _small(recipe: Recipe) -> Iterator[Override]:
+    shape = twin.geometry(recipe.facts, 2, VOCABULARY)
+    tiny, gpu = "a tiny twin of the same architecture, random weights", "needs a GPU"
+    for name in ("hidden_size", "intermediate_size"):
+        yield substitute(f"model.{name}", shape[name], tiny)
+    for name in ("layers", "attention_heads", "key_value_heads"):
+        yield substitute(f"model.{name}", shape[f"num_hidden_{name}" if name == "layers" else f"num_{name}"], tiny)
+    yield substitute("model.vocabulary", VOCABULARY + 64, "more rows than words, as in the recipe")
+    yield substitute("tokenizer.base", None, "a tokenizer trained on the sample")
+    yield substitute("tokenizer.vocabulary", VOCABULARY, "a tokenizer trained on the sample")
+    yield substitute("model.precision", "fp32", "runs on any CPU")
+    for stage in TRAINED:
+        if (recipe.settings.get(stage) or {}).get("precision"):
+            yield substitute(f"{stage}.precision", None, "runs on any CPU")
+    yield substitute("model.attention", "sdpa", "FlashAttention needs a GPU")
+    yield substitute("speed.compile", "off", gpu)
+    for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
+        yield substitute(f"speed.{setting}", False, gpu)
+    yield substitute("speed.data_workers", 0, "few rows")
+    yield from rehearsal.on_processors(recipe, 1)
+    yield overrides.without_time_limit(BY)
+    yield from _few_steps(recipe)
+
+
+# For each stage after pretraining: the least epochs, the learning rate, and the longest row in tokens.
+SHORT = {"sft": (5, 0.005, 512), "dpo": (1, 0.0005, 256), "lora": (5, 0.01, 256)}
+
+
+def _few_steps(recipe: Recipe) -> Iterator[Override]:
+    large, train = "random weights need larger steps", recipe.pretrain
+    yield from rehearsal.optimizer("pretrain", train)
+    for setting, value, why in (
+        ("steps", STEPS, FEW),
+        ("warmup_ratio", None, FEW),
+        ("warmup_steps", STEPS // 12, FEW),
+        ("learning_rate", 0.01, large),
+        ("min_learning_rate", 0.001, large),
+        ("micro_batch_size", min(2, train.micro_batch_size), FEW),
+        ("gradient_accumulation_steps", min(2, train.gradient_accumulation_steps), FEW),
+        ("eval_steps", STEPS // 12, FEW),
+        ("save_steps", STEPS // 12, FEW),
+        ("logging_steps", 1, "few steps"),
+    ):
+        yield substitute(f"pretrain.{setting}", value, why)
+    for stage, (epochs, rate, longest) in SHORT.items():
+        if not (section := recipe.settings.get(stage)):
+            continue
+        if stage == "lora":
+            yield from rehearsal.narrow("lora.", section.rank, section.alpha)
+        if "packing" in section:
+            yield rehearsal.packing(recipe, stage, section)
+        # The default intervals suit the few rows of a rehearsal.
+        own = ("save_steps",) if stage == "dpo" else ("eval_steps", "save_steps")
+        yield from (substitute(f"{stage}.{name}", None, FEW) for name in own if name in section)
+        yield from rehearsal.any_improvement(stage, section)
+        yield substitute(f"{stage}.epochs", max(epochs, section.epochs), FEW)
+        yield substitute(f"{stage}.learning_rate", rate, large)
+        yield substitute(f"{stage}.sequence_len", min(longest, section.sequence_len), "short rows make quick steps")
+        if stage != "sft":
+            yield substitute(f"{stage}.micro_batch_size", 4, FEW)
+        yield substitute(f"{stage}.gradient_accumulation_steps", 1, FEW)
+        yield from rehearsal.optimizer(stage, section)
+        yield substitute(f"{stage}.logging_steps", 1, "few steps")
+
+
+def judge(plan: Plan, summaries: list[Summary]) -> None:
+    """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy rose."""
+    by_stage = {summary.stage: summary for summary in summaries}
+    lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
+    if lengths:
+        _fell("pretraining", lengths[0].first_validation_loss, lengths[-1].last_validation_loss)
+    for name in AFTER:
+        if name in by_stage:
+            _fell(name, by_stage[name].first_validation_loss, by_stage[name].best_validation_loss)
+    if "dpo" in by_stage:
+        rehearsal.preferred(by_stage["dpo"])
+
+
+def _fell(name: str, first: float | None, last: float | None) -> None:
+    if first is None or last is None or not last < first:
+        raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))

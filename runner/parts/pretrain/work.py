@@ -14,7 +14,7 @@ from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import RenderedExample, blocks, rows, tokenizers
 from runner.data.data_sets import hash_64
-from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
+from runner.parts.pretrain.architecture import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod
@@ -122,7 +122,6 @@ def pack(
 def _write_blocks(
     file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
 ) -> blocks.BlockCounts:
-    """Writes a `.npy` file of blocks of `length` tokens. documents: the tokens of each."""
     counts = blocks.BlockCounts(length)
 
     def write_header(out: Any) -> None:
@@ -163,8 +162,7 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
 
 
 def _documents(everything: Data) -> dict[str, Iterator[RenderedExample]]:
-    """Documents before cleaning."""
-    documents = (
+    documents = (  # before cleaning
         RenderedExample.of_document(str(row[one.column]))
         for one in everything.text.sets
         for row in rows.good(one)
@@ -181,13 +179,9 @@ def init(weights: FirstWeights, tell: Tell) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(weights.tokenizer)
-    config = AutoConfig.for_model(
-        **weights.architecture,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    words = AutoTokenizer.from_pretrained(weights.tokenizer)
+    numbers = {"bos_token_id": None, "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
+    config = AutoConfig.for_model(**weights.architecture, **numbers)
     torch.manual_seed(weights.seed)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, weights.dtype))
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -195,5 +189,5 @@ def init(weights: FirstWeights, tell: Tell) -> None:
         raise Stop(f"The model has {count:,} parameters, but the recipe makes {weights.parameters:,}.")
     with replacing_folder(Path(weights.out)) as partial:
         model.save_pretrained(str(partial))
-        tokenizer.save_pretrained(str(partial))
+        words.save_pretrained(str(partial))
     tell(f"drew {count:,} parameters in {weights.dtype}, seed {weights.seed}")

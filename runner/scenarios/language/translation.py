@@ -6,7 +6,8 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import Any
 
 from runner import catalog
 from runner.catalog import Model
@@ -20,35 +21,25 @@ from runner.scenarios.shared import axolotl, common, rehearsal, sharding
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem, worded
 
-if TYPE_CHECKING:
-    from runner.recipe.sections import DataSongs
-
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def stages(place: Place) -> Iterator[Stage]:
-        yield from common.rows_and_training(recipe, place, training(recipe, place))
-
-    return common.plan(recipe, place, stages, common.batch_facts(recipe))
+    facts = common.batch_facts(recipe)
+    return common.plan(recipe, place, lambda at: common.rows_and_training(recipe, at, training(recipe, at)), facts)
 
 
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
-    what = measurable(recipe)[""]
-    conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
-    runs_on = common.machines(recipe, place)
-    shared, shared_files = sharding.settings(recipe, place, runs_on)
-    whole = config(recipe, place)
+    what, whole = measurable(recipe)[""], config(recipe, place)
+    shared, shared_files = sharding.settings(recipe, place, common.machines(recipe, place))
     return axolotl.stage(
         recipe,
         place,
         axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
+        Evaluation(what.kind, asked=what.asked),
         name="train",
         data=asdict(rows(recipe, place), dict_factory=stated),
         files=shared_files,
-        shm_gib=common.shared_memory_gib(runs_on),
         model=common.fetched_model(recipe) if place.model_dir else None,
-        gates=conditions,
-        evaluation=evaluation,
     )
 
 
@@ -91,7 +82,7 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
     if recipe.rows == TEXT:
         return plain_text(recipe, place, **own)
     if recipe.rows == SONGS:
-        own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
+        own["songs"] = Songs(**recipe.data["songs"].plain())
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
     kind = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}.get(recipe.rows, ChatData)
@@ -108,18 +99,14 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
-    """Which weights are trained; empty for all."""
-    if "adapter" in recipe.train:
-        return adapter(recipe, place)
-    if "last_layers" not in recipe.train:
+    """Which weights are trained; empty for all. Layers with an adapter have this model's names."""
+    train = recipe.train
+    if "adapter" not in train and "last_layers" not in train:
         return {}
-    patterns = unfrozen_parameters(recipe.facts, recipe.train.last_layers, recipe.train.lm_head)
-    return {"unfrozen_parameters": patterns} if patterns else {}
-
-
-def adapter(recipe: Recipe, place: Place) -> EngineConfig:
-    """The adapter's size, and the linear layers that get one, by this model's names."""
-    train, facts = recipe.train, recipe.facts
+    facts = recipe.facts
+    if "last_layers" in train:
+        patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head)
+        return {"unfrozen_parameters": patterns} if patterns else {}
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
         **({"lora_target_parameters": list(facts.family.get("experts", ()))} if train.get("lora_experts") else {}),
@@ -205,13 +192,12 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:
                 continue
-            linear = listed(facts.linear)
             if some:
                 said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
             elif name in facts.family.get("missed", {}):
                 said = _without_adapter(facts, name)
             else:
-                said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=linear)
+                said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=listed(facts.linear))
         yield recipe.problem(("train", "lora_layers", index), *said)
 
 
@@ -350,7 +336,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(answers, pattern, layers, products, trained_layers, experts, eight_bits, decay, preferring, one_validation),
-    common.cadence_rule(validates),
+    partial(common.cadence, validates=validates),
 )
 
 

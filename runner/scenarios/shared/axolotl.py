@@ -11,11 +11,11 @@ from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
-from runner.plan import EngineConfig, Place, Stage
+from runner.plan import EngineConfig, Evaluation, Place, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Stop, worded
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.training.plugin.RecipePlugin"  # the name that images of 0.1 also use
@@ -131,10 +131,10 @@ def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
 
 
 def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
-    """Optimisation, evaluation and checkpoints; without held-out rows the last model is kept, else the best."""
-    train, resumed = recipe.train, {}
-    kept = {**common.unevaluated(train), "load_best_model_at_end": False}
-    best = common.KEEPS_THE_HIGHEST if recipe.rows == PROMPTS else common.KEEPS_THE_BEST
+    """Optimisation, evaluation and checkpoints. The model with the lowest validation loss or the highest reward is
+    kept; without held-out rows the last one."""
+    train, resumed, rewarded = recipe.train, {}, recipe.rows == PROMPTS
+    best = {"metric_for_best_model": "eval_reward" if rewarded else "eval_loss", "greater_is_better": rewarded}
     if named := recipe.settings.get("resume_from"):
         checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
         resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
@@ -143,7 +143,9 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
         "learning_rate": common.learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        **({**common.evaluated(train), **best} if validates else kept),
+        **(common.evaluated(train) if validates else common.unevaluated(train)),
+        "load_best_model_at_end": validates,
+        **(best if validates else {}),
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
@@ -275,15 +277,29 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
     }
 
 
-def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Stage:
-    """A stage that Axolotl trains in the folders of `place`. own: further fields of the Stage."""
+def stage(
+    recipe: Recipe, place: Place, config: EngineConfig, evaluation: Evaluation, section: str | None = "", **own: Any
+) -> Stage:
+    """A stage that Axolotl trains. evaluation, section: as in `common.measured`; own: further fields of the Stage."""
+    machines = common.machines(recipe, place)
+    gates, evaluation = common.measured(recipe, evaluation, section)
     return Stage(
         engine="axolotl",
         config=config,
         config_file=CONFIG_FILE,
         command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
-        env=environment(recipe, place),
-        machines=common.machines(recipe, place),
+        env={
+            **common.common_environment(recipe, place),
+            **UNTRACKED,
+            # Axolotl would start one process for each core of the machine, whatever the pod's share. 0: none, because a
+            # rehearsal's few rows are tokenised before another process has started.
+            tokenizers.TOKENISING_PROCESSES: str(machines.cpus) if place.accelerator else "0",
+            "TOKENIZERS_PARALLELISM": "false",
+        },
+        machines=machines,
+        shm_gib=common.shared_memory_gib(machines),
+        gates=gates,
+        evaluation=evaluation,
         **own,
     )
 
@@ -293,25 +309,15 @@ def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
     return "bf16" if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16" else "fp32"
 
 
-def environment(recipe: Recipe, place: Place) -> dict[str, str]:
-    return common.common_environment(recipe, place) | {
-        **UNTRACKED,
-        # Axolotl would start one process for each core of the machine, whatever the pod's share. 0: none, because a
-        # rehearsal's few rows are tokenised before another process has started.
-        tokenizers.TOKENISING_PROCESSES: str(common.machines(recipe, place).cpus) if place.accelerator else "0",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-
-
 def with_advanced(
     recipe: Recipe, config: EngineConfig, home: str = "axolotl", sections: tuple[str, ...] = ("model", "train", "data")
 ) -> EngineConfig:
     """The recipe's own Axolotl settings (`advanced.<home>`) on top. sections: those that `config` follows from. Raises
     Stop for one that contradicts them, or that Axolotl refuses here."""
     extra = recipe.advanced.plain().get(home) or {}
-    problems: list[Problem] = []
     if not extra:
         return config
+    wrong: list[tuple[str, tuple[str, str]]] = []
     if extra.get("plugins"):
         # The others come in addition to the recipe's own.
         extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
@@ -325,19 +331,18 @@ def with_advanced(
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
         for key in () if loaded else [name for name in extra if name in settings]:
-            said = worded("scenarios.plugin-not-loaded", key=key, plugin=plugin)
-            problems.append(recipe.document.problem(("advanced", home, key), *said, key=True))
+            wrong.append((key, worded("scenarios.plugin-not-loaded", key=key, plugin=plugin)))
     for key, value in extra.items():
         if key in config and config[key] != value:
             # The recipe's settings that determine this one of Axolotl's.
             homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
             hint = f"Delete it, and change {listed(homes, 'or')} instead." if homes else "Delete it."
-            problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
+            wrong.append((key, (message, hint)))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):
             said = worded("scenarios.axolotl-refuses", version=catalog.AXOLOTL_VERSION, key=key, why=why)
-            problems.append(recipe.document.problem(("advanced", home, key), *said, key=True))
-    if problems:
-        raise Stop(problems)
+            wrong.append((key, said))
+    if wrong:
+        raise Stop(recipe.document.problem(("advanced", home, key), *said, key=True) for key, said in wrong)
     return config | extra

@@ -9,30 +9,16 @@ from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from runner import catalog, parts
+from runner import plan as plans
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.data import tokenizers
 from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
-from runner.plan import (
-    PLAN_FILE,
-    RECIPE_FILE,
-    RUNNER,
-    EngineConfig,
-    Evaluation,
-    Gate,
-    Kind,
-    Machines,
-    Place,
-    Plan,
-    Stage,
-    keys,
-    learned_from,
-    without_place,
-)
+from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
@@ -41,15 +27,9 @@ from runner.tools.problem import Problem, worded
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
 
-if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
-
 Made = TypeVar("Made")
 
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")  # the sections about training
-# Of the evaluated checkpoints the one with the lowest validation loss is kept, or that with the highest reward.
-KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
-KEEPS_THE_HIGHEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "greater_is_better": True}
 # How a stage is measured, by the rows that it learns from.
 MEASURED_AS: dict[str, Kind] = {
     **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},
@@ -87,17 +67,13 @@ def machines(recipe: Recipe, place: Place) -> Machines:
     whole = Machines(stated.nodes, stated.gpus_per_node, stated.gpu, size, stated.cpus, uneven=uneven)
     if not place.on_cluster:
         return whole
-    site: Openshift = recipe.settings["openshift"]
+    site = recipe.openshift
+    assert site is not None  # a place on a cluster follows from it
     asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * GIB))
     memory = gib(asked.memory) or min(left, gib(most.memory) or left)
     cpus = asked.cpus or min(hardware.pod_cpus(whole.cpus), most.cpus or whole.cpus)
-    return replace(
-        whole,
-        memory_gib=gib(most.memory) or memory,
-        cpus=most.cpus or cpus,
-        requested_memory_gib=memory,
-        requested_cpus=cpus,
-    )
+    limited = replace(whole, memory_gib=gib(most.memory) or memory, cpus=most.cpus or cpus)
+    return replace(limited, requested_memory_gib=memory, requested_cpus=cpus)
 
 
 def gib(stated: str | None) -> float | None:
@@ -132,14 +108,13 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
 
 
 def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
-    """The run's facts for the training process, under `recipe_runner` in its config; and the settings of the runner's
-    plugin: checkpoints at their own steps, and early stopping."""
+    """The run's facts for the training process, and the settings of the runner's plugin: `recipe_runner` in a config."""
     every, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
     return {
         "name": recipe.name,
         "fingerprint": recipe.fingerprint,
         "run_dir": place.run_dir,
-        "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
+        "recipe_file": f"{place.config_dir}/{plans.RECIPE_FILE}",
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe),
         **time_limit(recipe),
@@ -169,25 +144,21 @@ def unevaluated(section: Settings) -> EngineConfig:
     return {"eval_strategy": "no", "save_strategy": "epoch"}
 
 
-def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> Callable[[Recipe], Iterator[Problem]]:
+def cadence(recipe: Recipe, validates: Callable[[Recipe], bool] = lambda recipe: True) -> Iterator[Problem]:
     """The rule that compares a recipe's intervals and early stopping. validates: whether it holds out rows."""
-
-    def cadence(recipe: Recipe) -> Iterator[Problem]:
-        for name in TRAINING_SECTIONS:
-            section = recipe.settings.get(name)
-            if not section:
-                continue
-            evaluation, saving = section.get("eval_steps"), section.get("save_steps")
-            if not validates(recipe):
-                if section.get("early_stopping"):
-                    yield recipe.problem((name, "early_stopping"), *worded("scenarios.no-validation"), key=True)
-            elif evaluation and saving and evaluation % saving and name != "pretrain":
-                # Each evaluation needs a checkpoint. Without validation rows, the intervals are independent.
-                fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
-                said = worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting)
-                yield recipe.problem((name, "save_steps"), *said, mending=fitting)
-
-    return cadence
+    for name in TRAINING_SECTIONS:
+        section = recipe.settings.get(name)
+        if not section:
+            continue
+        evaluation, saving = section.get("eval_steps"), section.get("save_steps")
+        if not validates(recipe):
+            if section.get("early_stopping"):
+                yield recipe.problem((name, "early_stopping"), *worded("scenarios.no-validation"), key=True)
+        elif evaluation and saving and evaluation % saving and name != "pretrain":
+            # Each evaluation needs a checkpoint. Without validation rows, the intervals are independent.
+            fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
+            said = worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting)
+            yield recipe.problem((name, "save_steps"), *said, mending=fitting)
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -261,7 +232,7 @@ def work(
     here = place.below(name)
     return Stage(
         name=name,
-        engine=RUNNER,
+        engine=plans.RUNNER,
         config={**config, "run_dir": here.run_dir},
         config_file=WORK_FILE,
         data={},
@@ -332,7 +303,7 @@ def proving(
         config = f"{place.below(data.folder).config_dir}/{file}"
         stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
         # The stage runs again only if a setting has changed that may affect how rows are trained.
-        known = {name: without_place(value, place) for name, value in learned_from(stage.config)}
+        known = {name: plans.without_place(value, place) for name, value in plans.learned_from(stage.config)}
         settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
     return replace(
         data,
@@ -359,8 +330,7 @@ def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
-    """A stage's gates and how it is measured. evaluation: from the scenario; section: with the stage's gates, "" for
-    the recipe itself, None for none."""
+    """A stage's gates and how it is measured. section: with the gates, "" for the recipe itself, None for none."""
     for hook in parts.hooks("measured"):
         return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
     return (), evaluation
@@ -373,7 +343,7 @@ def plan(
     stage's checkpoints are under its own key, and its pods check earlier stages and their gates."""
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
-    by_stage = {} if judged_only else keys(bare, place)
+    by_stage = {} if judged_only else plans.keys(bare, place)
     if place.on_cluster and not judged_only:
         place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
         bare = list(stages(place))
@@ -393,9 +363,9 @@ def plan(
         return whole
     guarded = []
     for stage in whole.stages:
-        file = f"{whole.place_of(stage).config_dir}/{PLAN_FILE}"
+        file = f"{whole.place_of(stage).config_dir}/{plans.PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(PLAN_FILE, whole.upto(stage).as_json))
+        files = (*stage.files, LazyArtifact(plans.PLAN_FILE, whole.upto(stage).as_json))
         guarded.append(replace(stage, command=command, files=files))
     return replace(whole, stages=tuple(guarded))
 
@@ -406,10 +376,9 @@ def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
 
 
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
-    """The stage with its config among its files, and the complete recipe if it trains."""
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
-        files.append(LazyArtifact(RECIPE_FILE, lambda: _json(recipe.settings.plain())))
+        files.append(LazyArtifact(plans.RECIPE_FILE, lambda: _json(recipe.settings.plain())))
     return replace(stage, files=(*files, *stage.files), **changes)
 
 

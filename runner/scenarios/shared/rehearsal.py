@@ -11,7 +11,7 @@ from runner.catalog.hardware import PROCESSOR
 from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
-from runner.recipe.document import Path_
+from runner.recipe.document import Path_, value_at
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
@@ -27,7 +27,6 @@ MIN_RISE = 0.05
 MIN_STEPS = 30
 # The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use them.
 ENOUGH_STEPS = 50
-MAX_PROCESSES = 2
 MAX_RANK = 16
 # Answers to each prompt, for a model that learns from its own answers.
 ANSWERS = 4
@@ -47,14 +46,7 @@ def substitute(setting: str, value: Any, why: str) -> Override:
 
 def substitutes(recipe: Recipe, table: Iterable[tuple[str, Any, str]]) -> list[Override]:
     """Overrides of a table (setting, value, reason), without settings that have no value in the recipe."""
-    return [change for row in table if _value(recipe, (change := substitute(*row)).path) is not None]
-
-
-def _value(recipe: Recipe, path: Path_) -> Any:
-    section: Any = recipe.settings
-    for part in path[:-1]:
-        section = section.get(part) or {}
-    return section.get(path[-1])
+    return [change for row in table if value_at(recipe.settings, (change := substitute(*row)).path) is not None]
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -124,12 +116,14 @@ def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
-    must only improve."""
+    """Raises Stop for too few steps, or a loss that is unknown or hardly better. A real model must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         if summary.first_reward is not None:
-            rewarded(summary, tiny)
+            start, highest = summary.first_reward, summary.best_reward or 0.0
+            # Of answers to held-out prompts; a twin's must rise by MIN_RISE.
+            if highest - start < (MIN_RISE if tiny else 1e-6):
+                raise Stop(*worded("scenarios.reward-not-risen", summary=summary, first=start, best=highest))
             continue
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
@@ -149,13 +143,6 @@ def preferred(summary: Summary) -> None:
     first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
     if first is None or last is None or not last > first:
         raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
-
-
-def rewarded(summary: Summary, tiny: bool) -> None:
-    """Raises Stop unless the rewards of answers to held-out prompts rose; a twin's must rise by MIN_RISE."""
-    first, best = summary.first_reward or 0.0, summary.best_reward or 0.0
-    if best - first < (MIN_RISE if tiny else 1e-6):
-        raise Stop(*worded("scenarios.reward-not-risen", summary=summary, first=first, best=best))
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -182,7 +169,6 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """The substitutions for a draw of a large file's rows."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -222,13 +208,8 @@ def packing(recipe: Recipe, home: str, section: Settings) -> Override:
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
 
-def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """The number of processes that replace GPUs, if several are faster. A tiny language model is three times as fast in
-    one process as in two. A process without a row would never make a step."""
-    return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
-
-
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
+    """Processes instead of GPUs. A tiny language model is three times as fast in one process as in two."""
     several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
@@ -277,7 +258,7 @@ def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     for name, values, value, why in NEEDS_GPU:
         for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
             change = Override(name.replace("*", home), None, value, by, why)
-            now = _value(recipe, change.path)
+            now = value_at(recipe.settings, change.path)
             if now not in (None, value) and (not values or now in values):
                 yield change
     yield overrides.without_time_limit(by)
@@ -398,7 +379,6 @@ def _pattern(recipe: Recipe) -> tuple[str, str]:
 
 
 def _made(recipe: Recipe) -> str:
-    """A description of the twin, in words."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
     reads = "general English, also after your questions" if chat else "general English"
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"

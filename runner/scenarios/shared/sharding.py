@@ -25,8 +25,7 @@ def settings(
         return _fsdp(recipe), ()
     if by_zero(recipe):
         longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
-        whole = config(recipe, precision or recipe.model.precision, longest)
-        text = json.dumps(whole, indent=2) + "\n"
+        text = json.dumps(config(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
     if machines.world_size == 1:
         return {}, ()

@@ -17,7 +17,7 @@ from runner.check.validate import changed, load
 from runner.entrypoints.prepare import carry_out
 from runner.parts.jobs import kubernetes, podspec, training_metrics
 from runner.parts.openshift.jobs import sent
-from runner.parts.pretrain import rehearsal
+from runner.parts.pretrain import translation
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
@@ -227,7 +227,7 @@ def cleaning_pods(folder: Path, executor: str):
     plan = translate(whole, kubernetes.place(whole))
     job = sent(plan, plan.stages[0]).job
     assert job["spec"]["backoffLimitPerIndex"] == 3 and job["spec"]["maxFailedIndexes"] == 0
-    sample = [change for change in rehearsal.before_data(whole, None) if "data" in change.setting.split(".")]
+    sample = [change for change in translation.before_data(whole, None) if "data" in change.setting.split(".")]
     changes = [*sample, *from_options(("tokenizer.base=", "tokenizer.vocabulary=600"))]
     small, _ = changed(whole, [*changes, *from_options(shared if executor == "pods" else ("data.cleaning=",))])
     place = Place(

@@ -20,8 +20,8 @@ import pytest
 
 from runner.check.validate import load
 from runner.data.rows import parts_of_file
-from runner.parts.pretrain import cleaning, executors, stages
-from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
+from runner.parts.pretrain import architecture, cleaning, executors
+from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
 from runner.recipe.overrides import from_options
 from runner.run import run_folder
 from runner.scenarios import translate
@@ -78,7 +78,7 @@ def corpus(*options: str) -> Corpus:
     """The text of seven-b's data stage, on the sample."""
     changes = ["data.hub=", "data.path=data/seven-b-text.jsonl", "data.limit=", *options]
     recipe, _, _ = load(SEVEN_B, from_options(changes))
-    return stages.everything(recipe, run_folder.folder("cleaning", "rehearsal").place(), ()).text
+    return architecture.everything(recipe, run_folder.folder("cleaning", "rehearsal").place(), ()).text
 
 
 def texts(folder: Path) -> dict[str, bytes]:

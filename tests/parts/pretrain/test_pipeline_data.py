@@ -15,9 +15,9 @@ from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
 from runner.data.report import PreparedRows, asked
 from runner.entrypoints.prepare import carry_out
-from runner.parts.pretrain import rehearsal
+from runner.parts.pretrain import translation
 from runner.parts.pretrain import work as pretrain_work
-from runner.parts.pretrain.stages import Tokenizer
+from runner.parts.pretrain.architecture import Tokenizer
 from runner.parts.proof import hooks
 from runner.plan import Place
 from runner.recipe.overrides import from_options
@@ -43,7 +43,7 @@ def prepared(tmp_path_factory):
     """The data stage's work on the sample, as the rehearsal has it."""
     folder = tmp_path_factory.mktemp("data")
     recipe, _, _ = load(SEVEN_B)
-    recipe, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
+    recipe, _ = with_overrides(recipe, translation.before_data(recipe, None))
     place = Place(f"{folder}/config", f"{folder}/data", str(folder), f"{folder}/scratch", accelerator=False)
     stage = translate(recipe, place).stages[0]
     work(stage.config["work"])(stage.config, print)
@@ -96,7 +96,7 @@ def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_w
     shutil.copytree(prepared[0], tmp_path / "data")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     recipe, _, _ = load(SEVEN_B)
-    recipe, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
+    recipe, _ = with_overrides(recipe, translation.before_data(recipe, None))
     plan = translate(recipe, Place(f"{tmp_path}/config", f"{tmp_path}/data", str(tmp_path), f"{tmp_path}/scratch"))
     stage = plan.stages[0]
     for file in stage.files:

@@ -17,7 +17,7 @@ from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
 from runner.parts.evaluate import seal
 from runner.parts.jobs import kubernetes
-from runner.parts.pretrain import rehearsal
+from runner.parts.pretrain import translation
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -209,7 +209,7 @@ def config_map(folder: Path, models: Path, stage: str, *options: str) -> dict[st
     recipe, _, _ = load(SEVEN_B[0], from_options([*SHORTER, *options]))
     home = folder / f"config-{len(list(folder.iterdir()))}"
     place = Place(str(home), str(models / "seven-b" / "data"), str(models / "seven-b"), str(folder / "s"), False)
-    changed, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
+    changed, _ = with_overrides(recipe, translation.before_data(recipe, None))
     for file in translate(changed, replace(place, on_cluster=True)).stage(stage).files:
         (home / stage).mkdir(parents=True, exist_ok=True)
         (home / stage / file.path).write_text(file.text, encoding="utf-8")

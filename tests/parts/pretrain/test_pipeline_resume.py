@@ -20,7 +20,7 @@ import pytest
 
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import judge, load
-from runner.parts.pretrain import rehearsal
+from runner.parts.pretrain import translation
 from runner.parts.pretrain.training import TrainBlocks
 from runner.plan import Plan
 from runner.recipe import overrides
@@ -201,7 +201,7 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
     run.mark("running")
 
     def until_second_length(limit: str) -> Plan:
-        small, _ = with_overrides(load(recipe)[0], rehearsal.before_data(load(recipe)[0], None))
+        small, _ = with_overrides(load(recipe)[0], translation.before_data(load(recipe)[0], None))
         document, _ = overrides.apply(small.document, overrides.from_options([f"limits.time={limit}"]))
         plan = translate(judge(document)[0], run.place())
         chosen = Selection(last="pretrain-128").of(plan)
