@@ -338,8 +338,8 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
         if objective is None:
             made.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
     elif objective is None:
-        kind = "grpo-command" if command == "grpo" else "other-command"
-        made.refuse(("command",), *worded(f"axolotl_files.{kind}", command=command))
+        rewarded, other = worded("axolotl_files.grpo-command"), worded("axolotl_files.other-command", command=command)
+        made.refuse(("command",), *(rewarded if command == "grpo" else other))
     adapter = bool(made.get("use_peft"))
     if adapter:
         small = bool(made.get("load_in_4bit"))
