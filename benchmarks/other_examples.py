@@ -34,7 +34,7 @@ def of_trl() -> Iterator[Document]:
     seen = set()
     files = [file for home in ("docs/source", "examples", "trl/scripts") for file in sorted(Path(home).rglob("*.*"))]
     for text in (file.read_text("utf-8") for file in files if file.suffix in (".md", ".py", ".sh")):
-        for command in others.COMMAND.finditer(text):
+        for command in re.finditer(r"\btrl[ \t]+[a-z]+\b|\b\w+/scripts/\w+\.py\b", text):
             try:
                 document = others.command_line("job.sh", re.split("```|\n\n", text[command.start() :])[0])
             except Stop:  # a variable of the shell

@@ -287,8 +287,8 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
     # The settings that the shapes of an architecture need, under the names that its class has for them.
-    names = (names.partition("=") for names in family.get("config", ()))
-    needed = {name: config.get(name, config.get(other)) for name, _, other in names}
+    pairs = (entry.partition("=") for entry in family.get("config", ()))
+    needed = {name: config.get(name, config.get(other)) for name, _, other in pairs}
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
         if not isinstance(config[size], int) or config[size] < 1:
             raise ValueError(f"{size} is not a count")

@@ -121,7 +121,8 @@ def known() -> tuple[Trouble, ...]:
 
 
 def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble that a text shows, of these places; of all for one of unknown origin. words: for sentences."""
+    """The first trouble of the table that a text shows, of these places; without places, for a text of unknown origin,
+    of all. words: the caller's, for the sentences."""
     for trouble in known():
         here = not places or set(trouble.places) & set(places)
         if here and (found := trouble.found_in(text, words, anywhere=not places)):

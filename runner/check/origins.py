@@ -79,18 +79,20 @@ class _Writer:
         elif isinstance(value, list) and (any(isinstance(item, dict) for item in value) or len(written(value)) > SHORT):
             yield head, ""
             for index, item in enumerate(value):
-                here = (*path, index)
-                lines = iter([(written(item), origin(self.document, here))])
-                if isinstance(item, dict):
-                    lines = self.section(item, schema.get("items", {}), here, f"{indent}    ")
-                for number, (text, why) in enumerate(lines):
-                    yield (f"{indent}  - {text.lstrip()}" if number == 0 else text), why
+                yield from self.item(item, schema.get("items", {}), (*path, index), f"{indent}  ")
         elif isinstance(value, str) and _fits_block(value):
             yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}", why
             for text in value.removesuffix("\n").split("\n"):
                 yield f"{indent}  {text}".rstrip(), ""
         else:
             yield f"{head} {written(value)}", why
+
+    def item(self, value: Any, schema: Mapping[str, Any], path: Path_, indent: str) -> Iterator[Line]:
+        if not isinstance(value, dict):
+            yield f"{indent}- {written(value)}", origin(self.document, path)
+            return
+        for number, (text, why) in enumerate(self.section(value, schema, path, f"{indent}  ")):
+            yield (f"{indent}- {text.lstrip()}" if number == 0 else text), why
 
 
 def _fits_block(text: str) -> bool:

@@ -272,7 +272,8 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
-    """The mistakes in a value. schema: of the tool that reads it, with `$defs`; name: in messages, empty for a file."""
+    """The mistakes in a value. schema: that of the tool that reads it, with `$defs`; path: its place in the document;
+    name: its name in messages, empty for a whole file."""
     from jsonschema import Draft202012Validator
 
     for error in Draft202012Validator(schema).iter_errors(value):

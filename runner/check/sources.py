@@ -152,8 +152,8 @@ OTHER_FORMS = {
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
 ) -> Iterator[Problem]:
-    """Columns must match a form, and include those that the recipe names. source: their name in messages; other: one
-    more remedy."""
+    """The columns must match a form, and include those that the recipe names. setting: the setting that names the data;
+    source: the data's name in messages; other: one more remedy."""
     if data.knows("question"):  # the recipe's form, else the one that the columns indicate
         stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
         shown = conversation_formats.told(columns)
@@ -248,8 +248,10 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
             names = [name for name in names if name in ("revision", "subset")]
         if names:
-            are, lines = ("is", "the line, which has") if len(names) == 1 else ("are", "the lines, which have")
-            said = worded("check.hub-lines-without-hub", names=listed(names), are=are, path=path, lines=lines)
+            are, lines, have = ("is", "line", "has") if len(names) == 1 else ("are", "lines", "have")
+            said = worded(
+                "check.hub-lines-without-hub", names=listed(names), are=are, path=path, lines=lines, have=have
+            )
             yield recipe.note((*home, names[0]), *said)
 
 

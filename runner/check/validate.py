@@ -166,7 +166,8 @@ def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
-    """Notes on stages that may not fit their GPU. Raises Stop if one cannot fit. Neither, if that is allowed."""
+    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed. Raises
+    Stop if a stage cannot fit, unless that is allowed."""
     problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
     if wrong := errors_of(problems):
         raise Stop(wrong)

@@ -103,6 +103,7 @@ def require_columns(data: Mapping[str, Any]) -> None:
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
+    """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there is none."""
     if named is None:
         return None
     trust = named.trust_remote_code

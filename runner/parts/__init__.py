@@ -86,8 +86,8 @@ def _read(package: str, file: Path) -> Part:
 
 def _elsewhere(package: str) -> Part:
     """The part in another package, or the `PART` of its module, as the first parts had it."""
-    home = find_spec(package)
-    if home and home.origin and (file := Path(home.origin).with_name(TABLE)).is_file():
+    folders = (home := find_spec(package)) and home.submodule_search_locations
+    if folders and (file := Path(folders[0], TABLE)).is_file():
         return _read(package, file)
     part: Part = importlib.import_module(package).PART
     return part

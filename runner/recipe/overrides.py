@@ -73,8 +73,9 @@ def from_options(options: Iterable[str]) -> list[Override]:
 
 
 def from_environment(environment: Mapping[str, str], has: Callable[[str], bool]) -> tuple[list[Override], list[str]]:
-    """Overrides from the environment, and the names that match no setting. All recipes of a terminal share these, so
-    that is no mistake. Empty variables count as unset. has: whether the recipe's scenario has a setting."""
+    """Overrides from the environment, and the names that match no setting of this recipe; empty variables count as
+    unset. has: whether the recipe's scenario has a setting. All recipes of a terminal share its environment, so a name
+    without a match is not a mistake."""
     changes, idle = [], []
     for name, settings in ENVIRONMENT.items():
         value = environment.get(name, "")

@@ -119,7 +119,8 @@ class Settings(Mapping[str, Any]):
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
     def making(self, key: str) -> list[str]:
-        """The settings, set or not, that one of Axolotl's follows from, unchanged or computed (`x-axolotl-makes`)."""
+        """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged (`x-axolotl`), or
+        computed (`x-axolotl-makes`)."""
         return [
             name
             for name, part in self._known.items()

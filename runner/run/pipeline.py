@@ -306,6 +306,7 @@ def finish(folder: StageFolder) -> Iterable[str]:
 
 
 def _complete(folder: StageFolder) -> None:
+    """Completes the summary that training wrote: stage, data sets, forecast, and changes of the recipe."""
     summary, run, name = folder.summary, folder.run, folder.stage.name
     if summary is None:
         return

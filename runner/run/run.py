@@ -108,6 +108,7 @@ def _require_patience(
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
+    """Prints a note if the planned precision does not fit this machine's GPU."""
     here = catalog.gpu(catalog.label_of(gpus[0]))
     if here is None:
         return
@@ -149,6 +150,7 @@ def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
 
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
+    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
     if not gpus:
         tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
     here, made = changed(recipe, changes_for(recipe, gpus))

@@ -60,7 +60,8 @@ class RunManifest(Record):
 
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
-    """Writes plan and recipe to the run folder. runs: the recipe with replacements, to which the plan belongs."""
+    """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this
+    machine, to which the plan belongs; the recipe itself if it is None."""
     # Without the texts of the stages' files, which are beside it.
     write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
     known = RunManifest.read(run.path)

@@ -24,7 +24,8 @@ _FILES = ("path", "base", "base_model", "packed")  # last words of settings that
 
 @dataclass(frozen=True)
 class StageRecord(Record):
-    """status: `not begun`, `begun`, `finished` or `out of time`; keys: of the Stage; outputs: hashes by file."""
+    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see `inputs`
+    below; keys: of the Stage; outputs: hashes by file."""
 
     FILE = STAGE
     stage: str = ""
@@ -134,7 +135,8 @@ class StageFolder:
         return self.stage.trains and (bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*")))
 
     def set_aside(self) -> Path | None:
-        """Moves the folder of a trained stage aside, and returns its new path. Earlier ones stay."""
+        """Moves the folder of a stage that has trained aside, and returns its new path; None if nothing was trained.
+        Earlier ones stay."""
         if not self.has_trained:
             return None
         names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
@@ -206,7 +208,8 @@ def _shown(value: Any) -> str:
 
 
 def check_weights(folder: Path) -> int:
-    """The number of parameters in all weight files. Raises Stop if a file is missing, cut short or empty."""
+    """Opens every weight file and reads every tensor's shape; returns the number of parameters. Raises Stop if a file
+    is missing, cut short or has no weights."""
     from safetensors import SafetensorError, safe_open
 
     files = weight_files(folder)

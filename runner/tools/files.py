@@ -77,7 +77,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Creates an empty folder, which replaces `path` if the block succeeds; deletes a killed one's. For one process."""
+    """Creates an empty folder, which replaces `path` when the block succeeds. For one process at a time; it deletes the
+    folder that a killed one left."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

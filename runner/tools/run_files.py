@@ -1,4 +1,5 @@
-"""The names of the files in a run folder and in each stage's, for all who write, read or delete them."""
+"""The names of the files in a run folder and in each stage's. Writers, readers and cleaners take them from here; this
+module imports nothing."""
 
 # Of the run: its recipe, and what was changed in it.
 RUN = "run.json"

@@ -16,7 +16,8 @@ from yaml.emitter import Emitter, ScalarAnalysis
 _OTHERWISE_NO_TEXT = re.compile(
     r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?|[-+]?0[oO][0-7_]+|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|[yYnN]"
 )
-# What a terminal interprets: escape sequences, control characters except newlines and tabs, marks of the direction.
+# What a terminal interprets and does not show: escape sequences, control characters except newlines and tabs, and marks
+# that change the direction of writing.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"

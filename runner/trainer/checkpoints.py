@@ -117,8 +117,9 @@ def saved_anyway(args: Any, state: Any, control: Any) -> bool:
 
 
 def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
-    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the one that the recipe names,
-    which marks those that follow it; empty for none. stop: ends a run that cannot continue the length before."""
+    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the checkpoint that the recipe
+    names, which marks the checkpoints that follow it; empty for none. stop: ends the run with a reason, if a context
+    length cannot continue the one before."""
     own = Path(cfg.output_dir)
     if cfg.resume_from_checkpoint:
         named = Path(cfg.resume_from_checkpoint)

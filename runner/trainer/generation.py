@@ -97,7 +97,8 @@ class LoadedModel:
         return self.said(output[0, tokens["input_ids"].shape[1] :])
 
     def said(self, tokens: Any) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return text.strip()
 
 
 def load(chat: Chat) -> LoadedModel:
@@ -140,7 +141,20 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
 def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
     options = {"tools": tools} if tools else {}
-    return str(tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options))
+    text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
+    return text
+
+
+def bare(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn without empty columns, with tool calls as the engine gives them to the template."""
+    turn = {name: value for name, value in message.items() if value is not None}
+    if "tool_calls" in turn:
+        turn["tool_calls"] = calls = list(map(bare, turn["tool_calls"]))
+        for call in calls:
+            function = call.get("function")
+            if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+                call["function"] = {**function, "arguments": json.loads(function["arguments"])}
+    return turn
 
 
 # The beginning of a served template, which adds the system prompt of training to requests without one.
@@ -166,9 +180,10 @@ def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) ->
 def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
-    own = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    own = {name: demo[name] for name in ("system_prompt", "max_new_tokens", "chat")}
+    own |= {name: demo[name] for name in ("turn_end", "trust_remote_code") if name in demo}
     revision = None if Path(demo["base_model"]).is_dir() else demo["revision"]
-    before = Chat(demo["base_model"], revision, best, **{name: demo[name] for name in own if name in demo})
+    before = Chat(demo["base_model"], revision, best, **own)
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
     return before, replace(before, model=best, revision=None, adapter=added)
 

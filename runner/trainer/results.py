@@ -50,11 +50,13 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-ADAPTER_FACTS = {  # with Axolotl's names for them
+# The facts about an adapter, with Axolotl's names for them.
+ADAPTER_FACTS = {
     **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
     "layers": "lora_target_modules",
 }
-OF_SETTINGS = (  # those that a summary copies
+# The settings that a summary copies.
+OF_SETTINGS = (
     *("name", "fingerprint", "world_size", "effective_batch_size", "effective_batch_tokens"),
     *("base_learning_rate", "learning_rate"),
 )

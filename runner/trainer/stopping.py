@@ -304,8 +304,9 @@ def callbacks(
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
-    """All callbacks of a training, in their order: those that watch, `own` among them, those that end it, the one that
-    asks for checkpoints and marks them, and those that act on what the others asked for."""
+    """All callbacks of a training, in their order: those that watch, those that end it, the one that asks for
+    checkpoints and marks them, and those that act on what the others asked for. of_words, measure, resumed_from:
+    arguments of Watchdog, Patience, Saving. own: the engine's, which watch too."""
     return [
         *(Watchdog(settings, of_words), history, *own),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),

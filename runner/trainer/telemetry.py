@@ -130,7 +130,7 @@ class History(TrainerCallback):
 def _measured(logs: Mapping[str, Any], names: Mapping[str, str], rewards: str) -> dict[str, Any]:
     """TRL's measures by our names, and the mean of each reward; its key begins with `rewards`."""
     means = [key for key in logs if key.startswith(rewards) and key.endswith("/mean")]
-    each = {f"reward.{key.removeprefix(rewards).removesuffix('/mean')}": logs[key] for key in means}
+    each = {f"reward.{key[len(rewards) : -len('/mean')]}": logs[key] for key in means}
     return {name: logs[key] for name, key in names.items() if key in logs} | each
 
 

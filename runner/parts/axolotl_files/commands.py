@@ -65,14 +65,15 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tup
         raise Stop(f"`{path}` has no line `{missing[0]}`.", "Name one of its settings after `--without`.", code=2)
     for key in left_out:
         del document.data[key]
-    made = made_of(document) or importing.read(document)
+    made = others.read(document, "trl") if script else made_of(document) or importing.read(document)
     recipe, changes = validate.override(made.recipe, changing.from_options(sets))
     if problems := made.refused or importing.judged(made, changes):
         raise Stop("\n\n".join(map(str, problems)), f"\n{worded('axolotl_files.not-imported')[0]}")
     target = Path(out or f"{recipe.data['name']}.yaml")
     if target.exists():
         raise Stop(f"`{target}` already exists.", "Choose another name: `-o NAME.yaml`.")
-    _paths_from(made, target.parent)
+    if not checking.is_axolotls(document):
+        _paths_from(made, target.parent)
     scenario = recipe.data["scenario"]
     target.write_text(edited(made.text, changes, partial(by_schema.sentence, scenario)), encoding="utf-8")
     target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
@@ -93,5 +94,5 @@ def _paths_from(made: Import, folder: Path) -> None:
     sets = made.values.get(("data", "sets"), [made.values])
     for one in sets:
         key: Any = "path" if one is not made.values else ("data", "path")
-        if key in one and not os.path.isabs(one[key]):
+        if key in one and not one[key].startswith(("/", "~")):
             one[key] = os.path.relpath(Path(made.file.file).parent / one[key], folder)

@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,9 @@ from runner.recipe.document import Document, Span, path_of
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 
-# A command that trains, in a shell script. The groups: of the command, or of a script of TRL's own.
-COMMAND = re.compile(r"\btrl[ \t]+([a-z]+)\b|\b(sft|dpo|kto|grpo|rloo|reward|orpo|cpo)\.py\b")
-# A word of a shell command, or the backslash at the end of its lines.
-WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\\\r?\n|[^\s'"\\])+""")
-# Settings of TRL's accelerate, by the recipe's name.
-ACCELERATE = {"fsdp1": "fsdp", "fsdp2": "fsdp", "multi_gpu": "ddp"} | {way: way for way in ("zero1", "zero2", "zero3")}
+COMMANDS = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "orpo", "cpo")
+# A comment of a shell script, what ends a command, or a word of one; the backslashes at the ends of its lines are blanks by then.
+WORD = re.compile(r"""(?P<comment>(?:^|(?<=\s))\#[^\n]*)|(?P<end>\n|\d?[;&|<>]+)|(?:'[^']*'|"[^"]*"|[^\s'";&|<>])+""")
 # The objective of a command that has only one.
 OBJECTIVES = {"kto": "kto", "orpo": "orpo", "cpo": "simpo"}
 # The columns of LLaMA-Factory's rows whose description names none.
@@ -39,48 +37,61 @@ def table() -> Mapping[str, Any]:
 
 def trainer(document: Document) -> str | None:
     """The trainer that a file is for, by its keys; None if it is neither LLaMA-Factory's nor TRL's."""
-    if "scenario" in document.data:
+    if "scenario" in document.data or "model_name_or_path" not in document.data:
         return None
-    named = ((name, facts.get("keys")) for name, facts in table().items())
-    return next((name for name, keys in named if keys and document.data.keys() >= {*keys}), None)
+    ours = table()["llama-factory"]["keys"]
+    return "llama-factory" if document.data.keys() & {*ours} else "trl"
 
 
 def command_line(name: str, text: str) -> Document | None:
     """The settings of the first command of TRL in a shell script; None if there is none. Raises Stop if a value is a
     variable of the shell."""
-    text_only = re.sub(r"(?m)(?:^|(?<=[ \t]))#.*$", lambda comment: " " * len(comment[0]), text)
-    start = COMMAND.search(text_only)
-    if start is None:
-        return None
-    end = re.compile(r"(?<![\\\r])\r?\n|\Z").search(text_only, start.end())
-    document, key = Document(name, text, {"command": start[1] or start[2]}), "command"
-    document.keys["command",] = _span(text, start.start(), start.end())
-    for word in WORD.finditer(text_only, start.end(), end.start() if end else len(text)):
-        if word[0].startswith("\\"):
-            continue
-        place = _span(text, *word.span())
-        option, equals, value = word[0].partition("=")
-        if option.startswith("--"):
-            key = option[2:].replace("-", "_")
-            document.data[key], document.keys[key,] = True, place
-            if key.startswith("no_"):
-                document.data[key.removeprefix("no_")] = False
-                del document.data[key]
-            if not equals:
+    words = list[re.Match[str]]()
+    for word in chain(WORD.finditer(re.sub(r"\\\r?\n", lambda cut: " " * len(cut[0]), text)), [None]):
+        if word and not word.lastgroup:
+            words.append(word)
+        elif word is None or word.lastgroup == "end":
+            for at, (before, now) in enumerate(pairwise([*words, *words[-1:]]), 1):
+                named = f"{before[0]} {now[0]}" if before[0] == "trl" else Path(before[0]).name
+                command = re.fullmatch(rf"(?:trl )?({'|'.join(COMMANDS)})(?:\.py)?", named)
+                if command and named != command[1]:
+                    return _settings(Document(name, text, {"command": command[1]}), words, at)
+            words = []
+    return None
+
+
+def _settings(document: Document, words: Sequence[re.Match[str]], at: int) -> Document:
+    """The options of a command, and those of the launcher before it that recipes have. at: where its own begin."""
+    document.keys["command",] = _span(document, words[at - 1])
+    for part, own in ((words[: at - 1], ("num_processes", "config_file")), (words[at:], None)):
+        key = ""
+        for word in part:
+            option, equals, value = word[0].partition("=")
+            if option.startswith("--"):
+                key = "accelerate_config" if option == "--config_file" else option[2:].replace("-", "_")
+                if own is None or option[2:] in own:
+                    document.keys[key.removeprefix("no_"),] = _span(document, word)
+                    document.data[key.removeprefix("no_")] = not key.startswith("no_")
+                if not equals:
+                    continue
+            else:
+                value = word[0]
+            if key not in document.data:
                 continue
-        else:
-            value = word[0]
-        if "$" in value and not value.startswith("'"):
-            raise Stop(document.problem_at(place, *worded("axolotl_files.shell-variable", value=value)))
-        one, before = reading.scalar("".join(shlex.split(value))), document.data.get(key, True)
-        document.data[key] = one if before is True else [*(before if isinstance(before, list) else [before]), one]
-        document.values[key,] = place
+            if "$" in value and not value.startswith("'"):
+                raise Stop(
+                    document.problem_at(_span(document, word), *worded("axolotl_files.shell-variable", value=value))
+                )
+            one, before = reading.scalar("".join(shlex.split(value))), document.data[key]
+            document.data[key] = one if before is True else [*(before if isinstance(before, list) else [before]), one]
+            document.values[key,] = _span(document, word)
     return document
 
 
-def _span(text: str, start: int, end: int) -> Span:
-    line = text.rfind("\n", 0, start) + 1
-    return Span(text.count("\n", 0, start) + 1, start - line + 1, end - start, start, end)
+def _span(document: Document, word: re.Match[str]) -> Span:
+    line = document.text.rfind("\n", 0, word.start()) + 1
+    number = document.text.count("\n", 0, word.start()) + 1
+    return Span(number, word.start() - line + 1, len(word[0]), word.start(), word.end())
 
 
 def read(document: Document, name: str) -> Import:
@@ -141,6 +152,8 @@ def _setting(made: Import, key: str, setting: str, default: Sequence[Any], rows:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if setting == "train.warmup_steps":
+        if not value:
+            return
         made.values.pop(("train", "warmup_ratio"), None)
         if isinstance(value, float):  # transformers 5 reads it as a share
             setting = "train.warmup_ratio"
@@ -159,7 +172,8 @@ def _precision(made: Import, default: str) -> None:
         if by_schema.part(made.values["scenario",], "model.master_weights"):
             made.say("model.master_weights", "bf16", "pure_bf16")
     made.used.add("dtype")  # of the weights that TRL loads; the recipe's are in `precision`, as the computation
-    made.say("model.precision", kind or default, *([kind] if kind else []))
+    kind = kind or ("fp32" if made.file.data.get("bf16") is False else default)
+    made.say("model.precision", kind, *([kind] if kind in made.file.data else []))
 
 
 def _curves(made: Import) -> None:
@@ -174,20 +188,21 @@ def _curves(made: Import) -> None:
 
 def _machines(made: Import) -> None:
     """How GPUs share the work, by the name of DeepSpeed's file or of accelerate's."""
-    deepspeed, shared = str(made.get("deepspeed") or ""), str(made.get("accelerate_config") or "")
-    if way := re.search(r"z(?:ero_?)?([0-3])", deepspeed):
-        made.say("distribution", f"zero{way[1]}" if way[1] != "0" else "ddp", "deepspeed")
-        if "offload" in deepspeed:
+    key = next((key for key in ("deepspeed", "accelerate_config") if made.get(key)), "fsdp")
+    name = Path(str(made.file.data.get(key) or "")).name
+    if way := re.search(r"z(?:ero_?)?([0-3])", name):
+        made.say("distribution", f"zero{way[1]}" if way[1] != "0" else "ddp", key)
+        if "offload" in name:
             for part in ("optimizer", "weights") if way[1] == "3" else ("optimizer",):
-                made.say(f"sharding.offload_{part}", "cpu", "deepspeed")
-    elif deepspeed:
-        made.refuse_deepspeed(deepspeed)
-    elif made.file.data.get("fsdp"):
-        made.say("distribution", "fsdp", "fsdp")
-    elif shared in ACCELERATE:
-        made.say("distribution", ACCELERATE[shared], "accelerate_config")
-    elif shared not in ("", "single_gpu"):
-        made.refuse(("accelerate_config",), f"`{shared}` is no configuration of TRL's own.")
+                made.say(f"sharding.offload_{part}", "cpu", key)
+    elif name and (key == "fsdp" or "fsdp" in name):
+        made.say("distribution", "fsdp", key)
+    elif "multi_gpu" in name:
+        made.say("distribution", "ddp", key)
+    elif key == "deepspeed":
+        made.refuse_deepspeed(name)
+    elif name and "single_gpu" not in name:
+        made.note((key,), f"The recipe does not read `{name}`.", "Write `distribution` if several GPUs share the work.")
     made.name_gpu()
 
 
@@ -269,7 +284,7 @@ def _described_sets(made: Import, rows: str, labelled: bool) -> None:
             made.refuse(("dataset",), f"`{home}/dataset_info.json` does not describe `{name}`.", "Add it there.")
         else:
             sets.append(_described(made, name, known[name], home, rows, labelled))
-            if limit and "path" in sets[-1]:
+            if limit and ("path" in sets[-1] or "[" in sets[-1].get("split", "")):
                 made.note(("max_samples",), f"The recipe reads all rows of `{name}`.", "Set `share` for a part.")
             elif limit:
                 sets[-1]["split"] = f"{sets[-1].get('split', 'train')}[:{limit}]"
@@ -282,7 +297,7 @@ def _described_sets(made: Import, rows: str, labelled: bool) -> None:
 
 def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: str, labelled: bool) -> dict[str, Any]:
     """A data set as a recipe describes it. one: its description, whose columns have defaults only if it names none."""
-    source, tags = one.get("hf_hub_url"), one.get("tags", {})
+    source = one.get("hf_hub_url")
     data = {"hub": source}
     if not source:
         data = {"path": os.path.relpath(home / str(one.get("file_name")), Path(made.file.file).parent)}
@@ -290,14 +305,17 @@ def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: s
         made.refuse(("dataset",), f"Recipes read data sets of the Hugging Face hub and files, and `{name}` is neither.")
     data |= {key: one[key] for key in ("subset", "split") if source and one.get(key)}
     chat = one.get("formatting", "alpaca") != "alpaca"
-    columns = one.get("columns", {} if chat else ALPACA)
+    columns, tags = one.get("columns") or ({} if chat else ALPACA), one.get("tags") or {}
+    if not (isinstance(columns, dict) and isinstance(tags, dict)):
+        made.refuse(("dataset",), f"`dataset_info.json` describes `{name}` by something other than sections.")
+        return {}
     for key in ("system", "tools", "images", "videos", "audios", "history"):
         if columns.get(key) and not (key == "system" and chat):
             made.refuse(("dataset",), f"Recipes read no column of {key}, and `{name}` has one.")
     asked = "\n".join(f"[{columns[key]}]" for key in ("prompt", "query") if columns.get(key))
     turns, forms = columns.get("messages", "conversations"), importing.table()["turns"]
     if chat:
-        strange = [tag for tag in ("user_tag", "assistant_tag", "system_tag") if tags.get(tag, "user") not in ROLES]
+        strange = [role for role in ("user", "assistant", "system") if ROLES.get(tags.get(f"{role}_tag", role)) != role]
         names = [tags.get("role_tag", "from"), tags.get("content_tag", "value")]
         if strange or names not in [form[1:] for form in forms.values()]:
             made.refuse(("dataset",), *worded("axolotl_files.other-turns", name=name))

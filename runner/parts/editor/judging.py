@@ -1,4 +1,4 @@
-"""A recipe's text while somebody types it: problems, plan, first rows, proposals for a place, the fields of the form."""
+"""A recipe's text while somebody types it: its problems, its plan, its first rows, and proposals for a place."""
 
 import re
 from collections import Counter, defaultdict
@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from runner import scenarios
-from runner.check import by_schema, validate
+from runner.check import by_schema
+from runner.check.validate import changed, examined
 from runner.data import RenderedExample
 from runner.parts.plan_view.text import verdict
 from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.recipe import copying, reading, stages
+from runner.recipe import copying, reading
 from runner.recipe.document import Document, Path_
-from runner.recipe.overrides import Override, apply
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.run.run_folder import folder
 from runner.scenarios import translate
-from runner.tools.names import setting
 from runner.tools.problem import Problem, Stop, report_bug, worded
 
 
@@ -43,16 +42,15 @@ class Opened:
         self.read()
 
     def read(self) -> str:
-        self.known = reading.text(self.path).replace("\r\n", "\n")
+        self.known = _unix(reading.text(self.path))
         return self.known
 
     def save(self, text: str, over: bool = False) -> None:
         """Writes the text. over: also over the changes of another program. Raises ChangedElsewhere if another program
         has changed the file, and Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
-        theirs = None if now is None else now.replace("\r\n", "\n")
-        if not over and theirs != self.known:
-            raise ChangedElsewhere(theirs)
+        if not over and (now is None or _unix(now) != self.known):
+            raise ChangedElsewhere(None if now is None else _unix(now))
         try:
             if now is None:
                 self.path.touch()
@@ -62,7 +60,12 @@ class Opened:
         self.known = text
 
 
-SHOWN, ROWS = 1500, 3  # the most characters of a row, and the most rows of each kind, that are shown
+def _unix(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+# The most characters of a row, and the most rows of each kind, that are shown.
+SHOWN, ROWS = 1500, 3
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class Judged:
     document: Document | None
     recipe: Recipe | None
     problems: Sequence[Problem]
+
+    @property
+    def errors(self) -> int:
+        return sum(problem.severity == "error" for problem in self.problems)
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def judge(text: str, file: Path, online: bool = False) -> Judged:
         return Judged(None, None, stop.problems)
     if problem := by_schema.scenario_problem(document):
         return Judged(None, None, [problem])
-    return Judged(document, *validate.examined(document, online))
+    return Judged(document, *examined(document, online))
 
 
 def plan(recipe: Recipe, price: float | None) -> PlanSummary:
@@ -121,7 +128,7 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
     """The first rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
-    instead, _ = validate.changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
+    instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
     return {
@@ -166,14 +173,14 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
         return []
     if value := re.fullmatch(r"( *(?:- +)?)([\w-]+): +[^\s'\"\[{]*", before):
         section, _ = _around(lines, line, len(value[1]))
-        return _values(_part(text, (*section, value[2])))
+        return list(_values(_part(text, (*section, value[2]))))
     if not (key := re.fullmatch(r"( *(- +)?)([\w./-]*)", before)):
         return []
     indent = len(key[1])
     section, there = _around(lines, line, indent)
     part = _part(text, section)
     if not part.get("properties"):
-        return _values(part) if key[2] else []
+        return list(_values(part)) if key[2] else []
     found = []
     for name, one in part["properties"].items():
         section_begins = f"\n{' ' * (indent + 2)}" if one.get("properties") else ""
@@ -241,126 +248,14 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
     return section, settings[section]
 
 
-def _values(part: Mapping[str, Any]) -> list[Proposal]:
+def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
+    """Values of a setting in the schema: the catalog's entries, choices, the default, examples."""
     offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
     choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
     others = [(part["default"], "The default.")] if "default" in part else []
     others += [(example, "An example.") for example in part.get("examples", ())]
-    reasons: dict[str, str] = {}
+    seen = set()
     for value, why in (*offered, *choices, *others):
-        reasons.setdefault(copying.written(value), why)
-    return [Proposal(text, text, "value", why) for text, why in reasons.items()]
-
-
-# The form: the settings of a recipe as fields, from its scenario's schema; changed fields change the text.
-
-
-@dataclass(frozen=True)
-class Field:
-    """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
-    texts); choices: the values, or the catalog's proposals, with descriptions; free: whether other values are allowed.
-    value: the recipe's, None if missing; default: as a recipe writes it."""
-
-    path: Path_
-    title: str
-    says: str
-    kind: str
-    choices: Mapping[str, str]
-    free: bool
-    value: Any
-    default: str
-
-    @property
-    def name(self) -> str:
-        return setting(self.path)
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section of a recipe, with fields in the schema's order. in_text: its lists of sections, which have no field."""
-
-    name: str
-    title: str
-    says: str
-    fields: tuple[Field, ...]
-    in_text: tuple[str, ...]
-
-
-def sections(document: Document) -> list[Section]:
-    """The sections of a recipe with a known scenario; the settings outside sections are the first."""
-    schema = by_schema.schema(document.data["scenario"])
-    plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
-    whole = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
-    parts: dict[Path_, Mapping[str, Any]] = {(): whole}
-    parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
-    entry = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
-    for name, index, one in stages.documents(document):
-        known, scenario = dict[str, Mapping[str, Any]](), one.data["scenario"]
-        for key, part in entry["properties"].items():
-            own = by_schema.part(scenario, setting(stages.alone((key,), one)))
-            if key == "model":
-                own = {**part, "properties": {n: p for n, p in part["properties"].items() if n in own["properties"]}}
-            if own or key in (stages.NAME, stages.TECHNIQUE):
-                known[key] = own or part
-        parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
-    return [
-        Section(
-            name=setting(path),
-            title=part["title"],
-            says=says(part),
-            fields=tuple(_fields(document, path, part)),
-            in_text=tuple(
-                setting((*path, name))
-                for name, one in part["properties"].items()
-                if _kind(one) is None and not one.get("properties")
-            ),
-        )
-        for path, part in parts.items()
-    ]
-
-
-def changed(document: Document, path: Path_, value: Any) -> str:
-    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the layout forbids it."""
-    if value is None and document.lookup(path) is None and path not in document.keys:
-        return document.text
-    # A missing section is written with the setting.
-    while len(path) > 2 and value is not None and document.lookup(path[:-1]) is None:
-        path, value = path[:-1], {path[-1]: value}
-    # A section is removed with its last setting, because an empty section is invalid.
-    while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
-        path = path[:-1]
-    change = Override(setting(path), None, value, "the form")
-    wanted, _ = apply(document, [change])
-    text = copying.edit(document.text, [change])
-    if reading.parse(document.file, text).data != wanted.data:
-        raise Stop(f"The form cannot write `{change.setting}` into a text like this.", "Write it in the text.")
-    return text
-
-
-def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str = "") -> Iterator[Field]:
-    for name, one in part["properties"].items():
-        here, full_title = (*path, name), f"{title}{one['title']}"
-        if one.get("properties"):
-            yield from _fields(document, here, one, f"{full_title} · ")
-        elif (kind := _kind(one)) and here != ("scenario",):
-            proposed = {snippet["body"]: snippet["description"] for snippet in one.get("defaultSnippets", ())}
-            default = copying.written(one["default"]) if "default" in one else ""
-            yield Field(
-                path=here,
-                title=full_title,
-                says=says(one),
-                kind=kind,
-                choices=dict.fromkeys(map(str, one.get("enum", ())), "") | proposed,
-                free="enum" not in one,
-                value=document.lookup(here),
-                default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
-            )
-
-
-def _kind(part: Mapping[str, Any]) -> str | None:
-    """The kind of field for a setting; None for a section, and for lists of anything but texts."""
-    if part.get("items", {}).get("type") == "string":
-        return "lines"
-    if "enum" in part or "defaultSnippets" in part:
-        return "choice"
-    return {"string": "text", "integer": "whole", "number": "number", "boolean": "yes"}.get(part.get("type", "string"))
+        if (text := copying.written(value)) not in seen:
+            seen.add(text)
+            yield Proposal(text, text, "value", why)

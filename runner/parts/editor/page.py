@@ -1,12 +1,8 @@
 """Page: a recipe as text and as a form, with its problems, its plan and its rows."""
 
-import asyncio
 import json
-import os
-import signal
-import sys
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -16,27 +12,31 @@ from nicegui import background_tasks, run, ui
 from nicegui.awaitable_response import AwaitableResponse
 
 from runner.check import batch
-from runner.commands.run import EVENTS
 from runner.data import RenderedExample
 from runner.parts.editor import judging
+from runner.parts.editor.form import Form, changed
 from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened, PlanSummary
+from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.parts.planner.forecast import Forecast
 from runner.recipe import reading
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
+from runner.recipe.reading import START
 from runner.recipe.recipe import Recipe
-from runner.tools import child_process
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop
 
-LOOK = 0.3  # seconds between two looks at a rehearsal
-TRIES = 20  # attempts to write a form's change while somebody types
+HERE = Path(__file__).parent
+# Seconds between two looks at a rehearsal.
+LOOK = 0.3
+# Attempts to write a form's change while somebody types.
+TRIES = 20
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
-MOST = 500  # the most lines of the log on the page
-ANSWER = 30.0  # seconds that a browser may take to answer
-# The most bytes of a line of a rehearsal's output, and the command's exit code after ^C.
-LONGEST, INTERRUPTED = 2**22, 130
+# The most lines of the log on the page.
+MOST = 500
+# Seconds that a browser may take to answer.
+ANSWER = 30.0
 
 
 def opened(path: Path) -> tuple[Path, Path]:
@@ -45,7 +45,7 @@ def opened(path: Path) -> tuple[Path, Path]:
         Opened(path)
         return path.parent, path
     if not (known := batch.within(path)):
-        raise Stop(f"There is no recipe in `{path}`.", reading.START)
+        raise Stop(f"There is no recipe in `{path}`.", START)
     return path, known[0]
 
 
@@ -82,7 +82,7 @@ class Text:
             return
         self.shown = problems
         self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
-        errors = len(errors_of(problems))
+        errors = sum(problem.severity == "error" for problem in problems)
         counts = ((errors, "error"), (len(problems) - errors, "note"))
         said = ", ".join(f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts)
         self.below.clear()
@@ -118,9 +118,7 @@ class VerdictPane:
             self.written.on(event, self.take_price)
 
     def show(self, verdict: PlanSummary) -> None:
-        look = "" if verdict.stages else ' class="recipe-waiting"'
-        said = "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
-        self.drawn.content = "".join(map(_memory, verdict.stages)) + said
+        self.drawn.content = drawn(verdict)
         self.written.set_visibility(bool(verdict.stages))
 
     async def take_price(self) -> None:
@@ -132,6 +130,11 @@ class VerdictPane:
         if price != self.price:
             self.price = price
             await self.changed()
+
+
+def drawn(verdict: PlanSummary) -> str:
+    look = "" if verdict.stages else ' class="recipe-waiting"'
+    return "".join(map(_memory, verdict.stages)) + "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
 
 
 def _memory(stage: Forecast) -> str:
@@ -190,92 +193,6 @@ class RowsPane:
                 ui.label(said)
 
 
-class RehearsalProcess:
-    """`recipe rehearse` as a process, once at a time. The next one continues from its run folder. lines: its output.
-    losses, measured: (step, loss) of training and of validation in the latest stage; steps: its planned number. code:
-    the exit code, None before the end. number: of rehearsals so far. news: a counter of all changes."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.losses: list[tuple[int, float]] = []
-        self.measured: list[tuple[int, float]] = []
-        self.steps = self.number = self.news = 0
-        self.code: int | None = None
-        self.running = False
-        self._watching = 0
-        self._process: asyncio.subprocess.Process | None = None
-
-    @property
-    def state(self) -> str:
-        if self.running:
-            return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
-        if self.code == INTERRUPTED:
-            return "The rehearsal was stopped. The next one reuses the parts that are finished."
-        passed = "The rehearsal passed: the whole recipe works here, with a tiny model. Report shows what it learned."
-        return passed if self.code == 0 else "The rehearsal failed. The last lines below explain why."
-
-    async def run(self, file: Path) -> None:
-        """Rehearses the saved recipe to the end; does nothing while another rehearsal runs."""
-        if self.running:
-            return
-        self.lines, self.losses, self.measured, self.steps, self.code = [], [], [], 0, None
-        self.running = True
-        self.number += 1
-        self.news += 1
-        try:
-            self.code = await self._follow(file)
-        finally:
-            self.running = False
-            self.news += 1
-
-    async def _follow(self, file: Path) -> int:
-        self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "runner", "rehearse", str(file)),
-            env=os.environ | {EVENTS: "1", "PYTHONUNBUFFERED": "1"},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            limit=LONGEST,
-            # ^C in the terminal goes to the page, which then stops this process.
-            start_new_session=True,
-            # A shell starts background processes so that they ignore ^C, which must stop this one.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        assert process.stdout
-        async for line in process.stdout:
-            text = line.decode(errors="replace").rstrip()
-            if events := list(child_process.events(text)):
-                for event in events:
-                    self._heard(event)
-            else:
-                self.lines.append(text)
-            self.news += 1
-        return await process.wait()
-
-    def _heard(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "begin":
-            self.losses, self.measured, self.steps = [], [], event["steps"]
-        elif event["event"] == "step":
-            self.losses.append((event["step"], event["loss"]))
-        elif event["event"] == "evaluation" and event["validation_loss"] is not None:
-            self.measured.append((event["step"], event["validation_loss"]))
-
-    def stop(self) -> None:
-        """Stops it as ^C does."""
-        if self.running and self._process and self._process.returncode is None:
-            self._process.send_signal(signal.SIGINT)
-
-    def watch(self) -> None:
-        """Counts a tab that shows it."""
-        self._watching += 1
-
-    def leave(self) -> None:
-        """Counts a closed tab. With the last one the rehearsal ends, because no page could stop it any more."""
-        self._watching -= 1
-        if not self._watching:
-            self.stop()
-
-
 class RehearsalPane:
     """Shows a rehearsal; several tabs of a browser may show the same one."""
 
@@ -327,157 +244,18 @@ def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
         "xAxis": axis | steps,
         "yAxis": axis | {"scale": True, "name": "loss"},
         "series": [
-            {"name": name, "type": "line", "data": list(map(list, points)), "showSymbol": symbol, "symbolSize": 7}
-            | {style: {"color": colour} for style in ("lineStyle", "itemStyle")}
+            {
+                "name": name,
+                "type": "line",
+                "data": [list(point) for point in points],
+                "lineStyle": {"color": colour},
+                "itemStyle": {"color": colour},
+                "showSymbol": symbol,
+                "symbolSize": 7,
+            }
             for name, points, colour, symbol in lines
         ],
     }
-
-
-class Form:
-    """Shows one section at a time. write: called with a setting and its new value, None for an empty field."""
-
-    def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
-        self.write = write
-        self.sections: list[judging.Section] = []
-        self.wrong: dict[Path_, str] = {}
-        self.names: dict[str, Any] = {}
-        # The chosen section, the one on the page, and its fields with their elements.
-        self.chosen = self.shown = ""
-        self.fields: dict[Path_, tuple[judging.Field, Any]] = {}
-        self.unread = ui.label("The form shows the recipe as soon as its text is valid YAML.").classes("recipe-says")
-        with ui.row().classes("recipe-form"):
-            self.side = ui.column().classes("recipe-sections")
-            self.panel = ui.column().classes("recipe-fields")
-
-    def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
-        """Shows a document. While the text cannot be read, the last form is hidden."""
-        self.panel.set_visibility(document is not None)
-        self.unread.set_visibility(document is None)
-        if document is None:
-            return
-        self.sections = judging.sections(document)
-        lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
-        self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
-        if [one.name for one in self.sections] != list(self.names):
-            self.side.clear()
-            self.names = {}
-            with self.side:
-                for one in self.sections:
-                    button = ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None)
-                    self.names[one.name] = button.props("flat dense no-caps align=left")
-        self.mark_names()
-        if self.section.name != self.shown or [field.path for field in self.section.fields] != list(self.fields):
-            self.build()
-        else:
-            self.refresh()
-
-    @property
-    def section(self) -> judging.Section:
-        return next((one for one in self.sections if one.name == self.chosen), self.sections[0])
-
-    def mark_names(self) -> None:
-        """Marks the shown section, missing sections, and those with an error."""
-        for one in self.sections:
-            looks = {
-                "recipe-section": True,
-                "recipe-chosen": one is self.section,
-                "recipe-left-out": all(field.value is None for field in one.fields),
-                "recipe-bad": any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong),
-            }
-            self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
-
-    def choose(self, name: str) -> None:
-        self.chosen = name
-        self.mark_names()
-        self.build()
-
-    def build(self) -> None:
-        self.shown, self.fields = self.section.name, {}
-        self.panel.clear()
-        with self.panel:
-            ui.label(self.section.says.split("\n\n")[0]).classes("recipe-says")
-            for field in self.section.fields:
-                self.fields[field.path] = (field, self._element(field))
-            if self.section.in_text:
-                names = ", ".join(self.section.in_text)
-                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Sets each field to the document's value. Unchanged fields keep the text that somebody is typing there."""
-        for field in self.section.fields:
-            known, element = self.fields[field.path]
-            self.fields[field.path] = (field, element)
-            if field.value != known.value or element.value is None:
-                element.set_value(_shown(field))
-            element.error = self.wrong.get(field.path)
-
-    def _element(self, field: judging.Field) -> Any:
-        if field.kind in ("choice", "yes"):
-            element = self._choice(field)
-        else:
-            element = (ui.textarea if field.kind == "lines" else ui.input)(field.title, value=_shown(field))
-            for event in ("blur", *(() if field.kind == "lines" else ("keydown.enter",))):
-                element.on(event, lambda path=field.path: self._typed(path))
-        hint = f"{field.name}, one per line" if field.kind == "lines" else field.name
-        if field.kind == "lines":
-            element.props("autogrow rows=1")
-        element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")
-        if field.default:
-            element.props(f'placeholder="{_quoted(field.default)}" stack-label')
-        with element:
-            tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
-            tooltip.text = field.says.replace("`", "")
-        return element
-
-    def _choice(self, field: judging.Field) -> Any:
-        if field.kind == "yes":
-            options: dict[Any, str] = {True: "true", False: "false"}
-        else:
-            options = {value: f"{value}   {said}" if said else value for value, said in field.choices.items()}
-        if field.value is not None and field.value not in options:
-            options[field.value] = str(field.value)
-        more = {"with_input": True, "new_value_mode": "add-unique"} if field.free and field.kind == "choice" else {}
-        return ui.select(
-            options,
-            label=field.title,
-            value=field.value,
-            clearable=True,
-            on_change=lambda event, path=field.path: self._set(path, event.value),
-            **more,
-        ).props("options-dense")
-
-    async def _typed(self, path: Path_) -> None:
-        """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""
-        field, element = self.fields[path]
-        text = str(element.value or "")
-        if text == _shown(field):
-            return
-        value: Any = None
-        if field.kind == "lines":
-            value = [line.strip() for line in text.split("\n") if line.strip()] or None
-        elif text.strip():
-            value = text if field.kind == "text" else reading.scalar(text.strip())
-        await self._set(path, value)
-
-    async def _set(self, path: Path_, value: Any) -> None:
-        if value != self.fields[path][0].value:
-            await self.write(path, value)
-
-
-def _shown(field: judging.Field) -> Any:
-    if field.kind in ("choice", "yes"):
-        return field.value
-    if field.value is None:
-        return ""
-    if field.kind == "lines" and isinstance(field.value, list):
-        return "\n".join(map(str, field.value))
-    return str(field.value)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', "'").replace("\n", " ")
 
 
 class Page:
@@ -496,7 +274,7 @@ class Page:
         return self.text.value != self.file.known
 
     def build(self) -> None:
-        ui.add_css(Path(__file__).with_name("page.css"))
+        ui.add_css(HERE / "page.css")
         ui.colors(primary=BLUE)
         with ui.header().classes("recipe-header"):
             self._build_header()
@@ -573,7 +351,7 @@ class Page:
         with _refusals_shown():
             for _ in range(TRIES):
                 document = reading.parse(str(self.file.path), self.text.value)
-                if await self.text.put(judging.changed(document, path, value)):
+                if await self.text.put(changed(document, path, value)):
                     return
             raise Stop(TYPED)
 
@@ -635,7 +413,7 @@ class Page:
             return
         self.judged = judged
         self.text.show(judged.problems)
-        if errors_of(judged.problems):
+        if judged.errors:
             ui.notify("The recipe has errors. They are below the text.", type="negative")
         elif judged.problems:
             ui.notify("No errors; the notes are below the text.", type="info")

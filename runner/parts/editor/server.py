@@ -17,11 +17,15 @@ import click
 from runner import parts
 from runner.commands.options import port_option, say
 from runner.parts.editor import judging
+from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.run.run_folder import find
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 
-GONE_AFTER = 15  # seconds of silence until a tab counts as closed; a busy one answers sooner
+HERE = Path(__file__).parent
+# Seconds of silence until a tab counts as closed; a busy one answers sooner.
+GONE_AFTER = 15
+Scope = MutableMapping[str, Any]
 
 
 class Guarded:
@@ -32,7 +36,7 @@ class Guarded:
         self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
         self.origins = (f"http://{HOST}:{port}", None)
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await self.inner(scope, receive, send)
             return
@@ -64,7 +68,8 @@ def _report(name: str) -> str:
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
-        return str(parts.hook("page_of_runs")(find(name, None)))
+        page: str = parts.hook("page_of_runs")(find(name, None))
+        return page
     except Stop as stop:
         return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
 
@@ -81,7 +86,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     from runner.parts.editor import page
 
     folder, first = page.opened(file)
-    rehearsal = page.RehearsalProcess()
+    rehearsal = RehearsalProcess()
 
     def shown() -> None:
         try:
@@ -103,7 +108,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     for answer in (proposals, meaning):
         application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
-    pages.add_static_file(local_file=Path(__file__).with_name("editor.js"), url_path="/editor.js")
+    pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
     ui.page("/", title="recipe edit")(shown)
     # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change.

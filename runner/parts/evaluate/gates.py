@@ -30,8 +30,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id. Those after `stage` are
-    hashes: of what it was made from, its whole model, the held-out rows, the code that measures, and its settings."""
+    """The subject of an evaluation. An empty field matches nothing. run: the run folder's id; stage: its name. The
+    other fields are hashes: of what the stage was made from, the whole model, the held-out rows, the code that
+    measures, and the evaluation's settings."""
 
     run: str = ""
     stage: str = ""
@@ -44,8 +45,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Found(Record):
-    """The result of one evaluation process. metrics, before: of the stage's model and of the original one; numbers,
-    unless somebody edited them. missing: reasons by metric. confusion: images by their class and the predicted one."""
+    """The result of one evaluation process. metrics: of the stage's model; before: of the original model; numbers,
+    unless somebody edited them. missing: reasons by metric. counts: rows and tokens. confusion: for images, how often
+    each class was predicted as each class."""
 
     FILE = MEASURED
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -190,7 +192,7 @@ def _verdict(gate: Gate, measured: Found) -> GateVerdict:
         why = "the gate itself cannot be read"
     elif not HOLDS[gate.comparison](value, gate.threshold):
         why = "it misses the threshold"
-    return GateVerdict(gate.metric, f"{gate.comparison} {gate.threshold:g}", got, not why, why)
+    return GateVerdict(gate.metric, f"{gate.comparison} {gate.threshold:g}", got, value is not None and not why, why)
 
 
 def _finite(value: int | float) -> bool:

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.parts.evaluate import language
-from runner.parts.export import gguf
+from runner.parts.export import gguf, llama_cpp
 from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, words_of
 from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
 from runner.tools.run_files import HELD_OUT
-from runner.trainer.generation import load, written
+from runner.trainer.generation import bare, load, written
 from runner.trainer.records import evenly, read_held_out
 
 FORMATS = ("fp8", "int4")
@@ -56,15 +56,16 @@ def require_known(source: TrainedModel, form: str) -> int:
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(str(source.model), trust_remote_code=trust)
         empty = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
-    if experts := next((name for name, weight in empty.named_parameters() if weight.ndim == 3), None):
+    named = ((name, weight) for name, weight in empty.named_parameters() if weight.ndim == 3 and "expert" in name)
+    if experts := next((name for name, _ in named), None):
         raise Stop(*worded("export.experts-stay", experts=experts))
     widths = {
         layer.in_features
         for layer in empty.modules()
         if isinstance(layer, torch.nn.Linear) and layer is not empty.get_output_embeddings()
     }
-    group = next((size for size in GROUPS if all(width % size == 0 for width in widths)), 0)
-    if form == "int4" and not group:
+    group = next((size for size in GROUPS if widths and all(width % size == 0 for width in widths)), 0)
+    if not widths or (form == "int4" and not group):
         raise Stop(
             *worded("export.no-group", widths=", ".join(map(str, sorted(widths))), groups=", ".join(map(str, GROUPS)))
         )
@@ -75,15 +76,14 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
     """Replaces the weights in a copy of the model by compressed ones. group: of `require_known`. Raises Stop."""
     rows = list(_training_rows(source)) if group else []
     task = {"group": group, "rows": rows, "trust": source.chat.trust_remote_code}
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
         out, given = Path(name) / "model", Path(name) / "task.json"
         write_json(given, task)
         command = [sys.executable, "-m", "runner.parts.export.compressed", str(folder), str(out), str(given)]
         env = os.environ | {child_process.PARENT: str(os.getpid())}
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
         if done.returncode or not (out / "config.json").is_file():
-            said = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
-            raise Stop(*worded("export.not-compressed", form=form, reason=said[-1]))
+            raise Stop(*worded("export.not-compressed", form=form, reason=llama_cpp.why(done)))
         for file in folder.glob("*.safetensors*"):
             file.unlink()
         for file in (out / "config.json", *out.glob("*.safetensors*")):
@@ -93,6 +93,7 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
 
 def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     """The token numbers of training rows at even distances; of the general text where they are not here."""
+    import pyarrow as pa
     from pyarrow import parquet
 
     words = words_of(source.chat)
@@ -102,17 +103,20 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
         yield from (list(row) for row, _ in language.general_rows(words))
         return
     table, begin = parquet.ParquetFile(file), 0
-    wanted = [name for name in ("input_ids", "messages") if name in table.schema_arrow.names]
+    wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema_arrow.names]
     chosen, rows = evenly(range(table.metadata.num_rows), ROWS), list[Any]()
     for batch in table.iter_batches(columns=wanted):
         here = [row - begin for row in chosen if begin <= row < begin + len(batch)]
-        rows += batch.take(here).to_pylist()
+        rows += batch.take(pa.array(here, pa.int64())).to_pylist()
         begin += len(batch)
     for row in rows:
-        numbers = (
-            row.get("input_ids")
-            or words(written(words, row["messages"], asking=False), add_special_tokens=False)["input_ids"]
-        )
+        numbers = row.get("input_ids")
+        if not numbers:
+            tools = row.get("tools")
+            text = written(
+                words, [*map(bare, row["messages"])], asking=False, tools=json.loads(tools) if tools else None
+            )
+            numbers = words(text, add_special_tokens=False)["input_ids"]
         yield numbers[:TOKENS]
 
 

@@ -79,14 +79,14 @@ def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | 
     end = [str(turn_end)] if turn_end is not None else []
     done = _run("convert", str(converter), str(model), str(out), kind, *end)
     if done.returncode or not out.is_file():
-        raise Stop(f"llama.cpp's converter cannot convert this model: {_why(done)}", ELSE)
+        raise Stop(f"llama.cpp's converter cannot convert this model: {why(done)}", ELSE)
 
 
 def quantise(whole: Path, out: Path, kind: str) -> None:
     """Writes a GGUF file with fewer bits per weight. Raises Stop if llama.cpp refuses."""
     done = _run("quantise", str(whole), str(out), kind)
     if done.returncode:
-        raise Stop(*worded("export.cannot-quantize", kind=kind, why=_why(done)))
+        raise Stop(*worded("export.cannot-quantize", kind=kind, why=why(done)))
 
 
 def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
         write_json(given, task)
         done = _run("read", str(file), str(given))
     if done.returncode:
-        raise Stop(f"llama.cpp cannot load the converted model: {_why(done)}", ELSE)
+        raise Stop(f"llama.cpp cannot load the converted model: {why(done)}", ELSE)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -107,8 +107,8 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
 
 
-def _why(done: subprocess.CompletedProcess[str]) -> str:
-    """The reason in a process's output: llama.cpp's first error, or Python's last line."""
+def why(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a process failed, by its output: llama.cpp's first error, or Python's last line."""
     if done.returncode < 0:
         return f"it was killed by {signal.Signals(-done.returncode).name}"
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]

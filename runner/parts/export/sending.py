@@ -41,7 +41,8 @@ class Pushed(Record):
 
 def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
     """Uploads an export to the hub, and returns its address. The model is exported first if there is no complete
-    export. public: whether a new repository is public. Raises Stop if there is no token, or the hub refuses."""
+    export. public: whether a new repository is public. The token comes from the environment (`HF_TOKEN`) or the hub's
+    login, and is not stored. Raises Stop if there is none, or the hub refuses."""
     from huggingface_hub import HfApi, get_token
 
     if not get_token():

@@ -170,12 +170,11 @@ def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
         state, meta, owner = row.state, row.state.job["metadata"], jobs.Owner.of(row.state.job)
         if state.job["kind"] == "Job":  # it prepares, measures or copies
             continue
-        losses, settings = list[float](), dict[str, str]()
-        with suppress(Stop):  # the pods are gone
-            events = child_process.events(first_log(cluster, state.job, state.pods, tail=10 * TAIL))
-            losses = [loss for event in events if (loss := event.get("validation_loss")) is not None]
+        settings = dict[str, str]()
+        events = child_process.events(first_log(cluster, state.job, state.pods, tail=10 * TAIL))
+        losses = [loss for event in events if (loss := event.get("validation_loss")) is not None]
         with suppress(Stop):  # the file is gone, or no longer valid
-            recipe = load(owner.file)[0] if owner.host == socket.gethostname() else None
+            recipe = load(owner.file, look=False)[0] if owner.host == socket.gethostname() else None
             if recipe and recipe.fingerprint == meta["labels"].get("recipe-runner/fingerprint"):
                 settings = flat(recipe.settings.plain())
         changed = datetime.fromisoformat(_last_change(state.job) or meta["creationTimestamp"]).astimezone()

@@ -99,7 +99,8 @@ def plan(
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
             raise Stop(*worded("plan_view.server-or-training", unfit=unfit), code=2)
-        return int(parts.hook("plan_server")(options.with_section(recipe, "serve", "--serve"), style == "json"))
+        served: int = parts.hook("plan_server")(options.with_section(recipe, "serve", "--serve"), style == "json")
+        return served
     if runs:
         calibration.learn(recipe, runs)
     click.get_current_context().with_resource(constants.taking(calibration.learned()))
@@ -110,7 +111,8 @@ def plan(
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
         forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
-        return int(parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json"))
+        code: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
+        return code
     found = recipe_offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
@@ -216,7 +218,7 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
         return _OnCard(card.name, usable, need), "too small"
     full = all(stage.full.fits for stage in planned.forecasts)
     verdict = "fits" if full else "fits your rows, but not rows of full length"
-    return _OnCard(card.name, usable, need, planned.seconds, True), verdict
+    return _OnCard(card.name, usable, need, planned.seconds, fits=True), verdict
 
 
 @click.command()

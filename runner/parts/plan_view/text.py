@@ -26,6 +26,9 @@ from runner.tools.text import printable
 WIDTH = 80
 # The parts of a GPU's memory that have other names for people.
 _PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "activations": "activations",
     "optimizer": "optimizer state",
     "logits": "logits and loss",
     "temporary": "temporary buffers",
@@ -312,7 +315,7 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     notes = forecast.formulas.notes()
     for part, size in memory.parts().items():
         note = notes.get(part)
-        yield f"  {_PARTS.get(part, part)}", f"{_column(size)}   {note}" if note else _column(size)
+        yield f"  {_PARTS[part]}", f"{_column(size)}   {note}" if note else _column(size)
     yield "  in evaluation", f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}"
     usable, largest = forecast.usable, forecast.largest_micro_batch
     if usable is None or largest is None:

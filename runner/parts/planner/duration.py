@@ -56,8 +56,8 @@ class Link(NamedTuple):
 LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
 
 
-class Products(NamedTuple):
-    """A figure of the products in linear layers, and of those in attention."""
+class ByKind(NamedTuple):
+    """A figure of linear layers, and one of attention."""
 
     linear: float
     attention: float
@@ -66,15 +66,15 @@ class Products(NamedTuple):
 # The shares of a data sheet's rate that they reach, by compute capability, the newest first. Attention is that of
 # FlashAttention 2, which was written for the A100.
 _SHARES = (
-    ((10, 0), Products(0.30, 0.15)),
-    ((9, 0), Products(0.64, 0.30)),
-    ((8, 6), Products(0.85, 0.50)),
-    ((8, 0), Products(0.81, 0.50)),
-    ((0, 0), Products(0.60, 0.30)),
+    ((10, 0), ByKind(0.30, 0.15)),
+    ((9, 0), ByKind(0.64, 0.30)),
+    ((8, 6), ByKind(0.85, 0.50)),
+    ((8, 0), ByKind(0.81, 0.50)),
+    ((0, 0), ByKind(0.60, 0.30)),
 )
 
 
-def shares(gpu: Gpu) -> Products:
+def shares(gpu: Gpu) -> ByKind:
     return next(shares for least, shares in _SHARES if gpu.capability >= least)
 
 
@@ -139,7 +139,7 @@ def flops(workload: Workload, rows: float) -> float:
     return sum(operations(workload, rows))
 
 
-def operations(workload: Workload, rows: float, training: bool = True) -> Products:
+def operations(workload: Workload, rows: float, training: bool = True) -> ByKind:
     """Operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
     et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
 
@@ -152,7 +152,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Produc
     scores = 4 * half * attended(workload) * model.num_attention_heads * model.head_dim
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
-        return Products(tokens * (layers * weights + head), tokens * layers * scores)
+        return ByKind(tokens * (layers * weights + head), tokens * layers * scores)
     reached = layers - parameters.first_trained(workload)
     again = reached if workload.checkpointing else 0
     own = sum(parameters.layers_trained(workload)) * weights
@@ -161,7 +161,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Produc
     if workload.adapter and workload.adapter.dora and workload.adapter.dropout:
         # It multiplies again what dropout has left (peft 0.20.0, lora/dora.py): a trace counts 1.94 times the operations.
         weights += 2 * sum(adapted(workload))
-    return Products(
+    return ByKind(
         linear=tokens * ((layers + again + reached) * weights + 2 * head + own + added),
         attention=tokens * (layers + again + reached * (2.5 if half == 0.5 else 2)) * scores,
     )
@@ -181,7 +181,8 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
 
 
 class Passing(NamedTuple):
-    """Seconds of one micro batch on one GPU. launching: by Python of all the rest, which runs meanwhile."""
+    """Seconds of one micro batch on one GPU: linear layers, attention, moving bytes, and Python's launching of all of
+    them, which counts where it is more than the rest."""
 
     linear: float
     attention: float

@@ -103,7 +103,8 @@ def whole(run: Run, tensors: int) -> int:
 
 
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
-    """The memory of a run. moments: those that can be the peak of training. evaluation: bytes of tensors in it."""
+    """The memory of a run from its state between steps, the moments that can be the peak of training, and the bytes of
+    tensors in evaluation."""
     moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
     peak = max(moments, key=lambda moment: moment.size)
     known = constants.constants(run.machines.gpu)

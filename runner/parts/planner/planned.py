@@ -149,6 +149,9 @@ class Hardware:
         return f"{have} {', '.join(parts)}."
 
 
+# What the core asks of a forecast (`Forecasting` in scenarios/contract.py).
+
+
 def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
     """An error where a stage never fits its GPU; and notes on stages that may not fit, claims and pods that are too
     small, a learning rate that never stops rising, a deadline that comes too early."""

@@ -57,7 +57,8 @@ class Pods(Executor):
     on their claim: the first at the end of each step, because it continues alone, the others before the next."""
 
     def __init__(self, cleaning: Cleaning) -> None:
-        pods, self.workers = cleaning.pods or 1, cleaning.workers if cleaning.workers > 0 else cleaning.cpus
+        pods = cleaning.pods or 1
+        self.workers = cleaning.workers if cleaning.workers > 0 else cleaning.cpus
         self.tasks = cleaning.tasks or pods * self.workers
         self.pod, self.pods = helping_pod(), min(pods, self.tasks)
         self.before: LocalPipelineExecutor | None = None

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from runner.tools.names import same, shortened
-from runner.trainer.generation import written
+from runner.trainer.generation import bare, written
 from runner.trainer.records import Proof
 
 # The kinds of fault, each with its sentence and its remedy.
@@ -88,7 +88,7 @@ class Reader:
         return self.roles == {"assistant"}
 
     def talk(self, row: Mapping[str, Any], field: str) -> Talk:
-        said = [_bare(message) for message in row[field]]
+        said = [bare(message) for message in row[field]]
         marks = [message.get(self.marked) if self.marked else None for message in said]
         marked = zip(said, marks, strict=True)
         trained = [message["role"] in self.roles if mark is None else bool(mark) for message, mark in marked]
@@ -158,18 +158,6 @@ def _runs(labels: Sequence[int]) -> Iterator[tuple[int, int]]:
     trained = [False, *(label != UNTRAINED for label in labels), False]
     edges = [place for place, (before, now) in enumerate(pairwise(trained)) if before != now]
     return zip(edges[::2], edges[1::2], strict=True)
-
-
-def _bare(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn without empty columns, with tool calls as the engine gives them to the template."""
-    turn = {name: value for name, value in message.items() if value is not None}
-    if "tool_calls" in turn:
-        turn["tool_calls"] = calls = list(map(_bare, turn["tool_calls"]))
-        for call in calls:
-            function = call.get("function")
-            if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
-                call["function"] = {**function, "arguments": json.loads(function["arguments"])}
-    return turn
 
 
 def spread(count: int, most: int) -> range:

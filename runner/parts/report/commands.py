@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -90,26 +90,32 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
 
     found = [(_row(run, known := _known(run)), known) for run in all_here() if of_recipe(run.state.recipe)]
     if namespace is not None:
-        there = (row for of in parts.hooks("runs_on_cluster") for row in of(namespace))
-        found += [(row, None) for row in there if of_recipe(row["recipe"])]
+        there = (row for row in parts.hook("runs_on_cluster")(namespace) if of_recipe(row["recipe"]))
+        found += [({**row, "settings": _compared(row["settings"])}, None) for row in there]
         found.sort(key=lambda one: one[0]["changed"], reverse=True)
-    if not found:
+    with_page = [known for _, known in found if known]
+    if not found or (paged and not with_page):
         of = f" of a recipe `{name}`" if name else ""
         raise Stop(f"There are no runs{of} below this folder.", "`recipe run` and `recipe rehearse` make them.")
     if sort != "changed":
         found.sort(key=lambda one: math.inf if one[0][sort] is None else one[0][sort])
     rows = [row for row, _ in found]
     alike = name or len({row["recipe"] for row in rows}) == 1
-    tried = differing((row["settings"] for row in rows), "") if alike else []
+    # The settings of a job that somebody else sent are unknown.
+    known_settings = [row["settings"] for row in rows if row["settings"]]
+    tried = [name for name, _ in differing(known_settings, "")] if alike else []
     if style == "json":
         say(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
-        cells = [[*(_cell(row[column]) for column in COLUMNS)] for row in rows]
-        titles = [*map(str.upper, COLUMNS), *(setting for setting, _ in tried)]
-        table([titles, *([*one, *(values[index] for _, values in tried)] for index, one in enumerate(cells))])
+        cells = (
+            [*(_cell(row[name]) for name in COLUMNS), *(row["settings"].get(name, "") for name in tried)]
+            for row in rows
+        )
+        table([[*map(str.upper, COLUMNS), *tried], *cells])
     if paged:
-        write_text(Path("runs") / PAGE, page.render([known for _, known in found if known]))
-    count, are = ("1 run", "is") if len(rows) == 1 else (f"{len(rows)} runs", "are")
+        write_text(Path("runs") / PAGE, page.render(with_page))
+    number = len(with_page if paged else rows)
+    count, are = ("1 run", "is") if number == 1 else (f"{number} runs", "are")
     what = f"The page about {count} is runs/{PAGE}." if paged else f"{count} {are} here."
     here = [row["folder"] for row in rows if row["kind"] != "job"]
     end(what, *(("report", here[0]) if here else ("status", "RECIPE")))
@@ -132,8 +138,13 @@ def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
         "loss": done[-1].best_validation_loss if done else None,
         "gpu hours": sum(gpus) if gpus else None,
         "gates": "" if not gated else "open" if all(stage.open for stage in gated) else "closed",
-        "settings": {setting: value for setting, value in settings.items() if setting not in page.OWN},
+        "settings": _compared(settings),
     }
+
+
+def _compared(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that tell runs apart."""
+    return {setting: value for setting, value in settings.items() if setting not in page.OWN}
 
 
 def _cell(value: Any) -> str:

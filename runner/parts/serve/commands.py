@@ -115,13 +115,13 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     _, server, needs = kserve.served(recipe)
     if needs is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
-    problems = serving.problems(recipe, server, needs)
     if json_wanted:
         say(_as_json(server, needs))
     else:
         _show(server, needs)
-        for problem in problems:
-            say(f"\n{problem}")
+    problems = serving.problems(recipe, server, needs)
+    for problem in () if json_wanted else problems:
+        say(f"\n{problem}")
     return int(bool(errors_of(problems)))
 
 

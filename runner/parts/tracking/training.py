@@ -60,7 +60,8 @@ class Tracking(TrainerCallback):
 
 
 def trackers(config: dict[str, Any], settings: RunSettings) -> list[TrainerCallback]:
-    """Replaces an engine's own callback (transformers 5.16.1, Axolotl), which ends training if the server is away."""
+    """The callback of an engine's config, whose own it switches off: those of transformers 5.16.1 and Axolotl end
+    training if the server is away."""
     if not (tool := tracker(config)):
         return []
     if "trainer" in config:

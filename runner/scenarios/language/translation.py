@@ -104,7 +104,7 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
     if "adapter" not in train and "last_layers" not in train:
         return {}
     facts = recipe.facts
-    if "last_layers" in train:
+    if "adapter" not in train:
         patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head)
         return {"unfrozen_parameters": patterns} if patterns else {}
     return {

@@ -108,7 +108,8 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
 
 
 def run_facts(recipe: Recipe, place: Place) -> Mapping[str, object]:
-    """The run's facts for the training process, and the settings of the runner's plugin: `recipe_runner` in a config."""
+    """The run's facts for the training process, under `recipe_runner` in its config; and the settings of the runner's
+    plugin: checkpoints at their own steps, and early stopping."""
     every, stopping = (recipe.training.get(name) for name in ("save_steps", "early_stopping"))
     return {
         "name": recipe.name,

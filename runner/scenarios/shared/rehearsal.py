@@ -116,7 +116,8 @@ def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop for too few steps, or a loss that is unknown or hardly better. A real model must only improve."""
+    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
+    must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         if summary.first_reward is not None:

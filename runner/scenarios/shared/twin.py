@@ -44,7 +44,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     own = model.own | {name: size for name, size in model.family.get("twin", {}).items() if model.own.get(name, size)}
     if kinds := list(dict.fromkeys(own.get("layer_types", ()))):
         own["layer_types"] = [kinds[layer % len(kinds)] for layer in range(layers)]
-    return model.sizes | {
+    return {
         "hidden_size": WIDTH,
         "intermediate_size": 192,
         "num_hidden_layers": layers,
@@ -53,6 +53,8 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
         "head_dim": HEAD,
         **scale,
         "vocab_size": vocabulary,
+        "max_position_embeddings": model.max_position_embeddings,
+        "tie_word_embeddings": model.tied,
         **own,
     }
 

@@ -11,10 +11,10 @@ from PIL import Image
 from runner import catalog
 from runner.check import by_schema
 from runner.check.validate import examine
-from runner.parts.editor import judging
+from runner.parts.editor import form, judging
 from runner.parts.editor.judging import ChangedElsewhere, Opened
 from runner.recipe import reading
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop
 from tests.conftest import RECIPES, ROOT, STARTERS
 
 IDS = {"ids": lambda path: f"{path.parent.name}-{path.stem}"}
@@ -81,19 +81,19 @@ def test_every_setting_of_a_starter_is_explained_at_its_line(path):
 def test_each_field_shows_its_setting_and_writes_it_with_the_comments_kept(path):
     document = reading.read(path)
     comments = [line.partition(" #")[2].strip() for line in document.text.splitlines() if " #" in line]
-    fields = [field for section in judging.sections(document) for field in section.fields]
+    fields = [field for section in form.sections(document) for field in section.fields]
     assert len(fields) > 50
     written = 0
     for field in fields:
         assert field.value == document.lookup(field.path)
         value = {"whole": 7, "number": 0.5, "yes": not field.value, "lines": ["a", "b: c"]}.get(field.kind, "x y")
-        text = judging.changed(document, field.path, value)
+        text = form.changed(document, field.path, value)
         made = reading.parse("a recipe", text)
         assert made.lookup(field.path) == value
         # A comment within a list that is written anew goes with it.
         kept = [line.partition(" #")[2].strip() for line in text.splitlines() if " #" in line]
         assert field.kind == "lines" or set(kept) >= set(comments) - {""}, field.name
-        assert judging.changed(made, field.path, None).count("\n") <= text.count("\n")
+        assert form.changed(made, field.path, None).count("\n") <= text.count("\n")
         written += 1
     assert written == len(fields)
 
@@ -101,16 +101,15 @@ def test_each_field_shows_its_setting_and_writes_it_with_the_comments_kept(path)
 def test_a_field_that_is_emptied_is_taken_away(edited):
     document = reading.read(edited())
     assert (
-        "epochs"
-        not in judging.changed(document, ("train", "epochs"), None).partition("train:")[2].partition("data:")[0]
+        "epochs" not in form.changed(document, ("train", "epochs"), None).partition("train:")[2].partition("data:")[0]
     )
-    assert judging.changed(document, ("train", "early_stopping", "patience"), None) == document.text
+    assert form.changed(document, ("train", "early_stopping", "patience"), None) == document.text
 
 
 def test_what_the_page_judges_is_what_check_says(edited):
     path = edited(("epochs: 4", "epochs: -4"))
     judged = judging.judge(path.read_text("utf-8"), path)
-    assert judged.problems == examine(path) and errors_of(judged.problems) and judged.recipe is None
+    assert judged.problems == examine(path) and judged.errors and judged.recipe is None
     assert judging.judge("a: [", path).document is None
     assert [one.line for one in judging.judge("scenario: lorra\n", path).problems] == [1]
 

@@ -106,16 +106,16 @@ def test_the_techniques_are_those_of_the_schema():
 
 def test_the_form_of_the_editor_has_a_section_for_each_stage():
     pytest.importorskip("nicegui", reason="the extra `edit` is not installed")
-    from runner.parts.editor import judging
+    from runner.parts.editor import form
 
     document = reading.read(RECIPE)
-    shown = {section.name: {field.path[2:] for field in section.fields} for section in judging.sections(document)}
+    shown = {section.name: {field.path[2:] for field in section.fields} for section in form.sections(document)}
     assert {("train", "lora_rank"), ("model", "sequence_len"), ("data", "hub")} <= shown["stages[1]"]
     assert (
         not {("train", "last_layers"), ("train", "steps"), ("model", "layers"), ("tokenizer", "base")}
         & shown["stages[1]"]
     )
-    text = judging.changed(document, ("stages", 1, "train", "epochs"), 2)
+    text = form.changed(document, ("stages", 1, "train", "epochs"), 2)
     assert reading.parse("again", text).lookup(("stages", 1, "train", "epochs")) == 2
 
 

@@ -1,0 +1,277 @@
+"""Form: the settings of a recipe as fields, from its scenario's schema; changed fields change the text."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nicegui import ui
+
+from runner.check import by_schema
+from runner.parts.editor.judging import says
+from runner.recipe import copying, reading, stages
+from runner.recipe.document import Document, Path_
+from runner.recipe.overrides import Override, apply
+from runner.recipe.reading import scalar
+from runner.tools.names import setting
+from runner.tools.problem import Problem, Stop
+
+BY = "the form"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
+    texts); choices: the values, or the catalog's proposals, with descriptions; free: whether other values are allowed.
+    value: the recipe's, None if missing; default: as a recipe writes it."""
+
+    path: Path_
+    title: str
+    says: str
+    kind: str
+    choices: Mapping[str, str]
+    free: bool
+    value: Any
+    default: str
+
+    @property
+    def name(self) -> str:
+        return setting(self.path)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a recipe, with fields in the schema's order. in_text: its lists of sections, which have no field."""
+
+    name: str
+    title: str
+    says: str
+    fields: tuple[Field, ...]
+    in_text: tuple[str, ...]
+
+
+def sections(document: Document) -> list[Section]:
+    """The sections of a recipe with a known scenario; the settings outside sections are the first."""
+    schema = by_schema.schema(document.data["scenario"])
+    plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
+    whole = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
+    parts: dict[Path_, Mapping[str, Any]] = {(): whole}
+    parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
+    entry = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
+    for name, index, one in stages.documents(document):
+        known, scenario = dict[str, Mapping[str, Any]](), one.data["scenario"]
+        for key, part in entry["properties"].items():
+            own = by_schema.part(scenario, setting(stages.alone((key,), one)))
+            if key == "model":
+                own = {**part, "properties": {n: p for n, p in part["properties"].items() if n in own["properties"]}}
+            if own or key in (stages.NAME, stages.TECHNIQUE):
+                known[key] = own or part
+        parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
+    return [
+        Section(
+            name=setting(path),
+            title=part["title"],
+            says=says(part),
+            fields=tuple(_fields(document, path, part)),
+            in_text=tuple(
+                setting((*path, name))
+                for name, one in part["properties"].items()
+                if _kind(one) is None and not one.get("properties")
+            ),
+        )
+        for path, part in parts.items()
+    ]
+
+
+def changed(document: Document, path: Path_, value: Any) -> str:
+    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the layout forbids it."""
+    if value is None and document.lookup(path) is None and path not in document.keys:
+        return document.text
+    # A missing section is written with the setting.
+    while len(path) > 2 and value is not None and document.lookup(path[:-1]) is None:
+        path, value = path[:-1], {path[-1]: value}
+    # A section is removed with its last setting, because an empty section is invalid.
+    while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
+        path = path[:-1]
+    change = Override(setting(path), None, value, BY)
+    wanted, _ = apply(document, [change])
+    text = copying.edit(document.text, [change])
+    if reading.parse(document.file, text).data != wanted.data:
+        raise Stop(f"The form cannot write `{change.setting}` into a text like this.", "Write it in the text.")
+    return text
+
+
+def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str = "") -> Iterator[Field]:
+    for name, one in part["properties"].items():
+        here, full_title = (*path, name), f"{title}{one['title']}"
+        if one.get("properties"):
+            yield from _fields(document, here, one, f"{full_title} · ")
+        elif (kind := _kind(one)) and here != ("scenario",):
+            proposed = {snippet["body"]: snippet["description"] for snippet in one.get("defaultSnippets", ())}
+            default = copying.written(one["default"]) if "default" in one else ""
+            yield Field(
+                path=here,
+                title=full_title,
+                says=says(one),
+                kind=kind,
+                choices=dict.fromkeys(map(str, one.get("enum", ())), "") | proposed,
+                free="enum" not in one,
+                value=document.lookup(here),
+                default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
+            )
+
+
+def _kind(part: Mapping[str, Any]) -> str | None:
+    """The kind of field for a setting; None for a section, and for lists of anything but texts."""
+    if part.get("items", {}).get("type") == "string":
+        return "lines"
+    if "enum" in part or "defaultSnippets" in part:
+        return "choice"
+    return {"string": "text", "integer": "whole", "number": "number", "boolean": "yes"}.get(part.get("type", "string"))
+
+
+class Form:
+    """Shows one section at a time. write: called with a setting and its new value, None for an empty field."""
+
+    def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
+        self.write = write
+        self.document: Document | None = None
+        self.sections: list[Section] = []
+        self.wrong: dict[Path_, str] = {}
+        self.names: dict[str, Any] = {}
+        # The section on the page, and its fields with their elements.
+        self.shown = ""
+        self.fields: dict[Path_, tuple[Field, Any]] = {}
+        self.unread = ui.label("The form shows the recipe as soon as its text is valid YAML.").classes("recipe-says")
+        with ui.row().classes("recipe-form"):
+            self.side = ui.column().classes("recipe-sections")
+            self.panel = ui.column().classes("recipe-fields")
+        self.chosen = ""
+
+    def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
+        """Shows a document. While the text cannot be read, the last form is hidden."""
+        self.panel.set_visibility(document is not None)
+        self.unread.set_visibility(document is None)
+        if document is None:
+            return
+        self.document, self.sections = document, sections(document)
+        lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
+        self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
+        if [one.name for one in self.sections] != list(self.names):
+            self.side.clear()
+            self.names = {}
+            with self.side:
+                for one in self.sections:
+                    button = ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None)
+                    self.names[one.name] = button.props("flat dense no-caps align=left")
+        self.mark_names()
+        if self.section.name != self.shown or [field.path for field in self.section.fields] != list(self.fields):
+            self.build()
+        else:
+            self.refresh()
+
+    @property
+    def section(self) -> Section:
+        return next((one for one in self.sections if one.name == self.chosen), self.sections[0])
+
+    def mark_names(self) -> None:
+        """Marks the shown section, missing sections, and those with an error."""
+        for one in self.sections:
+            looks = {
+                "recipe-section": True,
+                "recipe-chosen": one is self.section,
+                "recipe-left-out": all(field.value is None for field in one.fields),
+                "recipe-bad": any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong),
+            }
+            self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
+
+    def choose(self, name: str) -> None:
+        self.chosen = name
+        self.mark_names()
+        self.build()
+
+    def build(self) -> None:
+        self.shown, self.fields = self.section.name, {}
+        self.panel.clear()
+        with self.panel:
+            ui.label(self.section.says.split("\n\n")[0]).classes("recipe-says")
+            for field in self.section.fields:
+                self.fields[field.path] = (field, self._element(field))
+            if self.section.in_text:
+                names = ", ".join(self.section.in_text)
+                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Sets each field to the document's value. Unchanged fields keep the text that somebody is typing there."""
+        for field in self.section.fields:
+            known, element = self.fields[field.path]
+            self.fields[field.path] = (field, element)
+            if field.value != known.value or element.value is None:
+                element.set_value(_shown(field))
+            element.error = self.wrong.get(field.path)
+
+    def _element(self, field: Field) -> Any:
+        if field.kind in ("choice", "yes"):
+            element = self._choice(field)
+        else:
+            element = (ui.textarea if field.kind == "lines" else ui.input)(field.title, value=_shown(field))
+            for event in ("blur", *(() if field.kind == "lines" else ("keydown.enter",))):
+                element.on(event, lambda path=field.path: self._typed(path))
+        hint = f"{field.name}, one per line" if field.kind == "lines" else field.name
+        if field.kind == "lines":
+            element.props("autogrow rows=1")
+        element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")
+        if field.default:
+            element.props(f'placeholder="{_quoted(field.default)}" stack-label')
+        with element:
+            tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
+            tooltip.text = field.says.replace("`", "")
+        return element
+
+    def _choice(self, field: Field) -> Any:
+        if field.kind == "yes":
+            options: dict[Any, str] = {True: "true", False: "false"}
+        else:
+            options = {value: f"{value}   {said}" if said else value for value, said in field.choices.items()}
+        if field.value is not None and field.value not in options:
+            options[field.value] = str(field.value)
+        more = {"with_input": True, "new_value_mode": "add-unique"} if field.free and field.kind == "choice" else {}
+        return ui.select(
+            options,
+            label=field.title,
+            value=field.value if field.value in options else None,
+            clearable=True,
+            on_change=lambda event, path=field.path: self._set(path, event.value),
+            **more,
+        ).props("options-dense")
+
+    async def _typed(self, path: Path_) -> None:
+        """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""
+        field, element = self.fields[path]
+        text = str(element.value or "")
+        if text == _shown(field):
+            return
+        value: Any = None
+        if field.kind == "lines":
+            value = [line.strip() for line in text.split("\n") if line.strip()] or None
+        elif text.strip():
+            value = text if field.kind == "text" else scalar(text.strip())
+        await self._set(path, value)
+
+    async def _set(self, path: Path_, value: Any) -> None:
+        if value != self.fields[path][0].value:
+            await self.write(path, value)
+
+
+def _shown(field: Field) -> Any:
+    if field.kind in ("choice", "yes"):
+        return field.value
+    if field.value is None:
+        return ""
+    if field.kind == "lines" and isinstance(field.value, list):
+        return "\n".join(map(str, field.value))
+    return str(field.value)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', "'").replace("\n", " ")
