@@ -163,24 +163,24 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
 
 def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
     """The training jobs of a namespace, by default the current one, as rows of `recipe runs`. loss: the lowest that the
-    log of the job's pods still shows; settings: those of the recipe file, if it is here and unchanged."""
+    log of the job's pods still shows; settings: those of the recipe file, if it is here and nothing on which the result
+    depends has changed."""
     cluster = connect()
     namespace = namespace or cluster.namespace
-    for row in rows(cluster, namespace):
-        state, meta, owner = row.state, row.state.job["metadata"], jobs.Owner.of(row.state.job)
-        if state.job["kind"] == "Job":  # it prepares, measures or copies
+    for job in jobs.everyone(cluster, namespace):
+        if job["kind"] == "Job":  # it prepares, measures or copies
             continue
-        settings = dict[str, str]()
-        events = child_process.events(first_log(cluster, state.job, state.pods, tail=10 * TAIL))
+        state, meta, owner, settings = look(cluster, job), job["metadata"], jobs.Owner.of(job), dict[str, str]()
+        events = child_process.events(first_log(cluster, job, state.pods, tail=10 * TAIL))
         losses = [loss for event in events if (loss := event.get("validation_loss")) is not None]
         with suppress(Stop):  # the file is gone, or no longer valid
             recipe = load(owner.file, look=False)[0] if owner.host == socket.gethostname() else None
             if recipe and recipe.fingerprint == meta["labels"].get("recipe-runner/fingerprint"):
                 settings = flat(recipe.settings.plain())
-        changed = datetime.fromisoformat(_last_change(state.job) or meta["creationTimestamp"]).astimezone()
+        changed = datetime.fromisoformat(_last_change(job) or meta["creationTimestamp"]).astimezone()
         yield {
-            "folder": f"{namespace}/{state.name}", "recipe": jobs.recipe_of(state.job), "kind": "job", "status": state.phase,
-            "changed": f"{changed:%Y-%m-%d %H:%M}", "loss": min(losses, default=None), "gpu hours": row.gpu_hours or None,
+            "folder": f"{namespace}/{state.name}", "recipe": jobs.recipe_of(job), "kind": "job", "status": state.phase,
+            "changed": f"{changed:%Y-%m-%d %H:%M}", "loss": min(losses, default=None), "gpu hours": gpu_hours(state) or None,
             "gates": "", "settings": settings,
         }  # fmt: skip
 

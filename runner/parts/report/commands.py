@@ -96,7 +96,8 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
     with_page = [known for _, known in found if known]
     if not found or (paged and not with_page):
         of = f" of a recipe `{name}`" if name else ""
-        raise Stop(f"There are no runs{of} below this folder.", "`recipe run` and `recipe rehearse` make them.")
+        nor = "" if namespace is None or found else ", and no jobs in the namespace"
+        raise Stop(f"There are no runs{of} below this folder{nor}.", "`recipe run` and `recipe rehearse` make them.")
     if sort != "changed":
         found.sort(key=lambda one: math.inf if one[0][sort] is None else one[0][sort])
     rows = [row for row, _ in found]

@@ -162,6 +162,54 @@ def test_a_command_that_no_recipe_can_say_and_a_variable_are_refused(golden_mess
     assert others.command_line("a.sh", "echo nothing\n") is None
 
 
+@pytest.mark.parametrize(
+    ("script", "data"),
+    [
+        ("pip install trl peft\nuv run --with trl trl sft --a 1\n", {"command": "sft", "a": 1}),
+        ("trl sft \\\n--a 1\\\n --b \\\n2 2>&1 | tee log.txt\n", {"command": "sft", "a": 1, "b": 2}),
+        ("cd x && python trl/scripts/dpo.py --a=1; trl kto --b 2\n", {"command": "dpo", "a": 1}),
+        ("trl kto --a 'x # y' --b \"p; q\" # --c 3\n", {"command": "kto", "a": "x # y", "b": "p; q"}),
+        ("accelerate launch --config_file f/deepspeed_zero3.yaml --num_processes 4 --mixed bf16 trl sft --no_a --b x y\n",
+         {"command": "sft", "accelerate_config": "f/deepspeed_zero3.yaml", "num_processes": 4, "a": False, "b": ["x", "y"]}),
+    ],
+)  # fmt: skip
+def test_a_script_is_read_as_a_shell_reads_it(script, data):
+    document = others.command_line("job.sh", script)
+    assert document and document.data == data
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "value"),
+    [
+        ("bf16: false\n", "model.precision", "fp32"),
+        ("warmup_steps: 0\nwarmup_ratio: 0.1\n", "train.warmup_ratio", 0.1),
+        ("warmup_steps: 0.1\n", "train.warmup_ratio", 0.1),
+        ("warmup_steps: 10\n", "train.warmup_ratio", None),
+        ("deepspeed: /home/liz3/ds_stage2_zero2.json\n", "distribution", "zero2"),
+    ],
+)
+def test_settings_that_mean_something_together(text, setting, value):
+    made = made_of(f"model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\n{text}")
+    assert not made.refused and made.values.get(tuple(setting.split("."))) == value
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"hf_hub_url": "a/b", "columns": None, "tags": None},
+        {"hf_hub_url": "a/b", "columns": ["prompt"]},
+        {"hf_hub_url": "a/b", "formatting": "sharegpt", "tags": {"user_tag": "gpt", "assistant_tag": "human"}},
+        {"hf_hub_url": "a/b", "split": "train[:10%]"},
+    ],
+)
+def test_descriptions_of_data_sets_as_people_write_them(one, folder):
+    (folder / "data/dataset_info.json").write_text(json.dumps({"talks": one}), "utf-8")
+    made = made_of(changed(FACTORY, dataset="talks"))
+    strange = isinstance(one.get("columns"), list) or "formatting" in one
+    assert bool(made.refused) == strange
+    assert strange or made.values["data", "split"] == one.get("split", "train[:100]")
+
+
 def test_the_command_writes_recipes_whose_files_are_named_from_their_folder(folder, recipe_command, golden_message):
     (folder / "sub").mkdir()
     (folder / "sub/mine.yaml").write_text(FACTORY, "utf-8")

@@ -285,7 +285,10 @@ def test_jobs_are_among_the_runs_with_the_settings_that_differ(site, tmp_path, c
     file.write_text(file.read_text("utf-8").replace("epochs: 4", "epochs: 5"), "utf-8")
     (row,) = watch.as_runs(site.namespace)
     assert row["settings"] == {}, "those of another recipe would be wrong"
+    capsys.readouterr()
     assert cli._code(["runs", "--cluster", site.namespace, "--recipe", "other"]) == 1
+    assert "no jobs in the namespace" in capsys.readouterr().err
+    assert cli._code(["runs", "--cluster", site.namespace, "--page"]) == 1, "a job has no page"
 
 
 @in_process
