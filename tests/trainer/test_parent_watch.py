@@ -39,6 +39,7 @@ FIRST |= {"runner.__main__"}
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
     "runner.parts.export.llama_cpp": ["convert", "{folder}", "{folder}/model", "{folder}/out", "f32"],
+    "runner.parts.export.compressed": ["{folder}", "{folder}/out", "{folder}/file"],
     "runner.parts.evaluate.evaluate": ["{folder}/file"],
     "runner.trainer.fork_server": ["{socket}"],
     "runner.parts.images.trainer": ["{folder}/file"],

@@ -254,6 +254,8 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
     return found
 
 
+# The rules.
+
 # The settings that each executor needs, and those that it also accepts.
 NEEDS = {"local": (), "pods": ("pods",), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
 KNOWS = {
