@@ -1,6 +1,6 @@
 """How far each starter's rehearsal is from failing, on several processors and with several seeds.
 
-    python benchmarks/rehearsal_margins.py                          every starter, seeds 1 to 5: about an hour on 2 cores
+    python benchmarks/rehearsal_margins.py                          every starter, seeds 1 to 5: 120 runs, about two hours of one core
     python benchmarks/rehearsal_margins.py survival --seeds 1 2     of these starters and seeds alone
 
 Environment variables of PyTorch and oneDNN make one machine compute as other processors do. A seed replaces every `seed` of the
@@ -22,7 +22,7 @@ from typing import Any
 from runner.check.validate import load
 from runner.parts.images.translation import MIN_ACCURACY
 from runner.parts.pretrain.architecture import AFTER
-from runner.scenarios.shared.rehearsal import MIN_GAIN, MIN_STEPS
+from runner.scenarios.shared.rehearsal import MIN_GAIN, MIN_RISE, MIN_STEPS
 from runner.tools.files import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,12 +53,18 @@ def judged(run: Path, scenario: str) -> Iterator[tuple[str, float, float]]:
         for file in run.rglob("evaluation.json"):
             yield f"generated tokens, {file.parent.name}", read_json(file)["metrics"]["generated_tokens"], 1
         return
-    (one,) = stages.values()
-    if scenario == "image-classification":
-        yield "accuracy", one["best_accuracy"], MIN_ACCURACY
-    else:
-        yield "steps", one["steps"], MIN_STEPS
-        yield "fall of the loss", 1 - one["best_validation_loss"] / one["first_validation_loss"], MIN_GAIN
+    for stage, one in stages.items():
+        name = f", {stage}" if len(stages) > 1 else ""
+        if scenario == "image-classification":
+            yield "accuracy", one["best_accuracy"], MIN_ACCURACY
+        elif one.get("first_reward") is not None:
+            yield f"rise of the reward{name}", one["best_reward"] - one["first_reward"], MIN_RISE
+        else:
+            if not one.get("early_stop"):
+                yield f"steps{name}", one["steps"], MIN_STEPS
+            yield f"fall of the loss{name}", 1 - one["best_validation_loss"] / one["first_validation_loss"], MIN_GAIN
+            if (first := one.get("first_preference_accuracy")) is not None:
+                yield f"rise of the accuracy{name}", one["last_preference_accuracy"] - first, 0
 
 
 def rehearsed(starter: str, processor: str, seed: int) -> Iterator[tuple[str, float, float]]:
@@ -67,7 +73,10 @@ def rehearsed(starter: str, processor: str, seed: int) -> Iterator[tuple[str, fl
     recipe, run = load(file)[0], ROOT / "build" / "margins" / f"{starter}-{processor}-{seed}"
     run.mkdir(parents=True, exist_ok=True)
     if read_json(run / "passed.json") is None:
-        changes = [part for name in seeds(recipe.settings) for part in ("--set", f"{name}={seed}")]
+        names = [*seeds(recipe.settings)]
+        for index, stage in enumerate(recipe.stage_recipes.values()):
+            names += [f"stages.{index}.{name}" for name in seeds(stage.settings)]
+        changes = [part for name in names for part in ("--set", f"{name}={seed}")]
         command = [
             sys.executable,
             "-m",
