@@ -50,7 +50,7 @@ class _Flash(torch.autograd.Function):
         return *gradients, None
 
 
-# Operations of each pass of this attention, which PyTorch's counter does not see; whoever counts clears it first.
+# Operations of each pass of this attention, which PyTorch's counter does not see. The caller clears it before it counts.
 counted: list[int] = []
 
 
