@@ -92,10 +92,9 @@ class Model:
         """Whether it has experts: some models of an architecture with experts have none."""
         return "experts" in self.family and any(self.own.get(name) for name in self.own if name.endswith("_experts"))
 
-    @property
-    def mixes_rows(self) -> bool:
-        """Whether a row would see the row before it, if both were joined."""
-        return bool(self.family.get("mixes_rows"))
+    def mixes_rows(self, attention: str) -> bool:
+        """Whether a row would see the row before it, if both were joined. attention: the one that the model has."""
+        return self.family.get("mixes_rows") in (True, attention)
 
     @property
     def free(self) -> bool:

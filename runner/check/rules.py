@@ -371,7 +371,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
 def mixed_rows(recipe: Recipe) -> Iterator[Problem]:
     """Joined rows would be one long row for these models, and what they learn would depend on the order of the rows."""
     facts = recipe.model_facts
-    if facts and facts.mixes_rows:
+    if facts and facts.mixes_rows(recipe.model.attention):
         for name, section in recipe.sections.items():
             if section.get("packing") in ("flatten", "pack"):
                 yield recipe.problem((name, "packing"), *worded("check.mixes-rows", facts=facts))

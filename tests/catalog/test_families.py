@@ -20,7 +20,7 @@ from runner.plan import Machines
 from runner.recipe import lock
 from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse
-from runner.scenarios.shared import axolotl, twin
+from runner.scenarios.shared import axolotl, rehearsal, twin
 from tests.catalog.test_catalog import SIZES, on_meta
 from tests.conftest import ROOT
 
@@ -100,7 +100,7 @@ def test_rows_that_share_a_line_are_kept_apart_by_those_classes_alone_that_the_t
             0, len(one) :
         ]
         alone = model(other[None]).logits[0]
-    assert torch.allclose(joined, alone, atol=1e-5) != facts.family.get("mixes_rows", False)
+    assert torch.allclose(joined, alone, atol=1e-5) != facts.mixes_rows(model.config._attn_implementation)
 
 
 @pytest.mark.parametrize("packing", ["pack", "flatten"])
@@ -114,6 +114,41 @@ def test_rows_that_would_see_each_other_are_not_joined(packing):
         said = [str(one) for one in problems(LORA.replace(OURS, name), *joins, f"train.packing={packing}")]
         kind = model_of(name).model_type
         assert any(f"Models of type `{kind}` do not keep joined rows apart" in one for one in said), name
+
+
+GPT_OSS = "openai/gpt-oss-20b"
+KERNEL = "model.attention=kernels-community/vllm-flash-attn3"
+
+
+def test_a_kernel_gets_the_positions_by_which_it_keeps_rows_of_gpt_oss_apart(tmp_path):
+    import torch
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import flash_attention_mask
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+    seen = []
+
+    def kernel(*given, **named):
+        seen.append((given[4], named["position_ids"]))
+        return eager_attention_forward(*given, **named)
+
+    AttentionInterface.register("kernel_of_a_test", kernel)
+    AttentionMaskInterface.register("kernel_of_a_test", flash_attention_mask)
+    _, model = tiny(GPT_OSS, tmp_path / "tiny")
+    model.set_attn_implementation("kernel_of_a_test")
+    places = torch.tensor([[0, 1, 2, 0, 1]])
+    model.eval()(torch.arange(5)[None], position_ids=places, use_cache=False)
+    assert seen and all(mask is None and torch.equal(got, places) for mask, got in seen)
+
+
+def test_rows_of_gpt_oss_are_packed_under_its_kernel_alone():
+    text = LORA.replace(OURS, GPT_OSS)
+    assert not any("joined rows" in str(one) for one in problems(text, KERNEL, "train.packing=pack"))
+    assert any("joined rows" in str(one) for one in problems(text, "model.attention=eager", "train.packing=pack"))
+    recipe, _ = judge_of(text, KERNEL, "train.packing=pack")
+    here = {change.setting: change for change in rehearsal.without_gpu(recipe, "this machine")}
+    assert (here["model.attention"].after, here["train.packing"].after) == ("eager", "none")
+    assert rehearsal.packing(recipe, "train", recipe.train).after == "none"
 
 
 @pytest.mark.parametrize("name", [*MODELS, "GLM-4.5-Air"])

@@ -246,7 +246,7 @@ def _training(made: Import, scenario: str) -> None:
         if made.values.get(("data", "form")) != "text":
             packed, flat = made.get("sample_packing"), made.get("batch_flattening")
             facts = catalog.model(str(made.get("base_model")))
-            if (packed or flat) and facts and facts.mixes_rows:
+            if (packed or flat) and facts and facts.mixes_rows(str(made.values.get(("model", "attention")))):
                 made.note(("sample_packing" if packed else "batch_flattening",), *worded("axolotl_files.mixes-rows"))
                 packed = flat = False
             made.say("train.packing", "pack" if packed else "flatten" if flat else "none", "sample_packing")

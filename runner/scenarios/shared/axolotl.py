@@ -112,7 +112,7 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     whose classes mix joined rows join none."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
-    apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows
+    apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows(recipe.model.attention)
     able = apart and (recipe.model.attention == FLASH or not accelerator)
     return able and not compiles(recipe) and section["micro_batch_size"] > 1
 

@@ -200,9 +200,15 @@ def gates(recipe: Recipe) -> Iterator[Override]:
         yield from in_rehearsal(recipe)
 
 
+def packs(recipe: Recipe, section: Settings) -> bool:
+    """Whether rows are packed here too: a class may keep packed rows apart by a kernel for GPUs alone."""
+    facts = recipe.model_facts
+    return section.get("packing") == "pack" and not (facts and facts.mixes_rows(PLAIN))
+
+
 def packing(recipe: Recipe, home: str, section: Settings) -> Override:
     """The packing: rows are joined only if a GPU would join them. home: of the section with `packing`."""
-    if section["packing"] == "pack":
+    if packs(recipe, section):
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True):
         return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
@@ -220,13 +226,14 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     ]
 
 
+PLAIN = "eager"  # attention that every class has, by a mask
 # Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
 # equivalent on a processor; and the reason.
 NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("model.precision", (), "fp32", "CPUs compute in it"),
     ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
     ("model.attention", ("flex_attention",), "sdpa", "FlexAttention needs a GPU"),
-    ("model.attention", ("kernels-community/vllm-flash-attn3",), "eager", "FlashAttention 3 needs a GPU"),
+    ("model.attention", ("kernels-community/vllm-flash-attn3",), PLAIN, "FlashAttention 3 needs a GPU"),
     ("speed.compile", (), "off", "compiled for a GPU"),
     ("speed.fused_kernels", (), False, "compiled for a GPU"),
     ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
@@ -262,6 +269,11 @@ def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
             now = value_at(recipe.settings, change.path)
             if now not in (None, value) and (not values or now in values):
                 yield change
+    for home, section in recipe.sections.items():
+        if section.get("packing") == "pack" and not packs(recipe, section):
+            yield Override(
+                f"{home}.packing", None, "none", by, "only a kernel for GPUs keeps this model's packed rows apart"
+            )
     yield overrides.without_time_limit(by)
 
 
@@ -269,7 +281,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     """One process instead of the machines, and batches small enough for at least 50 steps. share: the part of these
     that there is time for; None for a twin."""
     chosen, count = recipe.train, rows.train_rows
-    if chosen.get("packing") == "pack":
+    if packs(recipe, chosen):
         # Several rows make a packed one; a fifth is reserved for incomplete last blocks.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
     most_rows, most_batches = (8, 2) if share is None else (2, 1)
