@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
 from runner.commands import options
-from runner.commands.options import end, print_notes, say, table
-from runner.parts.openshift.commands import confirm, take_over_option
+from runner.commands.options import command, end, print_notes, say, table
+from runner.parts.openshift.commands import confirm
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
@@ -26,26 +24,7 @@ if TYPE_CHECKING:
     from runner.parts.serve.serving import Serving, ServingForecast
 
 
-@click.command()
-@options.recipe_path
-@options.set_option
-@options.run_option
-@options.stage_option
-@options.port_option(8000, "the server")
-@click.option(
-    "--engine",
-    type=click.Choice(("vllm", "transformers")),
-    help="The server program. Default: vLLM if it is installed and an adapter was trained, else transformers.",
-)
-@click.option(
-    "--cluster", "on_cluster", is_flag=True, help="Serve on the cluster, and connect its port to this machine."
-)
-@click.option("--stop", "stops", is_flag=True, help="Remove the server from the cluster.")
-@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, but start nothing.")
-@click.option(
-    "--yes", is_flag=True, help="Replace or remove a server from another recipe file or machine, without asking."
-)
-@take_over_option
+@command
 def serve(
     path: str,
     sets: tuple[str, ...],
@@ -175,13 +154,7 @@ def _as_json(server: Serving, needs: ServingForecast) -> str:
 HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."
 
 
-@click.command()
-@options.recipe_path
-@options.set_option
-@options.run_option
-@options.stage_option
-@click.option("--page", is_flag=True, help="Open a page in the browser instead of the terminal, for a demo.")
-@options.port_option(7860, "the page")
+@command
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
     side."""

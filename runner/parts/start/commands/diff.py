@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runner.check import by_schema, validate
-from runner.commands.options import complete_starter, end, say, table
+from runner.commands.options import command, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
@@ -139,14 +137,7 @@ def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str
     return "\n\n".join(tables)
 
 
-@click.command()
-@click.argument("before", metavar="A", shell_complete=complete_starter)
-@click.argument("after", metavar="B", shell_complete=complete_starter)
-@click.option("--plan", "plans", is_flag=True, help="Show what changes in memory, time, cost and generated settings.")
-@click.option("--price", type=click.FloatRange(min=0), help="The price of a GPU hour, for `--plan`.")
-@click.option(
-    "--format", "style", type=click.Choice(["text", "json", "markdown"]), default="text", help="How to print it."
-)
+@command
 def diff(before: str, after: str, plans: bool, price: float | None, style: str) -> None:
     """Compare the settings of recipes A and B. A setting that is left out counts as its default.
 

@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runner import catalog
 from runner.catalog import tables
 from runner.check import by_schema, origins
 from runner.check.validate import changed, load
-from runner.commands.options import complete_recipe, complete_setting, end, listing_option, say, set_option, table
+from runner.commands.options import command, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
@@ -202,11 +200,7 @@ STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b", "sft-dpo", "arit
 MOST_LINES, WIDTH = 6, 110
 
 
-@click.command()
-@click.argument("setting", metavar="SETTING", shell_complete=complete_setting)
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
-@set_option
-@listing_option
+@command
 def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -> None:
     """Explain a setting: what it does, its bounds, the cost of more and less of it, and which generated lines it
     changes.

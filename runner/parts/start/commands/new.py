@@ -13,7 +13,7 @@ import click
 from runner import catalog
 from runner.check.validate import valid
 from runner.commands import options
-from runner.commands.options import Completing, end, say, set_words, table
+from runner.commands.options import Completing, command, end, say, set_words, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
 from runner.parts.start.commands.models import card_named, licence, size
@@ -313,22 +313,7 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     return shlex.join([*words, *set_words(sets)])
 
 
-@click.command()
-@click.argument("name")
-@click.option(
-    "--from",
-    "source",
-    metavar="RECIPE",
-    help="A starter recipe's name, or any recipe file. Without it, you are asked in the terminal.",
-    shell_complete=options.complete_starter,
-)
-@click.option(
-    "--minimal",
-    "short",
-    is_flag=True,
-    help="Use the minimal starter of that starter's scenario instead, with the same data where possible.",
-)
-@options.set_option
+@command
 @as_options
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
