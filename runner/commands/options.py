@@ -108,7 +108,7 @@ def with_options(function: Command) -> Command:
         if one.kind is not one.VAR_KEYWORD:
             if not (entry := {key: value for layer in layers for key, value in layer.get(one.name, {}).items()}):
                 raise LookupError(f"{OPTIONS} lacks the parameter `{one.name}` of the command `{function.__name__}`.")
-            _option(one.name, one.annotation, **entry)(function)
+            parameter(one.name, one.annotation, **entry)(function)
     return function
 
 
@@ -119,7 +119,7 @@ def _entries(module: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
-def _option(
+def parameter(
     name: str,
     of: Any,
     *,
@@ -130,7 +130,7 @@ def _option(
     complete: str = "",
     **told: Any,
 ) -> Callable[[Command], Command]:
-    """What click makes of a parameter. of: its type in the signature; the others: its entry, of which click knows `told`."""
+    """Click's argument or option for a parameter. of: its type in the signature; told: the entries that click knows itself."""
     several, optional = get_origin(of) is tuple, NoneType in get_args(of)
     one = get_args(of)[0] if several or optional else of
     if choices:

@@ -1,6 +1,5 @@
 """`recipe show`, `render` and `list`: a recipe with its defaults, the files made from it, and all recipes and runs."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from runner.commands.options import command, end, open_recipe, print_notes, say,
 from runner.recipe import overrides as changing
 from runner.tools import packaged
 from runner.tools.problem import Stop
+from runner.tools.text import json_text
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
@@ -36,7 +36,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
         figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}
         values = recipe.settings.plain()
         whole = {"recipe": values, "from": origins.origins(recipe.document, values), "computed": figures}
-        say(json.dumps(whole, indent=2, ensure_ascii=False))
+        say(json_text(whole))
         return
     say(f"# {path} with all its settings.")
     say("# The comments show where each value comes from: a line of that file, a change, or the default.")
@@ -115,7 +115,7 @@ def list_recipes(style: str) -> None:
     made = list(map(run_row, all_here()))
     if style == "json":
         whole = {"starters": starters, "minimal": minimal, "recipes": own, "runs": made}
-        say(json.dumps(whole, indent=2, ensure_ascii=False))
+        say(json_text(whole))
         return
     _table(starters)
     if minimal:

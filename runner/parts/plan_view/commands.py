@@ -1,8 +1,7 @@
 """`recipe plan`: what a recipe needs, before it costs anything; `recipe gpus`: the same on each GPU of the catalog."""
 
-import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from runner.render import place
 from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.text import json_text
 
 MOST_MACHINES = 1024  # as in a recipe
 
@@ -200,7 +200,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
         found = [_on_card(recipe, card) for card in every]
         if style == "json":
-            say(json.dumps([asdict(one) for one, _ in found], indent=2, ensure_ascii=False))
+            say(json_text([one for one, _ in found]))
             return
         rows = (_row(card, *each) for card, each in zip(every, found, strict=True))
         table([("GPU", "HAS", "NEEDS", "TIME", ""), *rows])
@@ -208,7 +208,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
     if style == "json":
-        say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
+        say(json_text(every))
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
     table([titles, *map(_facts, every)], below=titles[-2:])

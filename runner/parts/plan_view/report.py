@@ -1,7 +1,6 @@
 """A plan as JSON for tools, and as a picture: GPU memory over one step of each stage, and time by stage. The picture is
 one SVG file without other files and follows the reader's light or dark colours."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
+from runner.tools.text import json_text
 
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 # The parts of a GPU's memory: their names for people, and colours that people with any kind of sight can distinguish on
@@ -95,11 +95,7 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         ],
         "on_machines": rows(forecasts, nodes),
     }
-    return dumped(whole)
-
-
-def dumped(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=asdict)
+    return json_text(whole)
 
 
 def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """`recipe report` writes a page about a run, `recipe runs` compares several, and `recipe why` explains why one ended."""
 
-import json
 import math
 import os
 import sys
@@ -21,6 +20,7 @@ from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import PAGE, RUN
+from runner.tools.text import json_text
 
 # Bytes at the end of a log that are searched for a reason: more than the traces of eight processes.
 MOST = 1_000_000
@@ -81,7 +81,7 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
     known_settings = [row["settings"] for row in rows if row["settings"]]
     tried = [name for name, _ in differing(known_settings, "")] if alike else []
     if style == "json":
-        say(json.dumps(rows, indent=2, ensure_ascii=False))
+        say(json_text(rows))
     else:
         cells = (
             [*(_cell(row[name]) for name in COLUMNS), *(row["settings"].get(name, "") for name in tried)]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from runner.commands import options
@@ -16,7 +14,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, worded
-from runner.tools.text import printable
+from runner.tools.text import json_text, printable
 
 if TYPE_CHECKING:
     from runner.parts.openshift.jobs import Confirm
@@ -148,7 +146,7 @@ def _as_json(server: Serving, needs: ServingForecast) -> str:
     )
     figures = {name: getattr(needs, name) for name in names}
     figures["compressed"] = {form: needs.compressed(form) for form in serving.COMPRESSED_BYTES}
-    return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)
+    return json_text({"server": server, "forecast": figures})
 
 
 HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."

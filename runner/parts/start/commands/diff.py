@@ -1,9 +1,8 @@
 """`recipe diff`: the differences between two recipes: settings with defaults, needs, and generated settings."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from runner.tools.names import setting as name_of
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import CONFIG
+from runner.tools.text import json_text
 
 _FOLLOWING = ("fingerprint", "proven_for.")  # generated settings that differ after any change
 
@@ -147,9 +147,9 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
     settings = in_settings(old, new)
     planned = in_plans(old, new, price) if plans else []
     if style == "json":
-        whole = {"before": before, "after": after, "settings": [asdict(one) for one in settings]}
-        whole |= {"plan": [asdict(one) for one in planned]} if plans else {}
-        say(json.dumps(whole, indent=2, ensure_ascii=False))
+        whole = {"before": before, "after": after, "settings": settings}
+        whole |= {"plan": planned} if plans else {}
+        say(json_text(whole))
     elif style == "markdown":
         say(markdown(settings, planned) or "No setting differs.")
     else:

@@ -1,7 +1,6 @@
 """`recipe explain`: the meaning of a setting, its cost with other values, and the generated lines that it changes."""
 
 import difflib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Stop
+from runner.tools.text import json_text
 
 # Generated files with every setting: copies of the recipe and of the plan, and a config map of files.
 COPIES = ("recipe.json", "plan.json", "configmap.yaml")
@@ -220,7 +220,7 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     told = [tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
     if style == "json":
         entries = [asdict(one) | {"tried_on": called if one.here else None} for one in told]
-        say(json.dumps(entries, indent=2, ensure_ascii=False))
+        say(json_text(entries))
         return
     for one in told:
         _show(one, called)

@@ -1,9 +1,8 @@
 """`recipe models`: the models that a recipe can name, and `recipe models add` for those that the catalog lacks."""
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from runner.scenarios import translate
 from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, first_line, worded
+from runner.tools.text import json_text
 
 # Ways to train a language model: the minimal starter of each, and the settings that differ from it.
 WAYS = {
@@ -129,11 +129,11 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
                 "licence": model.licence or None,
                 "gated": model.gated,
                 "from": where,
-                "ways": {way: asdict(need) for way, need in needs.items()},
+                "ways": needs,
             }
         )
     if style == "json":
-        say(json.dumps(entries, indent=2, ensure_ascii=False))
+        say(json_text(entries))
         return
     titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
     table([titles, *rows], below=(*titles[3:7], "FROM"))
