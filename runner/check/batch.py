@@ -1,7 +1,6 @@
 """Finds the recipes among the YAML files below folders, and judges all of them."""
 
 import codecs
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from runner.recipe import lock, reading
 from runner.recipe.overrides import Override
 from runner.tools.problem import Problem, Stop, errors_of, report_bug, worded
 from runner.tools.run_files import RUN
+from runner.tools.text import json_text
 
 ENDINGS = (".yaml", ".yml")
 OWN = {"build", "runs"}  # folders that recipe-runner writes: generated files and runs
@@ -160,9 +160,5 @@ Format = Callable[[Sequence[str], CheckReport], str]
 
 def formats() -> Mapping[str, Format]:
     """The output formats of `recipe check` besides text, by name."""
-    own: dict[str, Format] = {"json": lambda files, verdict: as_json(verdict.as_json())}
+    own: dict[str, Format] = {"json": lambda files, verdict: json_text(verdict.as_json())}
     return own | {name: form for more in parts.hooks("check_formats") for name, form in more().items()}
-
-
-def as_json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)

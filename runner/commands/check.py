@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from runner.check.batch import CheckReport, find, formats, judged
 from runner.check.validate import load
-from runner.commands.options import allow_option, complete_recipe, end, say, set_option, table, training_verb
+from runner.commands.options import command, end, say, table, training_verb
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.tools.run_files import RUN
@@ -16,24 +14,10 @@ from runner.tools.run_files import RUN
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
+STYLES = ("text", *formats())
 
-@click.command()
-@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True, shell_complete=complete_recipe)
-@set_option
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["text", *formats()]),
-    default="text",
-    help="How to print problems. github, sarif, junit and gitlab are for tools that show them beside the lines.",
-)
-@click.option("--quiet", "-q", is_flag=True, help="Print only errors: no notes and no summary.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many recipes to check at once."
-)
-@click.option("--online", is_flag=True, help="Ask the hub whether data sets have the columns that the recipe names.")
-@click.option("--strict", is_flag=True, help="In folders, also check YAML files that do not look like recipes.")
-@allow_option
+
+@command
 def check(
     paths: tuple[str, ...],
     sets: tuple[str, ...],

@@ -7,6 +7,7 @@ import errno
 import gc
 import importlib
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -18,28 +19,8 @@ from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, report_bug
 from runner.tools.process import ensure_home, hush
 
-# The core's own commands, each with its module here and its line of `recipe --help`. Parts have a table.
-CORE = {
-    "list": ("show", "List the starter recipes."),
-    "show": ("show", "Print a recipe with every default and where it comes from."),
-    "check": ("check", "Find every mistake in recipes, with its line and how to fix it."),
-    "render": ("show", "Generate the files for the cluster or for your machines."),
-    "prepare": ("run", "Prepare a recipe's data."),
-    "rehearse": ("run", "Run the whole recipe on this machine with a tiny model."),
-    "run": ("run", "Train on this machine."),
-    "ask": ("run", "Ask the trained model."),
-}
-# How `recipe --help` lists them, the everyday ones first under each heading. Other people's commands come last.
-GROUPS = {
-    "Start": ("new", "import", "list", "edit", "models", "doctor"),
-    "Check and plan": ("check", "plan", "show", "explain", "diff", "gpus", "render"),
-    "Train": ("rehearse", "run", "search", "prepare", "why", "gate", "promote"),
-    "Look at the result": (
-        *("ask", "chat", "compare", "evaluate", "runs", "report"),
-        *("serve", "merge", "export", "push", "register"),
-    ),
-    "Cluster": ("site", "submit", "status", "logs", "fetch", "stop", "open"),
-}
+# The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading.
+CORE, GROUPS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8")).values()
 ORDER = tuple(name for names in GROUPS.values() for name in names)
 
 

@@ -5,17 +5,22 @@ import shlex
 import shutil
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from inspect import getfile, signature
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
 from runner import catalog
-from runner.check.validate import ALLOWED, load, override, valid
+from runner.check.validate import load, override, valid
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
@@ -25,6 +30,7 @@ from runner.tools.text import Styled, printable
 
 # Completes a word in a shell: files, settings or the catalog's names.
 Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def _words(begun: str, known: Iterable[str]) -> list[CompletionItem]:
@@ -83,52 +89,77 @@ def _scenarios(context: click.Context) -> Sequence[str]:
     return scenarios.names()
 
 
-recipe_path = click.argument("path", metavar="RECIPE", shell_complete=complete_recipe)
-set_option = click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change a setting for this command, e.g. train.epochs=2. Repeatable.",
-    shell_complete=complete_setting,
-)
+OPTIONS = "options.toml"  # beside the modules of commands; ours explains its entries
+recipe_path = click.argument("path", metavar="RECIPE", shell_complete=complete_recipe)  # for commands without a table
+
+
+def command(function: Callable[..., object]) -> click.Command:
+    """The click command of a function, with its name, and the arguments and options of `with_options`."""
+    return click.command(with_options(function))
+
+
+def with_options(function: Command) -> Command:
+    """Gives a command's function the arguments and options of its parameters, in their order, for click. The signature
+    says their types: `bool` is a flag, a tuple is repeatable, and what may be None can be left out. The tables
+    `options.toml`, here and beside its module, say the rest. Raises LookupError for a parameter that they do not have."""
+    ours, own = _entries(Path(__file__)), _entries(Path(getfile(function)))
+    layers = (ours["shared"], own.get("shared", {}), own.get(function.__name__, {}))
+    for one in reversed([*signature(function, eval_str=True).parameters.values()]):
+        if one.kind is not one.VAR_KEYWORD:
+            if not (entry := {key: value for layer in layers for key, value in layer.get(one.name, {}).items()}):
+                raise LookupError(f"{OPTIONS} lacks the parameter `{one.name}` of the command `{function.__name__}`.")
+            parameter(one.name, one.annotation, **entry)(function)
+    return function
+
+
+@cache
+def _entries(module: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """The entries beside a module, by function, or "shared", and parameter."""
+    file = module.with_name(OPTIONS)
+    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def parameter(
+    name: str,
+    of: Any,
+    *,
+    argument: bool = False,
+    option: str = "",
+    choices: str | Sequence[str] = (),
+    range: Sequence[Any] = (),
+    complete: str = "",
+    **told: Any,
+) -> Callable[[Command], Command]:
+    """Click's argument or option for a parameter. of: its type in the signature; told: the entries that click knows itself."""
+    several, optional = get_origin(of) is tuple, NoneType in get_args(of)
+    one = get_args(of)[0] if several or optional else of
+    if choices:
+        told["type"] = click.Choice(_named(choices) if isinstance(choices, str) else choices)
+    elif range:
+        told["type"] = {int: click.IntRange, float: click.FloatRange}[one](*range)
+    else:
+        told["type"] = click.Path(dir_okay=False, path_type=Path) if one is Path else one
+    told["shell_complete"] = _named(complete) if complete else None
+    if argument:
+        if optional and "metavar" in told:
+            told["metavar"] = f"[{told['metavar']}]"
+        return click.argument(name, nargs=-1 if several else 1, required=not optional and "default" not in told, **told)
+    if one is bool:
+        told["is_flag"] = True
+    told["required"] = one is not bool and not (several or optional or "default" in told)
+    words = option.split() or [f"--{name.replace('_', '-')}"]
+    return click.option(*words, name, multiple=several, **told)
+
+
+def _named(dotted: str) -> Any:
+    """The object called MODULE.NAME."""
+    module, _, name = dotted.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def set_words(sets: tuple[str, ...]) -> list[str]:
     """The same `--set` options as words of another command."""
     return [word for change in sets for word in ("--set", change)]
-
-
-allow_option = click.option(
-    "--allow",
-    "allowed",
-    multiple=True,
-    type=click.Choice(ALLOWED),
-    help="Continue even if a stage does not fit its GPU, or its results do not fit the storage. For people who do not trust the estimate.",
-)
-run_option = click.option(
-    "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."
-)
-stage_option = click.option(
-    "--stage", metavar="STAGE", help="Ask the model of this stage. Default: the last stage that has one."
-)
-listing_option = click.option(
-    "--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print it."
-)
-url_option = click.option(
-    "--url", metavar="URL", help="The address of a server with OpenAI's API, such as `recipe serve` starts."
-)
-
-
-def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--port`, on this machine. whose: the program that listens there."""
-    return click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        default=default,
-        show_default=True,
-        help=f"The port of {whose} on this machine; 0 for any free port.",
-    )
 
 
 def short(label: str) -> str:

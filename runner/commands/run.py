@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner import parts
-from runner.commands import options
-from runner.commands.options import end, open_recipe, say, training_verb
+from runner.commands.options import command, end, open_recipe, say, training_verb
 from runner.recipe import overrides as changing
 from runner.tools.child_process import TRAINING, Event, event_line
 from runner.tools.problem import Stop, worded
@@ -28,22 +27,6 @@ if TYPE_CHECKING:
 
 # Set by a program that watches, and then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def training_options(default_folder: str, *own: Decorator) -> Decorator:
-    """The options of a command that trains; `own` come after the settings. default_folder: without `--out`."""
-    every: tuple[Decorator, ...] = (
-        options.recipe_path,
-        options.set_option,
-        *own,
-        click.option("--out", metavar="DIR", help=f"The run folder. Default: {default_folder}."),
-        click.option("--stage", metavar="STAGE", help="Only this stage."),
-        click.option("--from", "first", metavar="STAGE", help="Run this stage and those after it."),
-        click.option("--until", "last", metavar="STAGE", help="Run the stages up to this one."),
-        click.option("--fresh", is_flag=True, help="Delete the old results, and start again."),
-    )
-    return lambda command: reduce(lambda made, option: option(made), reversed(every), command)
 
 
 @contextmanager
@@ -166,41 +149,40 @@ def confirm(yes: bool, takes: str) -> bool:
     return yes or click.confirm(f"{takes} Start it?")
 
 
-@click.command()
-@training_options(
-    "runs/NAME", click.option("--yes", is_flag=True, help="Do not ask before a run of over an hour without a GPU.")
-)
-def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
+@command
+def run(
+    path: str,
+    sets: tuple[str, ...],
+    yes: bool,
+    out: str | None,
+    stage: str | None,
+    first: str | None,
+    last: str | None,
+    fresh: bool,
+) -> None:
     """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
     from runner.run import run as running
     from runner.run.pipeline import Selection
 
     with at_work("run", path, sets, out, fresh) as (recipe, made, home):
-        running.run(recipe, home, Selection(**stages), say, watch, made, partial(confirm, yes))
-    part = any(stages.values())
+        running.run(recipe, home, Selection(stage, first, last), say, watch, made, partial(confirm, yes))
+    part = stage or first or last
     done = f"{'The chosen stages are finished' if part else 'Training finished'}. The results are in {home.shown}."
     end(done, "run" if part else "compare", path)
 
 
-@click.command()
-@training_options(
-    "runs/NAME-rehearsal",
-    click.option("--data", metavar="FILE", help="Use these rows instead of the recipe's sample."),
-    click.option(
-        "--model",
-        metavar="small|DIR",
-        help="Train a real model instead of a tiny twin, for up to ten minutes: `small` downloads SmolLM2-135M-Instruct; or name a folder with a model.",
-    ),
-)
+@command
 def rehearse(
     path: str,
     sets: tuple[str, ...],
     data: str | None,
     model: str | None,
     out: str | None,
+    stage: str | None,
+    first: str | None,
+    last: str | None,
     fresh: bool,
-    **stages: str | None,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.run import run as rehearsing
@@ -208,8 +190,8 @@ def rehearse(
     from runner.run.pipeline import Selection
 
     with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
-        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
-    done = f"Rehearsal passed: {'these stages work' if any(stages.values()) else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
+        rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, watch, made, real_model(model))
+    done = f"Rehearsal passed: {'these stages work' if stage or first or last else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, training_verb(recipe), path)
 
 
@@ -227,14 +209,7 @@ def real_model(named: str | None) -> Path | None:
     return folder
 
 
-@click.command()
-@options.recipe_path
-@options.set_option
-@click.option("--data", metavar="FILE", help="Use the rows of this file instead of the recipe's.")
-@click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, which `recipe run` reads.")
-@click.option(
-    "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
-)
+@command
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
     """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports how every row was
     used."""
@@ -257,14 +232,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     end(f"The rows are ready for training, in {out or place.data_dir}.", "rehearse", path)
 
 
-@click.command()
-@options.recipe_path
-@click.argument("question", metavar="QUESTION|PICTURE")
-@options.set_option
-@options.run_option
-@click.option("--base", is_flag=True, help="Ask the original model, from which the stage started.")
-@options.stage_option
-@options.url_option
+@command
 def ask(
     path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
 ) -> None:

@@ -1,6 +1,5 @@
 """`recipe show`, `render` and `list`: a recipe with its defaults, the files made from it, and all recipes and runs."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -12,20 +11,17 @@ from runner import parts, scenarios
 from runner.check import batch, by_schema, origins, validate
 from runner.check.validate import load
 from runner.commands import options
-from runner.commands.options import end, open_recipe, print_notes, say, table
+from runner.commands.options import command, end, open_recipe, print_notes, say, table, with_options
 from runner.recipe import overrides as changing
-from runner.render import NAMES
 from runner.tools import packaged
 from runner.tools.problem import Stop
+from runner.tools.text import json_text
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
 
-@click.command()
-@click.argument("path", metavar="RECIPE", shell_complete=options.complete_starter)
-@options.set_option
-@click.option("--format", "style", type=click.Choice(["yaml", "json"]), default="yaml", help="How to print it.")
+@command
 def show(path: str, sets: tuple[str, ...], style: str) -> None:
     """Print a recipe with all its defaults, and where each setting comes from, as `recipe run` would use it.
 
@@ -40,7 +36,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
         figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}
         values = recipe.settings.plain()
         whole = {"recipe": values, "from": origins.origins(recipe.document, values), "computed": figures}
-        say(json.dumps(whole, indent=2, ensure_ascii=False))
+        say(json_text(whole))
         return
     say(f"# {path} with all its settings.")
     say("# The comments show where each value comes from: a line of that file, a change, or the default.")
@@ -50,18 +46,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     end(f"All settings of {path} are printed. The output is itself a recipe.", *then)
 
 
-@click.command()
-@options.recipe_path
-@options.set_option
-@click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME.")
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    type=click.Choice(NAMES),
-    help="What to generate files for. Repeatable. Default: everything that the recipe names.",
-)
-@options.allow_option
+@command
 def render(
     path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
 ) -> None:
@@ -119,7 +104,7 @@ def run_row(run: "RunFolder") -> dict[str, str]:
 
 
 @click.command("list")
-@options.listing_option
+@with_options
 def list_recipes(style: str) -> None:
     """List the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
     from runner.run.run_folder import all_here
@@ -130,7 +115,7 @@ def list_recipes(style: str) -> None:
     made = list(map(run_row, all_here()))
     if style == "json":
         whole = {"starters": starters, "minimal": minimal, "recipes": own, "runs": made}
-        say(json.dumps(whole, indent=2, ensure_ascii=False))
+        say(json_text(whole))
         return
     _table(starters)
     if minimal:

@@ -1,8 +1,10 @@
 """Text that is safe for a terminal, and YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike."""
 
 import io
+import json
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from functools import cache, lru_cache
 from pathlib import Path
 from string import Template
@@ -27,6 +29,11 @@ _CONTROL = re.compile(
 def printable(text: str) -> str:
     """A text without control sequences. It may come from a pod, a cluster or another person's recipe."""
     return _CONTROL.sub("", text)
+
+
+def json_text(value: object) -> str:
+    """A value as indented JSON; a dataclass becomes an object."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=asdict)
 
 
 class Styled(str):

@@ -9,7 +9,7 @@ import click
 
 from runner import catalog
 from runner.check import by_schema, validate
-from runner.commands.options import complete_recipe, end, say, set_option
+from runner.commands.options import end, say, with_options
 from runner.parts.axolotl_files import checking, importing, others
 from runner.parts.axolotl_files.importing import Import
 from runner.recipe import overrides as changing
@@ -47,12 +47,7 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
 
 
 @click.command("import")
-@click.argument("path", metavar="FILE", shell_complete=complete_recipe)
-@click.option("-o", "--out", metavar="NAME.yaml", help="The recipe to write. Default: the file's name, in this folder.")
-@click.option(
-    "--without", "left_out", multiple=True, metavar="KEY", help="Leave out this line of the file. Repeatable."
-)
-@set_option
+@with_options
 def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
     """Turn a file of Axolotl or LLaMA-Factory, or a command of TRL, into a recipe, and list every line that means something else there.
 

@@ -4,10 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from runner import __version__
-from runner.check.batch import CheckReport, Format, as_json
+from runner.check.batch import CheckReport, Format
 from runner.recipe.reading import STANDARD_INPUT
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem
+from runner.tools.text import json_text
 
 # The names of errors and notes in each format.
 GITHUB = {"error": "error", "note": "notice"}
@@ -50,7 +51,7 @@ def sarif(files: Sequence[str], verdict: CheckReport) -> str:
         for problem in verdict.problems
     ]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return as_json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
+    return json_text({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _physical(problem: Problem) -> Mapping[str, object]:
@@ -92,7 +93,7 @@ def junit(files: Sequence[str], verdict: CheckReport) -> str:
 
 def gitlab(files: Sequence[str], verdict: CheckReport) -> str:
     """GitLab's code quality (docs.gitlab.com, "Code Quality report format"), which needs a line for every problem."""
-    return as_json(
+    return json_text(
         [
             {
                 "description": _said(problem),

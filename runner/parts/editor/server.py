@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import click
-
 from runner import parts
-from runner.commands.options import port_option, say
+from runner.commands.options import command, say
 from runner.parts.editor import judging
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.run.run_folder import find
@@ -129,9 +127,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         server.run(sockets=[socket])
 
 
-@click.command()
-@click.argument("path", metavar="RECIPE", default=".")
-@port_option(7861, "the page")
+@command
 def edit(path: str, port: int) -> None:
     """Edit a recipe in the browser: its text with completion and problems as you type, a form, the plan, a
     rehearsal.

@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import click
-
 from runner import parts
-from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.commands.options import command, end, open_recipe, say
 from runner.parts.evaluate import evaluation_report, gates
 from runner.recipe.recipe import Recipe
 from runner.run import inference
@@ -19,17 +17,7 @@ from runner.tools.run_files import ANSWERS
 from runner.tools.text import printable
 
 
-@click.command()
-@recipe_path
-@click.argument("stage", required=False)
-@set_option
-@run_option
-@click.option("--checkpoint", metavar="DIR", help="Measure this model instead of the stage's; no gate opens or closes.")
-@url_option
-@click.option(
-    "--evalhub", "hub", metavar="URL", help="OpenShift AI's EvalHub, which measures the tasks on the served models."
-)
-@click.option("--format", "form", type=click.Choice(("text", "json", "markdown")), default="text", show_default=True)
+@command
 def evaluate(
     path: str,
     stage: str | None,
@@ -82,11 +70,7 @@ def evaluate(
     return 0 if holds else 1
 
 
-@click.command()
-@recipe_path
-@click.argument("stage", required=False)
-@set_option
-@run_option
+@command
 def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | None) -> int:
     """Show whether the gate after a stage is open (exit code 0) or closed (exit code 1), from the recorded
     evaluation.
@@ -115,14 +99,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     return 0 if is_open else 1
 
 
-@click.command()
-@recipe_path
-@click.argument("stage")
-@set_option
-@run_option
-@click.option("--by", required=True, metavar="NAME", help="Your name, as the person responsible.")
-@click.option("--reason", required=True, metavar="TEXT", help="Why you overrule the gate.")
-@click.option("--cluster", "on_cluster", is_flag=True, help="Use the run on the cluster of your kubeconfig.")
+@command
 def promote(
     path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
 ) -> None:
@@ -146,13 +123,7 @@ def promote(
     end(done, "run" if run.kind == "run" else "rehearse", path)
 
 
-@click.command()
-@recipe_path
-@set_option
-@run_option
-@click.option("--with", "others", multiple=True, metavar="DIR", help="Another run of the same recipe. Repeatable.")
-@click.option("--question", "questions", multiple=True, help="Ask this question instead of the recipe's. Repeatable.")
-@url_option
+@command
 def compare(
     path: str,
     sets: tuple[str, ...],

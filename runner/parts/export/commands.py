@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from runner import parts
-from runner.commands.options import complete_recipe, end, open_recipe, run_option, say, set_option
+from runner.commands.options import command, end, open_recipe, say
 from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
 from runner.run.stage_folder import StageFolder
@@ -21,17 +19,6 @@ from runner.trainer.results import precision_of
 
 if TYPE_CHECKING:
     from runner.parts.export.trained_model import TrainedModel
-
-run_argument = click.argument("run", metavar="RUN", shell_complete=complete_recipe)
-stage_option = click.option("--stage", metavar="STAGE", help="The model of this stage. Default: the last one.")
-form_option = click.option(
-    "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf", "fp8", "int4")), default="safetensors",
-    show_default=True,
-    help="The complete model, the adapter alone, a file for llama.cpp and Ollama, or fewer bits for vLLM (fp8, int4).",
-)  # fmt: skip
-quantize_option = click.option(
-    "--quantize", metavar="KIND", help="For GGUF: q8_0, q4_k_m, f16 and others. Default: the format of the weights."
-)
 
 
 def kind_of(form: str, quantize: str | None) -> str | None:
@@ -55,12 +42,7 @@ def opened(run: str, stage: str | None) -> TrainedModel:
     return of(run_folder.find("", run), stage)
 
 
-@click.command()
-@run_argument
-@form_option
-@quantize_option
-@stage_option
-@click.option("--out", metavar="DIR", help="Where to write. Default: export/FORMAT in the run.")
+@command
 def export(run: str, form: str, quantize: str | None, stage: str | None, out: str | None) -> None:
     """Export the model of a RUN for others, with a model card. Verifies that the export is the trained model.
 
@@ -83,13 +65,7 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
         end(f"{said} of a rehearsal. Train the real one before you share it.", "run", recipe)
 
 
-@click.command()
-@run_argument
-@click.argument("name", metavar="NAME")
-@form_option
-@quantize_option
-@stage_option
-@click.option("--public", is_flag=True, help="Make the repository public. By default a new one is private.")
+@command
 def push(run: str, name: str, form: str, quantize: str | None, stage: str | None, public: bool) -> None:
     """Upload the model of a RUN to the Hugging Face hub as NAME, with its card. If needed, it is exported
     first.
@@ -104,23 +80,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     end(f"The model of {run} is on the Hugging Face hub, as {name}.", "register", run, "--registry", "URL")
 
 
-@click.command()
-@run_argument
-@click.option(
-    "--registry",
-    "server",
-    required=True,
-    metavar="URL",
-    help="The registry's address, such as https://registry.example.com.",
-)
-@click.option("--name", metavar="NAME", help="The model's name in the registry. Default: the recipe's name.")
-@click.option(
-    "--version", "version", metavar="VERSION", help="Default: the recipe's fingerprint and the number of the run."
-)
-@click.option(
-    "--uri", metavar="URI", help="The model's address. Default: where it was pushed to, or the cluster's claim."
-)
-@stage_option
+@command
 def register(run: str, server: str, name: str | None, version: str | None, uri: str | None, stage: str | None) -> None:
     """Add the model of a RUN to a Model Registry: its address, and the recipe, data and evaluation behind it.
 
@@ -138,13 +98,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     end(f"The model of {run} is in the Model Registry, as {name}, version {version}.", "report", run)
 
 
-@click.command()
-@click.argument("path", metavar="RECIPE|ADAPTER", shell_complete=complete_recipe)
-@set_option
-@run_option
-@click.option(
-    "--out", metavar="DIR", help="Where to write the model. Default: best_model of the run, or ADAPTER-merged."
-)
+@command
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
     """Merge an adapter into its base model, and write the complete model. The adapter is that of a RECIPE or of
     a folder."""

@@ -17,7 +17,7 @@ import click
 from runner import parts
 from runner.check import sources, validate
 from runner.commands import options
-from runner.commands.options import complete_recipe, end, open_recipe, print_notes, recipe_path, say, set_option
+from runner.commands.options import command, end, open_recipe, print_notes, say, with_options
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
@@ -39,15 +39,6 @@ from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.process import HOST
 from runner.tools.text import printable
-
-stage_option = click.option("--stage", metavar="NAME", help="The stage to use.")
-take_over_option = click.option(
-    "--take-over",
-    "taken",
-    metavar="PERSON",
-    multiple=True,
-    help="Replace or stop a job that PERSON sent, without asking. `--yes` is not enough for that.",
-)
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
@@ -83,12 +74,7 @@ def elsewhere(job: Manifest | None, path: str) -> list[str]:
     return [str(owner)] if owner.person and owner != Owner.here(path, owner.person) else []
 
 
-@click.command()
-@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=complete_recipe)
-@set_option
-@click.option(
-    "--out", metavar="DIR", help="Where to write. Default: build/NAME/site, or build/site for several recipes."
-)
+@command
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
     """Generate what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image,
     TensorBoard. Recipes of several namespaces get a folder for each. This needs no cluster and no network."""
@@ -105,21 +91,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     end(done, "submit", paths[0])
 
 
-@click.command()
-@recipe_path
-@set_option
-@stage_option
-@click.option("--dry-run", is_flag=True, help="Let the cluster check everything, but start nothing.")
-@click.option("--yes", is_flag=True, help="Replace a running job without asking, if the recipe has changed since.")
-@take_over_option
-@click.option("--all", "every", is_flag=True, help="Continue on the cluster through every later stage and gate.")
-@click.option("--follow", is_flag=True, help="Watch the queue, image, start, step, loss and time left.")
-@click.option(
-    "--target",
-    type=click.Choice(["pytorchjob", "trainjob"]),
-    help="The kind of job. Default: depends on openshift.version.",
-)
-@options.allow_option
+@command
 def submit(
     path: str,
     sets: tuple[str, ...],
@@ -220,12 +192,7 @@ def screen() -> Iterator[Callable[[str], None]]:
         yield lambda now: view.update(Text(printable(now), overflow="fold"))
 
 
-@click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
-@set_option
-@stage_option
-@click.option("--namespace", "-n", metavar="NAME", help="Without RECIPE: the namespace. Default: your current one.")
-@click.option("--watch", "-w", "live", is_flag=True, help="Without RECIPE: update the table until every job has ended.")
+@command
 def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, live: bool) -> None:
     """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs of
     recipe-runner.
@@ -329,14 +296,7 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[
     return way, bool(runs) or pipeline.walks(driver)
 
 
-@click.command()
-@recipe_path
-@set_option
-@stage_option
-@click.option(
-    "--node", type=click.IntRange(0), default=0, show_default=True, help="The machine's number; 0 is the master."
-)
-@click.option("--follow", "-f", is_flag=True, help="Continue until the job ends.")
+@command
 def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
     """Print the log of one of a job's machines. After a restart, the previous container's log comes first."""
     plan = open_plan(path, sets)
@@ -356,12 +316,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     end(f"This is the log of `{plan.name}` on machine {node}.", "status", path)
 
 
-@click.command()
-@recipe_path
-@set_option
-@stage_option
-@click.option("--to", metavar="DIR", help="Run folder to write to. Default: runs/NAME, where `recipe ask` looks.")
-@click.option("--all", "everything", is_flag=True, help="Also fetch checkpoints and prepared data, which are large.")
+@command
 def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, everything: bool) -> None:
     """Download a job's results from its claim: model, curves, answers, summary. An interrupted download
     continues.
@@ -392,12 +347,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     end(f"The {what} of `{plan.name}` are in {where}.", "compare" if current else "status", path, *here)
 
 
-@click.command()
-@recipe_path
-@set_option
-@stage_option
-@click.option("--yes", is_flag=True, help="Stop a job from another recipe file or machine of yours, without asking.")
-@take_over_option
+@command
 def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
     """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
 
@@ -456,10 +406,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
 
 
 @click.command("open")
-@recipe_path
-@set_option
-@options.port_option(6006, "TensorBoard")
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@with_options
 def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
     """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
     plan = open_plan(path, sets)

@@ -1,8 +1,7 @@
 """`recipe plan`: what a recipe needs, before it costs anything; `recipe gpus`: the same on each GPU of the catalog."""
 
-import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from runner import catalog, parts
 from runner.check import by_schema
 from runner.check.validate import changed, load
 from runner.commands import options
-from runner.commands.options import end, open_recipe, print_notes, say, table
+from runner.commands.options import command, end, open_recipe, print_notes, say, table
 from runner.parts.plan_view import report, text
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -27,41 +26,12 @@ from runner.render import place
 from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.text import json_text
 
 MOST_MACHINES = 1024  # as in a recipe
 
 
-@click.command()
-@options.recipe_path
-@options.set_option
-@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
-@click.option("--details", "in_parts", is_flag=True, help="Show what each figure consists of, stage by stage.")
-@click.option(
-    "--exact", is_flag=True, help="Build the real model, without its weights, and count the memory of two steps."
-)
-@click.option("--price", type=click.FloatRange(min=0), help="The price of one GPU for an hour, in any currency.")
-@click.option(
-    "--machines", "counts", metavar="N,N…", help="Compare these numbers of machines, e.g. 1,2,4 or 1,2,…,1024."
-)
-@click.option("--rows", type=click.IntRange(min=1), help="The number of rows, if it is unknown.")
-@click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write suggestion N into the recipe.")
-@click.option(
-    "--chart",
-    "picture",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE.svg",
-    help="Draw memory and time to this SVG file.",
-)
-@click.option(
-    "--serve", "serves", is_flag=True, help="Show what a server of the trained model needs, instead of training."
-)
-@click.option(
-    "--learn",
-    "runs",
-    multiple=True,
-    metavar="DIR",
-    help="A finished run of the recipe, for better estimates. Repeatable.",
-)
+@command
 def plan(
     path: str,
     sets: tuple[str, ...],
@@ -221,10 +191,7 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
     return _OnCard(card.name, usable, need, planned.seconds, fits=True), verdict
 
 
-@click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=options.complete_recipe)
-@options.set_option
-@options.listing_option
+@command
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs on each of
     them."""
@@ -233,7 +200,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
         found = [_on_card(recipe, card) for card in every]
         if style == "json":
-            say(json.dumps([asdict(one) for one, _ in found], indent=2, ensure_ascii=False))
+            say(json_text([one for one, _ in found]))
             return
         rows = (_row(card, *each) for card, each in zip(every, found, strict=True))
         table([("GPU", "HAS", "NEEDS", "TIME", ""), *rows])
@@ -241,7 +208,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
     if style == "json":
-        say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
+        say(json_text(every))
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
     table([titles, *map(_facts, every)], below=titles[-2:])

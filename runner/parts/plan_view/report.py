@@ -1,7 +1,7 @@
 """A plan as JSON for tools, and as a picture: GPU memory over one step of each stage, and time by stage. The picture is
 one SVG file without other files and follows the reader's light or dark colours."""
 
-import json
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,19 +16,11 @@ from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
+from runner.tools.text import json_text
 
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
-# The parts of a GPU's memory: their names for people, and colours that people with any kind of sight can distinguish on
-# white and on black (Okabe and Ito 2008). other: buffers, gathered weights, and messages.
-PARTS = {
-    "weights": ("weights", "#0072b2"),
-    "optimizer": ("optimizer state", "#56b4e9"),
-    "gradients": ("gradients", "#009e73"),
-    "activations": ("activations", "#e69f00"),
-    "loss": ("logits and loss", "#d55e00"),
-    "other": ("buffers", "#cc79a7"),
-    "reserve": ("CUDA context and slack", "#8c8c8c"),
-}
+FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text("utf-8"))
+PARTS: Mapping[str, tuple[str, str]] = FIGURES["drawn"]
 
 
 def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
@@ -95,11 +87,7 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         ],
         "on_machines": rows(forecasts, nodes),
     }
-    return dumped(whole)
-
-
-def dumped(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=asdict)
+    return json_text(whole)
 
 
 def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:
@@ -168,18 +156,8 @@ PLOT, EVALUATION = 190, 62  # height of a plot, and width of the bar beside it, 
 AXIS = 46  # room for the figures at a plot's left
 ROW = 30  # height of a stage's line in the picture of time
 
-SPENT = {
-    "training_seconds": ("training", "#0072b2"),
-    "evaluation_seconds": ("evaluation", "#e69f00"),
-    "overhead_seconds": ("start and saving", "#8c8c8c"),
-}
-# For each phase its name, its stretch of the x axis, which is not its duration, and the position of its name in it.
-PHASES = {
-    "forward": ("forward", (0.0, 0.25), (0.0, "start")),
-    "loss": ("loss", (0.25, 0.34), (1.0, "middle")),
-    "backward": ("backward", (0.42, 0.9), (0.5, "middle")),
-    "step": ("optimizer", (0.9, 1.0), (1.0, "end")),
-}
+SPENT: Mapping[str, tuple[str, str]] = FIGURES["spent"]
+PHASES: Mapping[str, tuple[str, tuple[float, float], tuple[float, str]]] = FIGURES["phases"]
 
 
 def svg(planned: Planned) -> str:

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.plan_view.report import SPENT
+from runner.parts.plan_view.report import FIGURES, SPENT
 from runner.parts.planner import constants, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
@@ -24,18 +24,7 @@ from runner.tools.problem import errors_of
 from runner.tools.text import printable
 
 WIDTH = 80
-# The parts of a GPU's memory that have other names for people.
-_PARTS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "activations": "activations",
-    "optimizer": "optimizer state",
-    "logits": "logits and loss",
-    "temporary": "temporary buffers",
-    "communication": "communication buffers",
-    "context": "CUDA context",
-    "slack": "allocator slack",
-}
+_PARTS, _MOMENTS = FIGURES["memory"], FIGURES["moments"]
 
 
 # On one screen.
@@ -332,16 +321,6 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 def _column(size: int) -> str:
     return f"{size / 2**20:8.0f} MiB" if 0 < size < 0.1 * 2**30 else f"{size / 2**30:8.2f} GiB"
-
-
-_MOMENTS = {
-    "loading": "while the model is loaded and split",
-    "forward": "in the forward pass",
-    "loss": "when the loss is computed",
-    "backward": "in the backward pass",
-    "step": "in the optimizer's step",
-    "evaluation": "in evaluation",
-}
 
 
 def _files(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """`recipe report` writes a page about a run, `recipe runs` compares several, and `recipe why` explains why one ended."""
 
-import json
 import math
 import os
 import sys
@@ -10,12 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-import click
-
 from runner import parts
 from runner.catalog import troubles
 from runner.commands import show
-from runner.commands.options import complete_recipe, end, listing_option, open_recipe, say, set_option, table
+from runner.commands.options import command, end, open_recipe, say, table
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
@@ -23,16 +20,13 @@ from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import PAGE, RUN
+from runner.tools.text import json_text
 
 # Bytes at the end of a log that are searched for a reason: more than the traces of eight processes.
 MOST = 1_000_000
 
 
-@click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_recipe)
-@click.option(
-    "--out", metavar="FILE", help="Where to write the page. Default: report.html in the run, or here for several runs."
-)
+@command
 def report(runs: tuple[str, ...], out: str | None) -> None:
     """Create an HTML page about a run folder, or several side by side. A recipe instead of a folder means its
     latest run.
@@ -59,26 +53,7 @@ COLUMNS = ("folder", "recipe", "kind", "status", "changed", "loss", "gpu hours",
 NONE = "-"
 
 
-@click.command()
-@click.option(
-    "--recipe",
-    "name",
-    metavar="NAME",
-    help="Show only runs of this recipe, and of NAME-1 and so on, with the settings that differ.",
-)
-@click.option(
-    "--sort",
-    type=click.Choice(["changed", "loss", "gpu hours"]),
-    default="changed",
-    show_default=True,
-    help="Which comes first: the latest, the one with the lowest validation loss, or with the fewest GPU hours.",
-)
-@click.option(
-    "--cluster", "namespace", is_flag=False, flag_value="", metavar="[NAMESPACE]",
-    help="Also show the training jobs in this namespace of the cluster; without a name, in your current one.",
-)  # fmt: skip
-@click.option("--page", "paged", is_flag=True, help=f"Create a page with these runs side by side, runs/{PAGE}.")
-@listing_option
+@command
 def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style: str) -> None:
     """Compare the runs below `runs/` here: state, validation loss, GPU hours, gates, and the settings that differ.
 
@@ -106,7 +81,7 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
     known_settings = [row["settings"] for row in rows if row["settings"]]
     tried = [name for name, _ in differing(known_settings, "")] if alike else []
     if style == "json":
-        say(json.dumps(rows, indent=2, ensure_ascii=False))
+        say(json_text(rows))
     else:
         cells = (
             [*(_cell(row[name]) for name in COLUMNS), *(row["settings"].get(name, "") for name in tried)]
@@ -152,10 +127,7 @@ def _cell(value: Any) -> str:
     return NONE if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-@click.command()
-@click.argument("path", metavar="PATH", shell_complete=complete_recipe)
-@set_option
-@click.option("--stage", metavar="NAME", help="The stage to use.")
+@command
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """Explain in a sentence why a job does not start, hangs or has ended, and what to do.
 

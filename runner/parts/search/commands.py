@@ -14,7 +14,7 @@ import click
 from runner import parts, scenarios
 from runner.check import by_schema
 from runner.check.validate import changed, valid
-from runner.commands.options import end, open_recipe, recipe_path, say, set_option, table
+from runner.commands.options import command, end, open_recipe, say, table
 from runner.commands.run import at_work, confirm, watch
 from runner.parts.search import trials
 from runner.plan import Prediction
@@ -104,15 +104,7 @@ class Search:
         return best(results, key=lambda result: result[0])[1] if results else None
 
 
-@click.command()
-@recipe_path
-@set_option
-@click.option("--out", metavar="DIR", help="The folder for the trials. Default: runs/NAME-search.")
-@click.option("--rehearse", is_flag=True, help="Train a tiny twin in each trial, to see that all of them work.")
-@click.option("--dry-run", is_flag=True, help="Show the trials and what they need, and start nothing.")
-@click.option("--write", is_flag=True, help="Only write each trial as a recipe of its own, beside this one.")
-@click.option("--submit", is_flag=True, help="Write each trial as a recipe, and send all of them to the cluster.")
-@click.option("--yes", is_flag=True, help="Do not ask before trials that take over an hour.")
+@command
 def search(
     path: str,
     sets: tuple[str, ...],

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
 from runner.commands import options
-from runner.commands.options import end, print_notes, say, table
-from runner.parts.openshift.commands import confirm, take_over_option
+from runner.commands.options import command, end, print_notes, say, table
+from runner.parts.openshift.commands import confirm
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, worded
-from runner.tools.text import printable
+from runner.tools.text import json_text, printable
 
 if TYPE_CHECKING:
     from runner.parts.openshift.jobs import Confirm
@@ -26,26 +22,7 @@ if TYPE_CHECKING:
     from runner.parts.serve.serving import Serving, ServingForecast
 
 
-@click.command()
-@options.recipe_path
-@options.set_option
-@options.run_option
-@options.stage_option
-@options.port_option(8000, "the server")
-@click.option(
-    "--engine",
-    type=click.Choice(("vllm", "transformers")),
-    help="The server program. Default: vLLM if it is installed and an adapter was trained, else transformers.",
-)
-@click.option(
-    "--cluster", "on_cluster", is_flag=True, help="Serve on the cluster, and connect its port to this machine."
-)
-@click.option("--stop", "stops", is_flag=True, help="Remove the server from the cluster.")
-@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, but start nothing.")
-@click.option(
-    "--yes", is_flag=True, help="Replace or remove a server from another recipe file or machine, without asking."
-)
-@take_over_option
+@command
 def serve(
     path: str,
     sets: tuple[str, ...],
@@ -169,19 +146,13 @@ def _as_json(server: Serving, needs: ServingForecast) -> str:
     )
     figures = {name: getattr(needs, name) for name in names}
     figures["compressed"] = {form: needs.compressed(form) for form in serving.COMPRESSED_BYTES}
-    return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)
+    return json_text({"server": server, "forecast": figures})
 
 
 HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."
 
 
-@click.command()
-@options.recipe_path
-@options.set_option
-@options.run_option
-@options.stage_option
-@click.option("--page", is_flag=True, help="Open a page in the browser instead of the terminal, for a demo.")
-@options.port_option(7860, "the page")
+@command
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
     side."""

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.parts.plan_view.report import dumped
 from runner.parts.planner import memory
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.formulas import Traced, left_out
@@ -19,6 +18,7 @@ from runner.recipe.recipe import Recipe
 from runner.tools import packaged
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush
+from runner.tools.text import json_text
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
@@ -100,7 +100,7 @@ def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_
         shown = [stage["stage"] for stage in stages]
         others = [stage.name for stage in plan.stages if stage.name not in shown]
         report = {"name": recipe.name, "basis": BASIS, "stages": stages, "without_formulas": others}
-        say(dumped(report | {"problems": [], "notes": []}))
+        say(json_text(report | {"problems": [], "notes": []}))
     else:
         say(BASIS)
     return int(any(stage["fits"] is False for stage in stages))

@@ -1,16 +1,13 @@
 """`recipe diff`: the differences between two recipes: settings with defaults, needs, and generated settings."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runner.check import by_schema, validate
-from runner.commands.options import complete_starter, end, say, table
+from runner.commands.options import command, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
@@ -24,6 +21,7 @@ from runner.tools.names import setting as name_of
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import CONFIG
+from runner.tools.text import json_text
 
 _FOLLOWING = ("fingerprint", "proven_for.")  # generated settings that differ after any change
 
@@ -139,14 +137,7 @@ def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str
     return "\n\n".join(tables)
 
 
-@click.command()
-@click.argument("before", metavar="A", shell_complete=complete_starter)
-@click.argument("after", metavar="B", shell_complete=complete_starter)
-@click.option("--plan", "plans", is_flag=True, help="Show what changes in memory, time, cost and generated settings.")
-@click.option("--price", type=click.FloatRange(min=0), help="The price of a GPU hour, for `--plan`.")
-@click.option(
-    "--format", "style", type=click.Choice(["text", "json", "markdown"]), default="text", help="How to print it."
-)
+@command
 def diff(before: str, after: str, plans: bool, price: float | None, style: str) -> None:
     """Compare the settings of recipes A and B. A setting that is left out counts as its default.
 
@@ -156,9 +147,9 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
     settings = in_settings(old, new)
     planned = in_plans(old, new, price) if plans else []
     if style == "json":
-        whole = {"before": before, "after": after, "settings": [asdict(one) for one in settings]}
-        whole |= {"plan": [asdict(one) for one in planned]} if plans else {}
-        say(json.dumps(whole, indent=2, ensure_ascii=False))
+        whole = {"before": before, "after": after, "settings": settings}
+        whole |= {"plan": planned} if plans else {}
+        say(json_text(whole))
     elif style == "markdown":
         say(markdown(settings, planned) or "No setting differs.")
     else:

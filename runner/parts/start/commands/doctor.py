@@ -9,13 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import click
-
 from runner import catalog
 from runner.catalog import hardware
 from runner.catalog.models import why_no_hub
 from runner.check.validate import changed
-from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
+from runner.commands.options import command, end, open_recipe, say
 from runner.commands.run import at_work
 from runner.parts.planner import forecast, storage
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -422,13 +420,7 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
     return tuple(name for name in names if name and not (recipe.folder / name).is_dir() and not Path(name).is_dir())
 
 
-@click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
-@set_option
-@click.option("--out", metavar="DIR", help="The folder for results. Default: the current folder.")
-@click.option(
-    "--gpu", "measured", is_flag=True, help="Train a few minutes with random weights, and compare with the plan."
-)
+@command
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: bool) -> int:
     """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
     if measured:

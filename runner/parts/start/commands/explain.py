@@ -1,20 +1,17 @@
 """`recipe explain`: the meaning of a setting, its cost with other values, and the generated lines that it changes."""
 
 import difflib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runner import catalog
 from runner.catalog import tables
 from runner.check import by_schema, origins
 from runner.check.validate import changed, load
-from runner.commands.options import complete_recipe, complete_setting, end, listing_option, say, set_option, table
+from runner.commands.options import command, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
@@ -30,6 +27,7 @@ from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Stop
+from runner.tools.text import json_text
 
 # Generated files with every setting: copies of the recipe and of the plan, and a config map of files.
 COPIES = ("recipe.json", "plan.json", "configmap.yaml")
@@ -202,11 +200,7 @@ STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b", "sft-dpo", "arit
 MOST_LINES, WIDTH = 6, 110
 
 
-@click.command()
-@click.argument("setting", metavar="SETTING", shell_complete=complete_setting)
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
-@set_option
-@listing_option
+@command
 def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -> None:
     """Explain a setting: what it does, its bounds, the cost of more and less of it, and which generated lines it
     changes.
@@ -226,7 +220,7 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     told = [tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
     if style == "json":
         entries = [asdict(one) | {"tried_on": called if one.here else None} for one in told]
-        say(json.dumps(entries, indent=2, ensure_ascii=False))
+        say(json_text(entries))
         return
     for one in told:
         _show(one, called)

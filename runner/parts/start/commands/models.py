@@ -1,9 +1,8 @@
 """`recipe models`: the models that a recipe can name, and `recipe models add` for those that the catalog lacks."""
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from runner import catalog, parts
 from runner.catalog.models import Model, described, in_folder, near_model
 from runner.check import by_schema
 from runner.check.validate import judge
-from runner.commands.options import complete_gpu, end, listing_option, say, short, table
+from runner.commands.options import end, say, short, table, with_options
 from runner.parts.planner import forecast, memory, parameters
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.recipe import lock, units
@@ -25,6 +24,7 @@ from runner.scenarios import translate
 from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, first_line, worded
+from runner.tools.text import json_text
 
 # Ways to train a language model: the minimal starter of each, and the settings that differ from it.
 WAYS = {
@@ -93,23 +93,15 @@ def card_named(name: str) -> catalog.Gpu:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--recipe", metavar="RECIPE", help="The lock file to show. Default: that of this folder.")
-@click.option(
-    "--gpu",
-    "card",
-    metavar="GPU",
-    help="Show the models that fit this card, and what each needs.",
-    shell_complete=complete_gpu,
-)
-@listing_option
-@click.pass_context
-def models(context: click.Context, recipe: str | None, card: str | None, style: str) -> None:
+@with_options
+def models(recipe: str | None, card: str | None, style: str) -> None:
     """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU for each.
 
     The GPUs are for four ways to train: an adapter beside the model in 4 bits (qlora), an adapter beside the unchanged
     model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at
     a time.
     """
+    context = click.get_current_context()
     context.obj = recipe
     if context.invoked_subcommand:
         return
@@ -137,11 +129,11 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
                 "licence": model.licence or None,
                 "gated": model.gated,
                 "from": where,
-                "ways": {way: asdict(need) for way, need in needs.items()},
+                "ways": needs,
             }
         )
     if style == "json":
-        say(json.dumps(entries, indent=2, ensure_ascii=False))
+        say(json_text(entries))
         return
     titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
     table([titles, *rows], below=(*titles[3:7], "FROM"))
@@ -155,24 +147,15 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
 
 
 @models.command()
-@click.argument("name", metavar="NAME|FOLDER")
-@click.option(
-    "--recipe", metavar="RECIPE", help="Write the lock file beside this recipe, for the revision that it names."
-)
-@click.option("--out", metavar="FILE", help=f"The lock file to write. Default: {lock.LOCK}, here or beside the recipe.")
-@click.option("--revision", metavar="R", help="Branch, tag or commit on the hub. Default: the recipe's, else main.")
-@click.option("--as", "known_as", metavar="NAME", help="What recipes call a folder, if that is not its path.")
-@click.pass_obj
-def add(
-    before: str | None, name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None
-) -> None:
+@with_options
+def add(name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None) -> None:
     """Write a model's facts into the lock file, so that check, plan and render need no network for it.
 
     NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`,
     on a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the
     lock file then train that commit.
     """
-    recipe = recipe or before  # which may also come before `add`
+    recipe = recipe or click.get_current_context().obj  # which may also come before `add`
     if recipe and out:
         raise click.UsageError("`--recipe` and `--out` both set where to write. Use one of them.")
     document = read(recipe) if recipe else None

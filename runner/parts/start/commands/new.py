@@ -12,8 +12,7 @@ import click
 
 from runner import catalog
 from runner.check.validate import valid
-from runner.commands import options
-from runner.commands.options import Completing, end, say, set_words, table
+from runner.commands.options import command, end, parameter, say, set_words, short, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
 from runner.parts.start.commands.models import card_named, licence, size
@@ -37,6 +36,7 @@ class Question:
     text: str
     help: str
     option: str = ""
+    complete: str = ""
     rows: tuple[str, ...] = ()
     where: str = ""
     optional: bool = False
@@ -98,7 +98,7 @@ def _show(one: Question, answers: Answers) -> None:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
         found = drafting.choices(answers)
-        rows = [(model.id, size(model), options.short(need.cards[0]), licence(model)) for model, need in found]
+        rows = [(model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found]
         table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
@@ -163,11 +163,6 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
     "gpus": lambda answers: answers.starts("machines.gpus_per_node", 1),
 }
-COMPLETED: Mapping[str, Completing] = {
-    "data": options.complete_recipe,
-    "model": options.complete_model,
-    "gpu": options.complete_gpu,
-}
 STARTERS = ", ".join(name for name, kind in KINDS.items() if kind.keeps and name != "pipeline")
 
 
@@ -181,7 +176,7 @@ DATA, PLACE = _questions("data"), _questions("place")
 
 def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for one in reversed((*DATA, *PLACE)):
-        command = click.option(one.called, one.name, help=one.help, shell_complete=COMPLETED.get(one.name))(command)
+        parameter(one.name, str | None, option=one.called, help=one.help, complete=one.complete)(command)
     return command
 
 
@@ -313,22 +308,7 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     return shlex.join([*words, *set_words(sets)])
 
 
-@click.command()
-@click.argument("name")
-@click.option(
-    "--from",
-    "source",
-    metavar="RECIPE",
-    help="A starter recipe's name, or any recipe file. Without it, you are asked in the terminal.",
-    shell_complete=options.complete_starter,
-)
-@click.option(
-    "--minimal",
-    "short",
-    is_flag=True,
-    help="Use the minimal starter of that starter's scenario instead, with the same data where possible.",
-)
-@options.set_option
+@command
 @as_options
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
