@@ -120,9 +120,9 @@ def cpus(threads: int) -> float:
 
 def pod_memory_gib(size: float) -> int:
     """The memory for one pod beside the cluster's own pods, in whole GiB; 0 or less if nothing is left."""
-    return math.floor(memory(size) / GIB - table("reserved")["memory"]["pods"])
+    return math.floor(memory(size) / GIB - float(table("reserved")["memory"]["pods"]))
 
 
 def pod_cpus(threads: int) -> int:
     """The CPUs for one pod beside the cluster's own pods; 0 or less if nothing is left."""
-    return math.floor(cpus(threads) - table("reserved")["cpus"]["pods"])
+    return math.floor(cpus(threads) - float(table("reserved")["cpus"]["pods"]))

@@ -125,14 +125,8 @@ class Patience(TrainerCallback):
         self.wanted, self.measure = wanted, measure
         self.over = False
 
-    def _gone(self, state: Any) -> bool:
-        values = [entry[name] for entry in state.log_history if (name := f"eval_{self.measure}") in entry]
-        return records.fruitless(values, self.wanted.min_improvement, self.measure) >= self.wanted.patience
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.over = self._gone(state)
-        if self.over:
-            self._end(state, control)
+        self.over = self._ends(state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.over:
@@ -142,16 +136,18 @@ class Patience(TrainerCallback):
     on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step and self._gone(state):
-            self._end(state, control)
+        if state.global_step:
+            self._ends(state, control)
 
-    def _end(self, state: Any, control: Any) -> None:
-        control.should_training_stop = True
+    def _ends(self, state: Any, control: Any) -> bool:
+        """Ends training if too many evaluations have brought no improvement, and returns whether it did."""
         seen = ({"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")} for entry in state.log_history)
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
         ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
+        control.should_training_stop |= ended is not None
         if ended and state.is_world_process_zero:
             child_process.tell(records.EARLY_STOP_EVENT, **asdict(ended))
+        return ended is not None
 
 
 class TimeLimit(TrainerCallback):

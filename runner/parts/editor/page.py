@@ -23,7 +23,7 @@ from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.reading import START
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, errors_of
 
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
@@ -82,7 +82,7 @@ class Text:
             return
         self.shown = problems
         self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
-        errors = sum(problem.severity == "error" for problem in problems)
+        errors = len(errors_of(problems))
         counts = ((errors, "error"), (len(problems) - errors, "note"))
         said = ", ".join(f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts)
         self.below.clear()
@@ -375,7 +375,7 @@ class Page:
             return
         self.judged = judged
         self.text.show(judged.problems)
-        if judged.errors:
+        if errors_of(judged.problems):
             ui.notify("The recipe has errors. They are below the text.", type="negative")
         elif judged.problems:
             ui.notify("No errors; the notes are below the text.", type="info")
