@@ -100,38 +100,29 @@ IMAGE_NEEDS = (
 )
 # Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those bytes as memory.
 KERNEL = 64 / 4096
-# OpenShift's sizing of `system-reserved` (machine-config-operator,
-# templates/common/_base/files/kubelet-auto-sizing.yaml; harche/openshift-node-sizing has its table): for each step in
-# GiB, the share that is reserved.
-RESERVED_MEMORY = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
-# The same for CPUs: the share of the first, the share of each other one, and the least in total.
-RESERVED_FIRST_CPU, RESERVED_OTHER_CPU, RESERVED_CPUS = 0.06, 0.012, 0.5
-EVICTION = 100 * 2**20  # the kubelet's own default of `evictionHard` (`memory.available`)
-# What the cluster's own pods request on each machine: network, DNS, metrics, tuning and storage drivers about 2 GiB and
-# 0.4 CPUs, and room for a log collector and the GPU operator. Assumed; `oc describe node` shows a site's own sum.
-PODS_MEMORY, PODS_CPUS = 3 * GIB, 0.5
 
 
 def memory(size: float) -> float:
     """Allocatable memory of a machine with `size` bytes, in bytes."""
     counted = left = size * (1 - KERNEL)
-    reserved = 0.0
-    for step, share in RESERVED_MEMORY:
+    reserved, facts = 0.0, table("reserved")["memory"]
+    for step, share in facts["steps"]:
         part = min(left, step * GIB)
         reserved, left = reserved + share * part, left - part
-    return counted - reserved - EVICTION
+    return float(counted - reserved - facts["eviction"])
 
 
 def cpus(threads: int) -> float:
     """Allocatable CPUs of a machine with this number of CPU threads."""
-    return threads - max(RESERVED_CPUS, RESERVED_FIRST_CPU + RESERVED_OTHER_CPU * (threads - 1))
+    reserved = table("reserved")["cpus"]
+    return float(threads - max(reserved["least"], reserved["first"] + reserved["others"] * (threads - 1)))
 
 
 def pod_memory_gib(size: float) -> int:
     """The memory for one pod beside the cluster's own pods, in whole GiB; 0 or less if nothing is left."""
-    return math.floor((memory(size) - PODS_MEMORY) / GIB)
+    return math.floor(memory(size) / GIB - float(table("reserved")["memory"]["pods"]))
 
 
 def pod_cpus(threads: int) -> int:
     """The CPUs for one pod beside the cluster's own pods; 0 or less if nothing is left."""
-    return math.floor(cpus(threads) - PODS_CPUS)
+    return math.floor(cpus(threads) - float(table("reserved")["cpus"]["pods"]))

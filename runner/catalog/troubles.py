@@ -15,17 +15,6 @@ from runner.tools.child_process import MARK
 
 PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
-# A line of unknown origin is a cluster's message of that kind only if it also matches this.
-_KINDS = {
-    UNMADE: "forbidden|FailedCreate",
-    QUEUE: "(?i)queue|kueue|workload|flavor",
-    PLACING: "(?i)nodes are available|FailedScheduling|ProvisioningFailed|PersistentVolumeClaim|provision",
-    IMAGE: "(?i)image|manifest",
-    MISSING: "(?i)secret",
-    MOUNT: "(?i)volume|mount",
-    TAKEN: "(?i)evict|preempt|NodeLost|low on resource|deletion",
-    ENDED: "(?i)job|deadline ?exceeded|backoff ?limit|exitcode|OOMKilled|SIGKILL|Killed",
-}
 _SPARE = ("advice", "busy", "plan", "ranks")  # optional words of a sentence
 SHOWN = 300  # characters of a message that are shown
 # Lines of a log that name an error: at the beginning of a line, as at the end of Python's trace, else anywhere.
@@ -61,7 +50,7 @@ class Trouble:
         for pattern in self.patterns:
             matches = list(pattern.finditer(text))
             if anywhere:
-                kinds = [_KINDS.get(place, "") for place in self.places]
+                kinds = [table("trouble-places").get(place, {"shown_by": ""})["shown_by"] for place in self.places]
                 matches = [one for one in matches if any(re.search(kind, _line(text, one.start())) for kind in kinds)]
             if matches:
                 groups = {name: said for match in matches for name, said in match.groupdict().items() if said}

@@ -5,10 +5,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from runner import parts
 from runner.check import validate
@@ -110,10 +109,6 @@ class CheckReport:
     checked: int
     problems: tuple[Problem, ...]
     bugs: int = 0
-
-    @property
-    def without_notes(self) -> Self:
-        return replace(self, problems=self.errors)
 
     @property
     def errors(self) -> tuple[Problem, ...]:

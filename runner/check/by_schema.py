@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial, reduce
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
@@ -117,21 +117,14 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     return [one(change) for change in changes]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """settings: with defaults, and BROKEN for each value that the schema refused; problems: the reasons."""
-
-    settings: Settings
-    problems: list[Problem]
-
-
-def read(document: Document) -> Reading:
-    """Reads the settings of a document whose scenario is known."""
+def read(document: Document) -> tuple[Settings, list[Problem]]:
+    """The settings of a document whose scenario is known, with defaults, and BROKEN for each value that the schema
+    refused; and the reasons."""
     scenario = document.data["scenario"]
     rows = _rows(document)
     whole, filled = schema(scenario, rows), _filled(document)
     if _fits(scenario, rows)(document.data):
-        return Reading(Settings(filled, whole), [])
+        return Settings(filled, whole), []
     errors = list(_validator(scenario, rows).iter_errors(document.data))
     problems, lost = schema_errors.problems(document, whole, errors)
     refused = [tuple(error.absolute_path) for error in errors]
@@ -155,7 +148,7 @@ def read(document: Document) -> Reading:
                     section[meant] = BROKEN
     for section in lost:
         _mark(filled, (section,))
-    return Reading(Settings(filled, whole), problems)
+    return Settings(filled, whole), problems
 
 
 def _rows(document: Document) -> str:

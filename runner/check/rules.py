@@ -78,13 +78,6 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("model.base", *worded("check.described-by-lock", base=base, lock=lock))
 
 
-# The fields of a lock entry that come from `config.json`. Users may have corrected the others.
-SHAPE = (
-    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code", "config"),
-)
-
-
 def as_locked(recipe: Recipe) -> Iterator[Problem]:
     """A folder on this machine must still match its entry in the lock file."""
     base = _base(recipe)
@@ -99,7 +92,8 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
     except Stop as stop:
         yield recipe.problem("model.base", *stop.text.split("\n", 1))
         return
-    both = ((name, getattr(locked, name), getattr(here, name)) for name in SHAPE)
+    shape = catalog.table("lock-file")["shape"]["fields"]
+    both = ((name, getattr(locked, name), getattr(here, name)) for name in shape)
     if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
         said = worded("check.other-model", recipe=recipe, lock=lock, changed=", ".join(changed))
         yield recipe.problem("model.base", *said)

@@ -256,19 +256,12 @@ def _numbers(text: str) -> Iterator[str]:
         yield f"Write it without quotes: {text}"
     if isinstance(tidy := reading.scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):
         yield f"Write its digits without spaces: {tidy}"
-    if re.fullmatch(r"[-+]?(0,\d+|\d+,(\d{1,2}|\d{4,}))([eE][-+]?\d+)?", text):
-        yield f"Write a decimal point instead of the comma: {text.replace(',', '.')}"
-    if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
-        yield f"Write its digits without commas: {text.replace(',', '')}"
-    if percent := re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text):
-        yield f"Write the share as a number: {float(percent[1]) / 100:g}"
-    if thousands := re.fullmatch(r"(\d+(?:\.\d+)?) ?[kK]", text):
-        count = float(thousands[1])
-        yield f"Write all its digits: {count * 1000:.15g}, or {count * 1024:.15g} for a power of two."
-    if amount := re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+\.?)", text):
-        yield f"Write the number without `{amount[2]}`: {amount[1]}"
-    if re.fullmatch(r"\d+(\s*[,;]\s*\d+|\s+\d+)+", text):
-        yield f"Write one number. In a list, separate numbers with commas: {_bracketed(text)}"
+    for known in tables.table("number-forms").values():
+        if found := re.fullmatch(known["form"], text):
+            number, words = float(found.groupdict().get("number", 0)), {"listed": _bracketed(text)}
+            words |= {"with_point": text.replace(",", "."), "without_commas": text.replace(",", "")}
+            amounts = {"share": number / 100, "thousands": number * 1000, "powers": number * 1024}
+            yield known["hint"].format(**words, **amounts, **found.groupdict())
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:

@@ -83,21 +83,21 @@ def _judged(
         return None, [problem], False
     if missing := by_schema.missing_parts(document):
         return None, missing, False
-    judged = by_schema.read(document)
+    settings, refusals = by_schema.read(document)
     stages, in_stages = list[tuple[str, Recipe]](), list[Problem]()
     for name, index, one in of_stages.documents(document):
         recipe, wrong, _ = _judged(one, look, tuple(before for _, before in stages))
         in_stages += [of_stages.found_in(document, index, problem) for problem in wrong]
         stages += [(name, recipe)] if recipe else []
-    facts = _model_facts(document, judged.settings, [*earlier, *(one for _, one in stages[:1])])
-    whole = Recipe(document, judged.settings, facts, dict(stages), earlier)
+    facts = _model_facts(document, settings, [*earlier, *(one for _, one in stages[:1])])
+    whole = Recipe(document, settings, facts, dict(stages), earlier)
     # The problems of a stage's own schema are more precise than those of the whole recipe's.
     there = {(problem.line, problem.column) for problem in in_stages}
-    refused = [problem for problem in judged.problems if (problem.line, problem.column) not in there]
+    refused = [problem for problem in refusals if (problem.line, problem.column) not in there]
     every = [*refused, *in_stages, *(rules.judge(whole, look) if look is not None else ())]
     problems = [one for index, one in enumerate(every) if one not in every[:index]]
     problems.sort(key=lambda problem: (problem.line, problem.column))
-    return whole, problems, not (judged.problems or errors_of(in_stages))
+    return whole, problems, not (refusals or errors_of(in_stages))
 
 
 def _model_facts(document: Document, settings: Settings, stages: Sequence[Recipe]) -> catalog.Model | None:
@@ -221,4 +221,4 @@ def _concerns(change: Override, settings: Iterable[str]) -> bool:
 
 
 def _as_recipe(document: Document) -> Recipe | None:
-    return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document).settings, None)
+    return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document)[0], None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.check.batch import CheckReport, find, formats, judged
@@ -39,7 +40,7 @@ def check(
     found = find(paths, strict)
     verdict = judged(found.recipes, changing.from_options(sets), online, allowed, jobs)
     errors = len(verdict.errors)
-    shown = verdict.without_notes if quiet else verdict
+    shown = replace(verdict, problems=verdict.errors) if quiet else verdict
     if style != "text":
         if text := formats()[style](found.recipes, shown):
             say(text)

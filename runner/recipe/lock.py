@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -24,35 +24,15 @@ def _fields() -> Mapping[str, str]:
     return catalog.table("lock-file")["fields"]
 
 
-def _text(form: str) -> Callable[[Any], object]:
-    return lambda value: isinstance(value, str) and re.fullmatch(form, value)
-
-
-def _count(most: int) -> Callable[[Any], object]:
-    return lambda value: type(value) is int and 0 < value <= most
-
-
-# The check of a value, and its required form in words: by the field's name, else by its type in Model.
-Judge = tuple[Callable[[Any], object], str]
-JUDGES: dict[object, Judge] = {
-    "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
-    "config": (lambda value: isinstance(value, dict), "settings of a `config.json`"),
-    "revision": (_text("[0-9a-f]{40}"), "a full commit, 40 hexadecimal digits"),
-    "chat_template": (
-        lambda value: value == "" or (isinstance(value, str) and value in catalog.table("templates")),
-        "a section of the catalog's templates.toml, or empty",
-    ),
-    # Bounded, because formulas loop over the layers.
-    "num_hidden_layers": (_count(1000), "a whole number, at least 1 and at most 1,000"),
-    int: (_count(10**8), "a whole number, at least 1 and at most 100,000,000"),
-    bool: (lambda value: isinstance(value, bool), "true or false"),
-    str: (_text("(?s).*"), "text"),
-    tuple[str, ...]: (
-        lambda value: isinstance(value, list) and value and all(isinstance(one, str) for one in value),
-        "a list of names",
-    ),
-}
 TYPES = get_type_hints(Model)
+
+
+def _lacking(key: str, value: Any) -> str:
+    """The form, in words, that a field's value lacks; empty if it is right."""
+    forms = catalog.table("lock-file")["forms"]
+    form, words = forms.get(key) or forms[TYPES.get(key, str).__name__]
+    known = key != "chat_template" or value in ("", *catalog.table("templates"))
+    return "" if re.fullmatch(form, json.dumps(value)) and known else str(words)
 
 
 def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
@@ -81,7 +61,7 @@ def entries(file: Path) -> dict[str, Facts]:
 
 def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
     """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop if the file is broken."""
-    if bad := [key for key, value in entry.items() if not _judge(key)[0](value)]:
+    if bad := [key for key, value in entry.items() if _lacking(key, value)]:
         raise Stop(*worded("recipe.impossible-values", name=name, bad=listed(bad)))
     written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
     head = str(catalog.table("lock-file")["head"])
@@ -114,10 +94,6 @@ def _read(file: Path) -> Document | None:
     return document
 
 
-def _judge(key: str) -> Judge:
-    return JUDGES.get(key) or JUDGES[TYPES.get(key, str)]
-
-
 def _wrong(document: Document, name: str) -> list[Problem]:
     entry, at = document.data["models"][name], ("models", name)
     remedy = f"`recipe models add {name}` writes the entry again."
@@ -129,8 +105,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
             hint = did_you_mean(str(key), fields).rstrip() or remedy
             problems.append(document.problem((*at, key), f"`{key}` is not a setting of an entry.", hint, key=True))
             continue
-        right, words = _judge(key)
-        if not right(value):
+        if words := _lacking(key, value):
             problems.append(document.problem((*at, key), f"`{key}` must be {words}.", remedy))
     needed = [key for key in fields if key not in (*ON_HUB, *RARE) or (key in ON_HUB and entry.get("source") == "hub")]
     if not problems and (missing := [key for key in needed if key not in entry]):

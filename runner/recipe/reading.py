@@ -151,9 +151,6 @@ class Builder:
     def _node(self, event: Event, path: Path_) -> tuple[Any, Mark]:
         """A key or value, and where it ends."""
         self._add(1, event)
-        is_scalar = isinstance(event, ScalarEvent)
-        if is_scalar and event.tag is None and event.anchor is None:
-            return (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
         if isinstance(event, AliasEvent):
             return self._repeated(event), event.end_mark
         if event.tag and event.tag not in TAGS:
@@ -162,7 +159,7 @@ class Builder:
         before = self.count
         if event.anchor:
             self.anchors[event.anchor] = None
-        if is_scalar:
+        if isinstance(event, ScalarEvent):
             value, end = (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
         else:
             value, end = self._collection(event, path)

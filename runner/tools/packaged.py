@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -38,24 +39,7 @@ def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
 
 
-# The packages of each extra, by import name. If another package cannot be imported, that is our own bug.
-EXTRAS = {
-    "cluster": {"kubernetes"},
-    "data": {"datatrove", "orjson", "py3langid", "spacy"},
-    "edit": {"nicegui"},
-    "flash": {"flash_attn"},
-    "gguf": {"llama_cpp"},
-    "mlflow": {"mlflow"},
-    "registry": {"model_registry"},
-    "report": {"jinja2", "pydantic"},
-    "search": {"optuna"},
-    "serve": {"fastapi", "openai", "uvicorn"},
-    "train": {
-        *("PIL", "accelerate", "axolotl", "bitsandbytes", "datasets", "deepspeed", "gradio", "huggingface_hub"),
-        *("liger_kernel", "lm_eval", "numpy", "openpyxl", "peft", "pyarrow", "tokenizers", "torch"),
-        *("torchao", "transformers", "trl"),
-    },
-}
+EXTRAS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("extras.toml").read_text("utf-8"))
 
 
 def package(module: str) -> str:

@@ -84,7 +84,7 @@ class Saving(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.saved = self.busy = time.monotonic()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.busy = time.monotonic()
         if self.every is not None:
             due = bool(state.global_step % self.every == 0)
@@ -93,7 +93,6 @@ class Saving(TrainerCallback):
             due = any_of(over and state.is_world_process_zero, args.device)
         if due and not saved_anyway(args, state, control):
             control.should_save = True
-        return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.busy = time.monotonic()

@@ -96,9 +96,8 @@ class Watchdog(TrainerCallback):
 class Ended(TrainerCallback):
     """Ends a resumed training that has no steps left."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop |= state.global_step >= state.max_steps
-        return control
 
 
 def no_step_more(trainer: Any) -> None:
@@ -126,36 +125,29 @@ class Patience(TrainerCallback):
         self.wanted, self.measure = wanted, measure
         self.over = False
 
-    def _gone(self, state: Any) -> bool:
-        values = [entry[name] for entry in state.log_history if (name := f"eval_{self.measure}") in entry]
-        return records.fruitless(values, self.wanted.min_improvement, self.measure) >= self.wanted.patience
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.over = self._ends(state, control)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        self.over = self._gone(state)
-        if self.over:
-            self._end(state, control)
-        return control
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.over:
             control.should_training_stop = True
             control.should_evaluate = control.should_save = False
-        return control
 
     on_epoch_end = on_step_end
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if state.global_step and self._gone(state):
-            self._end(state, control)
-        return control
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step:
+            self._ends(state, control)
 
-    def _end(self, state: Any, control: Any) -> None:
-        control.should_training_stop = True
+    def _ends(self, state: Any, control: Any) -> bool:
+        """Ends training if too many evaluations have brought no improvement, and returns whether it did."""
         seen = ({"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")} for entry in state.log_history)
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
         ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
+        control.should_training_stop |= ended is not None
         if ended and state.is_world_process_zero:
             child_process.tell(records.EARLY_STOP_EVENT, **asdict(ended))
+        return ended is not None
 
 
 class TimeLimit(TrainerCallback):
@@ -186,12 +178,12 @@ class TimeLimit(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.step_began = time.monotonic()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = time.monotonic()
         self.longest_step = max(self.longest_step, now - self.step_began)
         self.step_began = now
         if control.should_training_stop:  # it ends here by itself
-            return control
+            return
         kept_back = self.longest_step + self.longest_evaluation + self.longest_save
         if not self.reached and checkpoints.any_of(self.earlier + self.used + kept_back > self.limit, args.device):
             self.reached = True
@@ -202,7 +194,6 @@ class TimeLimit(TrainerCallback):
             if state.is_world_process_zero:
                 steps = f"{state.global_step} of {state.max_steps}"
                 print(f"The time limit of {self.limit:g} s ended training after step {steps}.", flush=True)
-        return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # An evaluation begins where a step (or training) began or ended, and nothing else takes long in between.
@@ -267,22 +258,19 @@ class Preemption(TrainerCallback):
         self.leaving = self.leaving or checkpoints.any_of(self.asked, args.device)
         return self.leaving
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.waits = True
         if self._decide(args):
             control.should_log = True
             # After a resume from here, an evaluation that follows this step would be skipped.
             control.should_save |= not saved_anyway(args, state, control)
-        return control
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_save |= self.leaving
-        return control
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):
             control.should_save = True
-        return control
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):

@@ -148,8 +148,9 @@ def loaded(document: Document) -> list[str]:
 
 
 @cache
-def table() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("contradictions.toml").read_text("utf-8"))
+def table(name: str = "contradictions") -> Mapping[str, Any]:
+    """One of this part's tables."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
 
 
 def contradictions(document: Document) -> Iterator[Problem]:

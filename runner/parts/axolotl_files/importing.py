@@ -1,10 +1,9 @@
 """A recipe from an Axolotl file, by the schema's mapping read backwards."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,7 @@ STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
 STAND_INS = {"kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b"}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
 NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
-
-
-@cache
-def table() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("mapping.toml").read_text("utf-8"))
+table = partial(checking.table, "mapping")
 
 
 @dataclass
@@ -102,6 +97,24 @@ class Import:
 
     def refuse_deepspeed(self, file: str) -> None:
         self.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=file))
+
+    def say_sets(self, sets: Sequence[Mapping[str, Any]], *source: str | int) -> None:
+        """The data sets; a single one needs no list."""
+        for key, value in sets[0].items() if len(sets) == 1 else [("sets", sets)]:
+            self.say(("data", key), value, *source)
+
+    def hold_out(self, key: str, *place: str) -> None:
+        """The rows for validation: a share of them, or the fewest that recipes hold out. place: of the note on these."""
+        share = self.get(key) or 0
+        if not isinstance(share, int | float):
+            self.refuse((key,), "This is not a number.")
+        elif 0 < share < 1:
+            self.say("data.validation_share", max(0.001, min(share, 0.5)), key)
+        elif share:
+            self.refuse((key,), *worded("axolotl_files.share-of-rows"))
+        else:
+            self.say("data.validation_share", 0.001, *place)
+            self.note(place, *worded("axolotl_files.no-rows-out"))
 
     def name_no_layers(self, *key: str) -> None:
         self.note(key, *worded("axolotl_files.layers-by-peft"))
@@ -297,23 +310,14 @@ def _rows(made: Import, objective: str | None) -> str:
     kind = kinds[0] if kinds else "conversations"
     if kind != "conversations":
         made.say("data.form", kind)
-    if len(found) == 1:
-        for name, value in found[0][0].items():
-            made.say(("data", name), value, "datasets" if sets else "pretraining_dataset", 0)
-    else:
-        made.say("data.sets", [data for data, _ in found], "datasets")
+    single = ("datasets" if sets else "pretraining_dataset", 0)
+    made.say_sets([data for data, _ in found], *(single if len(found) == 1 else ("datasets",)))
     if made.get("train_on_inputs") and kind == "conversations":
         made.say("data.train_on", "all", "train_on_inputs")
     if kind != "text":
         _template(made, sets)
-    share = made.get("val_set_size", 0)
-    if isinstance(share, int | float) and 0 < share < 1:
-        made.say("data.validation_share", max(0.001, min(share, 0.5)), "val_set_size")
-    elif share:
-        made.refuse(("val_set_size",), "Recipes hold out a share of the rows.", "Write a share below 1.")
-    elif kind != "text":
-        made.say("data.validation_share", 0.001, "val_set_size")
-        made.note(("val_set_size",), "The file holds no rows out; the recipe holds out one of 1,000, the least.")
+    if made.get("val_set_size") or kind != "text":
+        made.hold_out("val_set_size", "val_set_size")
     return kind
 
 

@@ -4,9 +4,8 @@ import json
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from runner import catalog
 from runner.check import by_schema
 from runner.data.conversation_formats import ROLES
-from runner.parts.axolotl_files import importing
+from runner.parts.axolotl_files import checking, importing
 from runner.parts.axolotl_files.importing import Import
 from runner.recipe import reading
 from runner.recipe.document import Document, Span, path_of
@@ -28,11 +27,7 @@ WORD = re.compile(r"""(?P<comment>(?:^|(?<=\s))\#[^\n]*)|(?P<end>\n|\d?[;&|<>]+)
 OBJECTIVES = {"kto": "kto", "orpo": "orpo", "cpo": "simpo"}
 # The columns of LLaMA-Factory's rows whose description names none.
 ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
-
-
-@cache
-def table() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("others.toml").read_text("utf-8"))
+table = partial(checking.table, "others")
 
 
 def trainer(document: Document) -> str | None:
@@ -206,20 +201,6 @@ def _machines(made: Import) -> None:
     made.name_gpu()
 
 
-def _held_out(made: Import, key: str) -> None:
-    """The rows for validation: a share of them, or the fewest that recipes hold out."""
-    share = made.get(key) or 0
-    if not isinstance(share, int | float):
-        made.refuse((key,), "This is not a number.")
-    elif 0 < share < 1:
-        made.say("data.validation_share", max(0.001, min(share, 0.5)), key)
-    elif share:
-        made.refuse((key,), *worded("axolotl_files.share-of-rows"))
-    else:
-        made.say("data.validation_share", 0.001)
-        made.note((), *worded("axolotl_files.no-rows-out"))
-
-
 # --- LLaMA-Factory
 
 
@@ -259,7 +240,7 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
     if stage == "sft" and made.file.data.get("packing") and not made.file.data.get("neat_packing"):
         made.note(("packing",), "LLaMA-Factory lets joined rows see each other; the recipe keeps them apart.")
     _described_sets(made, rows, loss == "kto")
-    _held_out(made, "val_size")
+    made.hold_out("val_size")
     return kind == "lora", rows, facts["objectives"].get(loss) if loss else None
 
 
@@ -288,11 +269,8 @@ def _described_sets(made: Import, rows: str, labelled: bool) -> None:
                 made.note(("max_samples",), f"The recipe reads all rows of `{name}`.", "Set `share` for a part.")
             elif limit:
                 sets[-1]["split"] = f"{sets[-1].get('split', 'train')}[:{limit}]"
-    if len(sets) == 1:
-        for key, value in sets[0].items():
-            made.say(("data", key), value, "dataset")
-    elif sets:
-        made.say("data.sets", sets, "dataset")
+    if sets:
+        made.say_sets(sets, "dataset")
 
 
 def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: str, labelled: bool) -> dict[str, Any]:
@@ -392,11 +370,7 @@ def _trl_sets(made: Import) -> None:
         for key in ("data_files", "data_dir", "columns"):
             if one.get(key):
                 made.refuse(("datasets",), f"Recipes have no `{key}` of a data set.")
-    if len(sets) == 1:
-        for key, value in sets[0].items():
-            made.say(("data", key), value, "datasets" if mixture else "dataset_name")
-    else:
-        made.say("data.sets", sets, "datasets")
+    made.say_sets(sets, "datasets" if mixture else "dataset_name")
     if not single["path"] and not mixture:
         made.refuse((), "The file names no data set.", "Write `dataset_name`.")
-    _held_out(made, "test_split_size")
+    made.hold_out("test_split_size")

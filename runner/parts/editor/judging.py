@@ -77,10 +77,6 @@ class Judged:
     recipe: Recipe | None
     problems: Sequence[Problem]
 
-    @property
-    def errors(self) -> int:
-        return sum(problem.severity == "error" for problem in self.problems)
-
 
 @dataclass(frozen=True)
 class PlanSummary:

@@ -4,10 +4,11 @@ import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, Template
 from nicegui import background_tasks, run, ui
 from nicegui.awaitable_response import AwaitableResponse
 
@@ -17,13 +18,12 @@ from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
 from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened, PlanSummary
 from runner.parts.editor.rehearsing import RehearsalProcess
-from runner.parts.planner.forecast import Forecast
 from runner.recipe import reading
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.reading import START
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, errors_of
 
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
@@ -32,7 +32,7 @@ LOOK = 0.3
 TRIES = 20
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
-BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
+BLUE = "#2f76e0"  # as in curve.json
 # The most lines of the log on the page.
 MOST = 500
 # Seconds that a browser may take to answer.
@@ -82,7 +82,7 @@ class Text:
             return
         self.shown = problems
         self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
-        errors = sum(problem.severity == "error" for problem in problems)
+        errors = len(errors_of(problems))
         counts = ((errors, "error"), (len(problems) - errors, "note"))
         said = ", ".join(f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts)
         self.below.clear()
@@ -118,7 +118,7 @@ class VerdictPane:
             self.written.on(event, self.take_price)
 
     def show(self, verdict: PlanSummary) -> None:
-        self.drawn.content = drawn(verdict)
+        self.drawn.content = _template().render(plan=verdict, gib=2**30)
         self.written.set_visibility(bool(verdict.stages))
 
     async def take_price(self) -> None:
@@ -132,28 +132,10 @@ class VerdictPane:
             await self.changed()
 
 
-def drawn(verdict: PlanSummary) -> str:
-    look = "" if verdict.stages else ' class="recipe-waiting"'
-    return "".join(map(_memory, verdict.stages)) + "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
-
-
-def _memory(stage: Forecast) -> str:
-    """A GPU's memory as a bar: the need, its range in nine of ten cases, and the card's size."""
-    needed, (least, most), card = stage.memory.total, stage.memory_range, stage.usable
-    whole = max(card or 0, most) * 1.05
-    of = f" of {card / 2**30:.1f} GiB" if card else "; the card is unknown"
-    stretches = [
-        (0, needed, f"recipe-needed {'recipe-too-large' if stage.fits is False else 'recipe-fits'}"),
-        (least, most, "recipe-range"),
-        *([(card, card, "recipe-card")] if card else []),
-    ]
-    parts = "".join(
-        f'<div class="{look}" style="left: {start / whole:.2%}; width: {(end - start) / whole:.2%}"></div>'
-        for start, end, look in stretches
-    )
-    gpu = stage.gpu.title if stage.gpu else stage.stage.machines.gpu
-    said = escape(f"{stage.stage.name}: {needed / 2**30:.1f} GiB{of}, {gpu}")
-    return f'<div class="recipe-memory">{said}<div class="recipe-bar">{parts}</div></div>'
+@cache
+def _template() -> Template:
+    shelf = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return shelf.get_template("plan.html.jinja")
 
 
 class RowsPane:
@@ -230,32 +212,12 @@ class RehearsalPane:
 
 
 def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
-    """The losses over steps, as a chart of ECharts."""
-    grey = {"color": GREY}
-    faint = {"lineStyle": {"color": f"{GREY}40"}}
-    axis = {"type": "value", "nameTextStyle": grey, "axisLabel": grey, "splitLine": faint}
-    steps = {"name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None}
-    lines = (("training", rehearsal.losses, BLUE, False), ("validation", rehearsal.measured, ORANGE, True))
-    return {
-        "animation": False,
-        "grid": {"left": 48, "right": 16, "top": 32, "bottom": 36},
-        "legend": {"top": 0, "textStyle": grey},
-        "tooltip": {"trigger": "axis"},
-        "xAxis": axis | steps,
-        "yAxis": axis | {"scale": True, "name": "loss"},
-        "series": [
-            {
-                "name": name,
-                "type": "line",
-                "data": [list(point) for point in points],
-                "lineStyle": {"color": colour},
-                "itemStyle": {"color": colour},
-                "showSymbol": symbol,
-                "symbolSize": 7,
-            }
-            for name, points, colour, symbol in lines
-        ],
-    }
+    """The losses over steps, as a chart of ECharts; curve.json has its looks."""
+    options: dict[str, Any] = json.loads((HERE / "curve.json").read_text(encoding="utf-8"))
+    options["xAxis"]["max"] = rehearsal.steps or None
+    for series, points in zip(options["series"], (rehearsal.losses, rehearsal.measured), strict=True):
+        series["data"] = [list(point) for point in points]
+    return options
 
 
 class Page:
@@ -413,7 +375,7 @@ class Page:
             return
         self.judged = judged
         self.text.show(judged.problems)
-        if judged.errors:
+        if errors_of(judged.problems):
             ui.notify("The recipe has errors. They are below the text.", type="negative")
         elif judged.problems:
             ui.notify("No errors; the notes are below the text.", type="info")

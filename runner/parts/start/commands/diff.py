@@ -61,10 +61,10 @@ def in_settings(before: Document, after: Document) -> list[Difference]:
 def _settings(document: Document) -> dict[str, Any]:
     if problem := by_schema.scenario_problem(document):
         raise Stop(problem)
-    read = by_schema.read(document)
-    if read.problems:
-        raise Stop(read.problems)
-    each = leaves(read.settings.plain(), lambda items: items and all(isinstance(item, dict) for item in items))
+    settings, problems = by_schema.read(document)
+    if problems:
+        raise Stop(problems)
+    each = leaves(settings.plain(), lambda items: items and all(isinstance(item, dict) for item in items))
     return {name_of(path): value for path, value in each if value != {}}
 
 

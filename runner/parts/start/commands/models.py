@@ -58,7 +58,7 @@ def _need(model: catalog.Model, way: str, precision: str) -> Need:
     starter, changes = WAYS[way]
     wished = {"model.precision": precision, "train.micro_batch_size": 1, **changes}
     document, _ = apply(read(packaged.named()[starter]), [Override(name, None, wished[name]) for name in wished])
-    recipe = Recipe(document, by_schema.read(document).settings, model)
+    recipe = Recipe(document, by_schema.read(document)[0], model)
     forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
     need = max(stage.full.memory.total for stage in forecasts)
     return Need(need, tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])))
