@@ -14,6 +14,7 @@ from runner.parts.planner.workload import (
     ASSUMED,
     HALF,
     START_SECONDS,
+    TABLES,
     Checkpoints,
     Run,
     Workload,
@@ -26,8 +27,8 @@ from runner.parts.planner.workload import (
 )
 from runner.plan import Machines
 
-# Not on any data sheet. Each share is that of published runs (benchmarks/results/outside.txt); the measurements of a
-# card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
+# Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
+# the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
 LEAST_WAITING = 0.1  # of the time of messages, which no computing hides
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
@@ -43,17 +44,15 @@ MEASURING = 20
 
 
 class Link(NamedTuple):
-    """rate: the share of a link's rate that messages reach. hidden: the share of computing that hides them."""
+    """rate: the share of a link's rate that messages reach. hidden: the share of computing that hides them. hop:
+    seconds from a GPU to the next."""
 
     rate: float
     hidden: float
+    hop: float
 
 
-# By the connection of a machine's cards in the catalog. NVLink: communication costs 4 A100 2 to 3 %
-# (foundation-model-stack); several machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access
-# everything goes through main memory: 2 RTX 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it
-# (fsdp_qlora). PCIe with peer access is assumed.
-LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
+LINKS = {name: Link(**facts) for name, facts in TABLES["links"].items()}
 
 
 class ByKind(NamedTuple):
@@ -63,27 +62,10 @@ class ByKind(NamedTuple):
     attention: float
 
 
-# The shares of a data sheet's rate that they reach, by compute capability, the newest first. Attention is that of
-# FlashAttention 2, which was written for the A100.
-_SHARES = (
-    ((10, 0), ByKind(0.30, 0.15)),
-    ((9, 0), ByKind(0.64, 0.30)),
-    ((8, 6), ByKind(0.85, 0.50)),
-    ((8, 0), ByKind(0.81, 0.50)),
-    ((0, 0), ByKind(0.60, 0.30)),
-)
-
-
 def shares(gpu: Gpu) -> ByKind:
-    return next(shares for least, shares in _SHARES if gpu.capability >= least)
-
-
-# A factor on the memory traffic of kept activations: by whether kernels are fused (or compiled), and by what is
-# trained. Plain operations also write and read intermediate results.
-_TRAFFIC = {
-    True: {"full": 0.90, "lora": 1.85, "qlora": 1.25},
-    False: {"full": 1.95, "lora": 3.2, "qlora": 2.7},
-}
+    """The shares of a data sheet's rate that a card reaches."""
+    known = ((tuple(map(int, least.split("."))), ByKind(*each)) for least, each in TABLES["shares"].items())
+    return next(reached for least, reached in known if gpu.capability >= least)
 
 
 @dataclass(frozen=True)
@@ -175,7 +157,7 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
     method = "full" if not workload.adapter else "qlora" if workload.adapter.packed else "lora"
-    again = _TRAFFIC[workload.fused_kernels or workload.compile][method]
+    again: float = TABLES["traffic"]["fused" if workload.fused_kernels or workload.compile else "plain"][method]
     passes = 2 if not training else 8 if workload.checkpointing else 6
     return again * passes * kept + (3 if training else 2) * logits
 
@@ -260,8 +242,8 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     return max(LEAST_WAITING * messages, messages - hidden * computing)
 
 
-# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, Simple).
-HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6}
+# Seconds from a GPU to the next over the network (NCCL, src/graph/tuning.cc, hwLat, Simple).
+HOP = 14.0e-6
 
 
 def latency(workload: Workload, gpu: Gpu) -> float:
@@ -271,7 +253,7 @@ def latency(workload: Workload, gpu: Gpu) -> float:
     machines = workload.machines
     if machines.nodes == 1:
         return 0.0
-    inside = HOP_IN_A_MACHINE[gpu.link]
+    inside = LINKS[gpu.link].hop
     ring = (machines.nodes - 1) * HOP + (machines.world_size - machines.nodes) * inside
     if workload.sharding in ("zero3", "fsdp"):
         return 3 * workload.model.num_hidden_layers * workload.accumulation * ring

@@ -12,7 +12,7 @@ from runner.catalog import Gpu
 from runner.parts.planner import host_memory, memory, parameters, state, workload
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import Offload, Run, Workload, from_stage
+from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
 from runner.plan import Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -222,8 +222,8 @@ class LanguageFormulas:
         checkpointing = f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}"
         return {
             "activations": f"micro batch {work.micro_batch_size} × {answers}{tokens}, {checkpointing}",
-            "optimizer": f"{work.optimizer}{_BESIDE[work.offload.optimizer]}",
-            "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
+            "optimizer": f"{work.optimizer}{TABLES['offloaded'][work.offload.optimizer]}",
+            "weights": f"{held}{reference}, {TABLES['shared'][work.sharding]}{TABLES['offloaded'][work.offload.weights]}",
             "gradients": f"{units.gib(state.held(work).gradients)} if all exist at once",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
             "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a prompt with its answer' if work.generated else ' a row'}, {length}",
@@ -231,14 +231,3 @@ class LanguageFormulas:
 
     def changed(self, **fields: Any) -> LanguageFormulas:
         return LanguageFormulas(replace(self.work, **fields))
-
-
-_BESIDE = {"": "", "cpu": ", in main memory", "nvme": ", on a disk"}
-_SHARED = {
-    "none": "one GPU",
-    "ddp": "whole on each GPU",
-    "zero1": "ZeRO-1: optimizer split",
-    "zero2": "ZeRO-2: optimizer and gradients split",
-    "zero3": "ZeRO-3: everything split",
-    "fsdp": "FSDP: everything split",
-}
