@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,9 @@ class Main:
             *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
         ]
 
-    def refuse(self, reason: str) -> None:
-        self._say("ready", {"refused": [reason]})
-
-    def ready(self, files: Mapping[str, str] | None = None) -> None:
-        """files: written for all machines, the hash of each by its name."""
-        self._say("ready", {"ready": True, "files": files or {}})
+    def ready(self, files: Mapping[str, str] | None = None, refused: str = "") -> None:
+        """files: written for all machines, the hash of each by its name. refused: why there are none."""
+        self._say("ready", {"refused": [refused]} if refused else {"ready": True, "files": files or {}})
 
     def _say(self, word: str, value: Mapping[str, Any]) -> None:
         """Writes a key that has no value yet."""
@@ -257,6 +255,7 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
             time.sleep(1)
 
 
+_tell = partial(print, flush=True)
 BY = "the machines that came"
 ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
 
@@ -299,7 +298,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
         try:
             files = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
         except Stop as stop:
-            main.refuse(stop.text)
+            main.ready(refused=stop.text)
             raise
         main.ready(files)
 
@@ -392,10 +391,6 @@ def _hash_of(file: Path) -> str:
         return content_hash(file.read_text(encoding="utf-8"))
     except OSError:
         return ""
-
-
-def _tell(text: str) -> None:
-    print(text, flush=True)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -30,17 +30,7 @@ from runner.plan import Machines
 # Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
 # the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
-LEAST_WAITING = 0.1  # of the time of messages, which no computing hides
-SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
-SECONDS_AN_ADAPTER = 0.25e-3  # the same for one adapted linear layer
-HOOKS, ADAPTER_HOOKS = 4.4e-3, 0.6e-3  # what ZeRO-3 adds to both (benchmarks/results/zero3-launching.txt)
-AGAIN = 0.6  # of these, in addition, where checkpointing runs the forward pass twice
-COMPILED = 0.5  # of all of these, under torch.compile
-FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of short rows: 1.31 to 1.35
-UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
-# Bytes moved for a weight beside an adapter while DoRA measures its rows, in a forward pass: PEFT's published runs on q and v of
-# Llama 3.2 3B take 143 ms a step with DoRA and 124 without (method_comparison/MetaMathQA, L40S).
-MEASURING = 20
+PACE: Mapping[str, float] = TABLES["pace"]
 
 
 class Link(NamedTuple):
@@ -179,7 +169,7 @@ class Passing(NamedTuple):
 def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
     """One micro batch, forward and backward, or forward alone, by formulas alone."""
     counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
-    gain = FP8_GAIN if workload.fp8 and gpu.fp8 else 1.0
+    gain = PACE["fp8_gain"] if workload.fp8 and gpu.fp8 else 1.0
     weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
     moved = traffic(workload, rows, training) + weights
     return Passing(
@@ -197,19 +187,19 @@ def unpacked(workload: Workload) -> float:
         return 0
     linear = parameters.in_linear(workload.model) if adapter.packed else 0
     measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
-    return (UNPACKING * linear + MEASURING * measured) * workload.model.num_hidden_layers
+    return (PACE["unpacking"] * linear + PACE["measuring"] * measured) * workload.model.num_hidden_layers
 
 
 def launching(workload: Workload, training: bool = True) -> float:
     """Seconds that Python needs to launch a micro batch: 4.7 to 5.2 ms a layer with LoRA on all linear layers and with
     checkpointing (QwenLM/Qwen, rows of 256 tokens)."""
     adapters, hooked = len(workload.adapter.targets) if workload.adapter else 0, workload.sharding == "zero3"
-    layer = SECONDS_A_LAYER + SECONDS_AN_ADAPTER * adapters + hooked * (HOOKS + ADAPTER_HOOKS * adapters)
+    layer = PACE["layer"] + PACE["adapter"] * adapters + hooked * (PACE["hooks"] + PACE["adapter_hooks"] * adapters)
     if not training:
         layer *= 0.3
     elif workload.checkpointing:
-        layer *= 1 + AGAIN
-    return workload.model.num_hidden_layers * layer * (COMPILED if workload.compile else 1)
+        layer *= 1 + PACE["again"]
+    return workload.model.num_hidden_layers * layer * (PACE["compiled"] if workload.compile else 1)
 
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
@@ -239,7 +229,7 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
-    return max(LEAST_WAITING * messages, messages - hidden * computing)
+    return max(PACE["least_waiting"] * messages, messages - hidden * computing)
 
 
 # Seconds from a GPU to the next over the network (NCCL, src/graph/tuning.cc, hwLat, Simple).

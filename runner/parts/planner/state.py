@@ -1,12 +1,13 @@
 """The bytes of one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from runner.catalog import Gpu
 from runner.parts.planner import parameters
-from runner.parts.planner.workload import FULL, HALF, Workload
+from runner.parts.planner.workload import FULL, HALF, TABLES, Workload
 
 
 @dataclass(frozen=True)
@@ -169,11 +170,6 @@ def adapted(workload: Workload) -> list[int]:
     return [prod(shape) for name, shape in parameters.linear(workload.model).items() if name in targets]
 
 
-# What DoRA has in flight at most, as multiples of the widest output in fp32, and what dropout and 4 bits add: fitted to
-# traces of Llama, Qwen and Phi with 1,024 and 8,192 tokens.
-IN_FLIGHT, WITH_DROPOUT, IN_FOUR_BITS = 2.2, 0.6, 0.6
-
-
 def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
     """What DoRA holds in a layer (peft 0.20.0, lora/dora.py). While it measures the rows of the last weight: in fp32
     that weight, B·A, B·A times its factor, and their sum; in half precision the identity that it multiplies for B·A. In
@@ -185,7 +181,8 @@ def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
     (fan_in, fan_out), widest = shapes[-1], FULL * tokens * max(out for _, out in shapes)
     again = HALF * sum(adapted(workload)) if adapter.dropout and workload.precision != "fp32" else 0
     measuring = 4 * FULL * fan_in * fan_out + HALF * fan_in**2 + 2 * widest
-    factor = IN_FLIGHT + WITH_DROPOUT * bool(adapter.dropout) + IN_FOUR_BITS * adapter.packed
+    beside: Mapping[str, float] = TABLES["dora"]
+    factor = beside["in_flight"] + beside["dropout"] * bool(adapter.dropout) + beside["packed"] * adapter.packed
     return measuring, round(factor * widest), again
 
 
@@ -228,19 +225,10 @@ def _optimizer(workload: Workload) -> int:
 
 # The name of offloaded state in the list of files that a run writes.
 ON_DISK = "weights and state on the disk"
-# Memory that the system cannot move is handed out in powers of two (the same function's additional_buffer_factor).
-PINNED = 1.5
+PACE: Mapping[str, float] = TABLES["offload"]
 # Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
 # memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
 STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
-# The share of PCIe's rate that a copy reaches: 12 of 16 GB/s (ZeRO-Infinity, section 4).
-PCIE_SHARE = 0.75
-# Numbers a second that AdamW goes through on the processors of a machine: 10^9 in 0.26 s at most, with two sockets,
-# whose memory sets the pace (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, table 4: 10^10 in 2.57 s); a core by
-# itself 0.3 × 10^9 (torch 2.13's fused AdamW made 0.47 to 0.63 on one or two busy cores).
-ADAM, ADAM_A_CORE = 3.9e9, 0.3e9
-# How much slower plain AdamW is, which goes over its tensors many times: 5.7 in that table, 6 to 7 in torch 2.13.
-PLAIN = 6
 
 
 def beside(workload: Workload) -> int:
@@ -258,14 +246,14 @@ def main_memory(workload: Workload) -> dict[str, int]:
         return {"weights and state beside the GPUs": (beside(workload) + frozen) // machines.nodes} if placed else {}
     parts = {}
     if placed.optimizer == "cpu":
-        parts["optimizer beside the GPUs"] = round(PINNED * beside(workload) / machines.nodes)
+        parts["optimizer beside the GPUs"] = round(PACE["pinned"] * beside(workload) / machines.nodes)
     elif placed.optimizer == "nvme":
-        gradients = PINNED * wide * trained / machines.nodes
+        gradients = PACE["pinned"] * wide * trained / machines.nodes
         buffers = STATE_BUFFERS * FULL * min(workload.group, trained // machines.world_size)
         parts["buffers of the optimizer on a disk"] = round(gradients) + machines.gpus_per_node * buffers
     every = parameters.total(workload.model)
     if placed.weights == "cpu":
-        parts["weights beside the GPUs"] = round(PINNED * wide * every / machines.nodes)
+        parts["weights beside the GPUs"] = round(PACE["pinned"] * wide * every / machines.nodes)
     elif placed.weights == "nvme":
         numbers = WEIGHTS_BUFFERS * placed.buffer + min(WEIGHTS_IN_MEMORY, every // machines.world_size)
         parts["buffers of weights on a disk"] = machines.gpus_per_node * wide * numbers
@@ -285,7 +273,8 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
     half precision, each GPU's own share; under FSDP in fp32, after every micro batch. A disk holds all that main memory
     would hold, read and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
     trained, machines = parameters.trainable(workload), workload.machines
-    cores = min(ADAM, ADAM_A_CORE * machines.cpus) / (1 if workload.optimizer == "adamw_torch_fused" else PLAIN)
+    slower = 1 if workload.optimizer == "adamw_torch_fused" else PACE["plain"]
+    cores = min(PACE["adam"], PACE["adam_a_core"] * machines.cpus) / slower
     sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
     travelling = sent * trained / machines.world_size / rate(gpu)
     moved = 2 * beside(workload) / machines.nodes if workload.offload.optimizer == "nvme" else 0
@@ -306,4 +295,4 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
 
 def rate(gpu: Gpu) -> float:
     """Bytes a second between a card and main memory."""
-    return gpu.pcie_gb_s * 1e9 * PCIE_SHARE
+    return gpu.pcie_gb_s * 1e9 * PACE["pcie"]

@@ -1,5 +1,6 @@
 """Workload: the one input of a language model's estimate, from a stage's config; its steps, tokens and checkpoints."""
 
+import json
 import math
 import re
 import tomllib
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 from runner import catalog
 from runner.catalog import Gpu, Model
@@ -333,8 +334,6 @@ def _matches(pattern: str, name: str) -> bool:
 
 def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
     """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those of the data."""
-    import json
-
     config, rows, fused = stage.config, rows or Rows(), TABLES["fused"]
     # The ZeRO section of DeepSpeed's file; empty if the stage has none.
     files = [file for file in stage.files if config.get("deepspeed") and file.path.endswith("deepspeed.json")]
@@ -346,6 +345,11 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     max_steps = part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0))
     own = config.get("trl") or {}
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
+    # Rows may be blocks that fill the length: Axolotl takes rows as they are where `type` is empty.
+    blocks, packing = (
+        any(data.get("type") == "" for data in config.get("datasets") or ()),
+        bool(config.get("sample_packing")),
+    )
     # This schedule has no warmup, whatever the config says (transformers 5.16).
     rises = config.get("lr_scheduler") != "constant"
     attention = config.get("attn_implementation") or ("flash" if config.get("flash_attention") else "sdpa")
@@ -353,7 +357,9 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     bucket_bytes = int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
     if zero.get("reduce_bucket_size", "auto") != "auto":
         bucket_bytes = int(zero["reduce_bucket_size"]) * (2 if config.get("bf16") or config.get("fp16") else 4)
-    sizes = {our: int(zero[their]) for our, their in TABLES["zero"].items() if zero.get(their, "auto") != "auto"}
+    sizes: Mapping[str, Any] = {
+        our: int(zero[their]) for our, their in TABLES["zero"].items() if zero.get(their, "auto") != "auto"
+    }
     return Workload(
         **_alike("run", config),
         model=model,
@@ -374,9 +380,9 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         near=rl == "grpo" and bool(config.get("rl_beta")),
         generated=generated,
         by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0) if own.get("use_vllm") else 0.0,
-        packing=bool(config.get("sample_packing")) or _blocks(config),
-        several=bool(config.get("sample_packing")) and not _blocks(config),
-        evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
+        packing=packing or blocks,
+        several=packing and not blocks,
+        evaluation_packing=blocks or bool(config.get("eval_sample_packing", packing)),
         max_steps=int(max_steps),
         warmup_ratio=float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0) if rises else 0.0,
         warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))) if rises else 0,
@@ -391,7 +397,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     )
 
 
-def _alike(table: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _alike(table: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields that the settings of a config have as they are."""
     return {field: type(usual)(config.get(name) or usual) for field, (name, usual) in TABLES[table].items()}
 
@@ -432,21 +438,8 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
     )
 
 
-def _blocks(config: Mapping[str, Any]) -> bool:
-    """Whether the rows are blocks that fill the length: Axolotl takes rows as they are where `type` is empty."""
-    return any(data.get("type") == "" for data in config.get("datasets") or ())
-
-
-class Cadence(TypedDict):
-    """The fields of a Run about its evaluations and checkpoints."""
-
-    evaluation_steps: int
-    engine_save_steps: int
-    save_steps: int
-
-
-def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Cadence:
-    """When a Run is evaluated and saved, by the settings of the engine and of the runner."""
+def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a Run about its evaluations and checkpoints, by the settings of the engine and of the runner."""
 
     def every(what: str) -> int:
         return int(engine.get(f"{what}_steps") or 0) if engine.get(f"{what}_strategy", "steps") == "steps" else 0

@@ -71,9 +71,12 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
     if workload.adapter and workload.adapter.eight_bit:
-        stand_ins.eight_bit(model)
+        stand_ins.pack(model, 8, stand_ins.EightBit)
     if workload.adapter and workload.adapter.four_bit:
-        stand_ins.four_bit(model, dtype, DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8)
+        # FSDP splits and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0,
+        # `bnb_4bit_quant_storage`).
+        stored = DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8
+        stand_ins.pack(model, 4, partial(stand_ins.FourBit, dtype=dtype, stored=stored))
     if workload.checkpointing:
         if not model.supports_gradient_checkpointing:
             raise Stop(*worded("trace.no-checkpointing", workload=workload))
