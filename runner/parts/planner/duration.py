@@ -8,8 +8,8 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
-from runner.parts.planner import constants, host_memory, memory, parameters
-from runner.parts.planner.state import adapted, fetching, held, stepping, trained_bytes, whole
+from runner.parts.planner import constants, memory, parameters
+from runner.parts.planner.state import adapted, checkpoint, fetching, held, stepping, trained_bytes, whole, whole_model
 from runner.parts.planner.workload import (
     ASSUMED,
     HALF,
@@ -338,8 +338,8 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         partial(waiting, workload, gpu, own),
         evaluations=evaluations,
         evaluation_seconds=evaluations * pass_of_all,
-        reading=workload.readers * host_memory.whole(workload),
-        checkpoint=host_memory.checkpoint(workload),
+        reading=workload.readers * whole_model(workload),
+        checkpoint=checkpoint(workload),
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=row_tokens(workload) * workload.effective_batch_size * workload.answers,
         flops=flops(workload, workload.micro_batch_size * workload.answers),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import host_memory, memory, parameters, state, workload
+from runner.parts.planner import memory, parameters, state, workload
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
@@ -192,7 +192,7 @@ class LanguageFormulas:
         rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
         sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
-        sizes |= {"checkpoint": host_memory.checkpoint(work), "best model": host_memory.weights(work)}
+        sizes |= {"checkpoint": state.checkpoint(work), "best model": state.saved_weights(work)}
         halves = work.widths.linear * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
@@ -205,7 +205,7 @@ class LanguageFormulas:
     def beside(self, stage: Stage) -> dict[str, int]:
         """Offloaded state, and the largest moment: loading, saving, resuming or merging."""
         parts = state.main_memory(self.work)
-        name, size = max(host_memory.moments(self.work).items(), key=lambda moment: moment[1])
+        name, size = max(state.moments(self.work).items(), key=lambda moment: moment[1])
         return parts | {name: size}
 
     def notes(self) -> Mapping[str, str]:

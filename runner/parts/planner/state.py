@@ -1,4 +1,5 @@
-"""The bytes of one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do."""
+"""The bytes of a run between steps: on one GPU weights, gradients and optimizer state, with what sharding and offloading
+do; in the main memory of one machine; and in its files on disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -296,3 +297,76 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
 def rate(gpu: Gpu) -> float:
     """Bytes a second between a card and main memory."""
     return gpu.pcie_gb_s * 1e9 * PACE["pcie"]
+
+
+# Main memory at each moment that takes more than its processes, measured by benchmarks/main_memory.py; files on disk.
+
+# Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
+PROCESS = int(4.5 * 2**30)
+
+
+def moments(workload: Workload) -> dict[str, int]:
+    """The bytes beyond the processes at each moment; the moments do not coincide."""
+    return {
+        "weights that every process loads": loading(workload),
+        "weights and state to save": saving(workload),
+        "state to continue from": resuming(workload),
+        "base model to merge with": merging(workload),
+    }
+
+
+def loading(workload: Workload) -> int:
+    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py). Otherwise, and in 4 bits
+    (`loaded`), weights go from a mapped file to the GPU."""
+    if workload.sharding != "fsdp" or packed(workload):
+        return 0
+    return workload.machines.gpus_per_node * whole_model(workload)
+
+
+def saving(workload: Workload) -> int:
+    """The first process has whole weights before they are written: FSDP and ZeRO-3 gather them, and safetensors (0.8)
+    copies those of a GPU. FSDP gathers the optimizer's state after that, in the precision of its shards (accelerate
+    1.13.0, save_fsdp_model and save_fsdp_optimizer)."""
+    if workload.sharding != "fsdp":
+        return saved_weights(workload)
+    between = held(workload)
+    return max(between.weights, between.optimizer) * workload.machines.world_size or whole_model(workload)
+
+
+def resuming(workload: Workload) -> int:
+    """The optimizer's state in main memory: a single process reads it (transformers 5.16, Trainer), under FSDP the
+    first one, and under DeepSpeed each its own share. DDP reads it onto each GPU."""
+    optimizer = held(workload).optimizer
+    if workload.sharding == "fsdp":
+        return saving(workload)
+    return 0 if workload.sharding == "ddp" else workload.machines.gpus_per_node * optimizer
+
+
+def merging(workload: Workload) -> int:
+    """A process of its own with the whole base model (`runner.trainer.merging`). 0 without an adapter."""
+    return PROCESS + workload.widths.linear * parameters.total(workload.model) if workload.adapter else 0
+
+
+def whole_model(workload: Workload) -> int:
+    """The whole model in the precision in which it is loaded."""
+    return (FULL if workload.in_full else workload.widths.linear) * parameters.total(workload.model)
+
+
+def saved_weights(workload: Workload) -> int:
+    """The saved weights: of the adapter alone, or of the whole model. FSDP saves trained weights in fp32."""
+    if workload.adapter:
+        return adapter_bytes(workload)
+    return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else weights_of(workload)
+
+
+def checkpoint(workload: Workload) -> int:
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights are
+    saved twice: model.safetensors for loading, and pytorch_model_fsdp.bin for resuming (transformers 5.16,
+    Trainer._save_optimizer_and_scheduler)."""
+    shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
+    optimizer = held(workload).optimizer * shards
+    copies = 2 if workload.sharding == "fsdp" else 1
+    if workload.offload.optimizer:
+        # DeepSpeed's has the fp32 weights in it, and none has gradients.
+        optimizer = beside(workload) - FULL * parameters.trainable(workload) * (1 + (workload.sharding == "fsdp"))
+    return copies * saved_weights(workload) + optimizer

@@ -11,7 +11,7 @@ from runner import catalog
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
 from runner.data.report import ROOM
-from runner.parts.planner import host_memory, row_counts, state
+from runner.parts.planner import row_counts, state
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.memory import usable
 from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
@@ -144,7 +144,7 @@ def rounded(need: float) -> int:
 def host(forecast: Forecast) -> dict[str, int]:
     """Main memory of one machine by part: processes, shared memory, and the parts of the formulas."""
     stage = forecast.stage
-    parts = {"processes": host_memory.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
+    parts = {"processes": state.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
     return parts | forecast.formulas.beside(stage)
 
 

@@ -48,7 +48,7 @@ def on_meta(model) -> dict[str, tuple[int, ...]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from runner.parts.trace.building import hf_config
+    from runner.parts.trace.language import hf_config
 
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(hf_config(work(model)))
@@ -536,7 +536,7 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
 
 def test_weights_in_4_bits_are_whole_on_every_gpu_before_fsdp_splits_them():
     """Loaded onto the GPU, and kept until all shares are made; other weights wait in main memory."""
-    from runner.parts.planner import host_memory, state
+    from runner.parts.planner import state
 
     adapter = Adapter(16, SEVEN_B.linear, four_bit=True)
     many = Machines(1, 8, "NVIDIA-L40S", 256, 64)
@@ -556,11 +556,9 @@ def test_weights_in_4_bits_are_whole_on_every_gpu_before_fsdp_splits_them():
         moment.name for moment in found.moments
     }
     assert sum(found.parts().values()) == found.total
-    assert host_memory.loading(job) == 0
+    assert state.loading(job) == 0
     plain = replace(job, adapter=replace(adapter, four_bit=False))
-    assert memory.estimate(plain).moment != "loading" and host_memory.loading(plain) >= 8 * 2 * parameters.total(
-        SEVEN_B
-    )
+    assert memory.estimate(plain).moment != "loading" and state.loading(plain) >= 8 * 2 * parameters.total(SEVEN_B)
 
 
 def test_the_grid_draws_what_people_train():
