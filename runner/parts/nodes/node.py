@@ -51,6 +51,10 @@ Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
 # Seconds between two reads of the store, and the least patience with a silent machine.
 BEAT_S, SILENT_S = 0.25, 5.0
+PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
+_tell = partial(print, flush=True)
+BY = "the machines that came"
+ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
 
 
 @dataclass(frozen=True)
@@ -253,13 +257,6 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
                 tell(f"Waiting for the main machine at {address}:{port}")
                 told = now
             time.sleep(1)
-
-
-_tell = partial(print, flush=True)
-BY = "the machines that came"
-ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
-
-PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
 
 
 @click.group()

@@ -15,6 +15,11 @@ from runner.parts.planner.workload import TABLES, Run, Workload
 from runner.tools.files import read_json
 
 FOLDER = catalog.HERE / "measured"
+FILE = catalog.HERE / "outside.json"
+# With this many rows, their own lowest and highest values cover nine of ten later ones.
+ENOUGH = 19
+# Published figures are rounded, and versions differ.
+LEAST = 0.01
 GIB = 2**30
 
 
@@ -97,13 +102,6 @@ def basis(gpus: Iterable[str]) -> str:
         return "The numbers come from formulas that agree with fake-tensor runs and published GPU runs. CUDA context, allocator slack and the speed of the card come from those runs. This project has not measured on a GPU of this kind."
     rest = "" if all(sources.values()) else " For the other cards they come from published runs."
     return f"The numbers come from formulas that agree with fake-tensor runs. CUDA context, allocator slack and the speed of the card were measured: {'; '.join(known)}.{rest}"
-
-
-FILE = catalog.HERE / "outside.json"
-# With this many rows, their own lowest and highest values cover nine of ten later ones.
-ENOUGH = 19
-# Published figures are rounded, and versions differ.
-LEAST = 0.01
 
 
 @dataclass(frozen=True)

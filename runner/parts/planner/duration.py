@@ -30,6 +30,8 @@ from runner.plan import Machines
 # Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
 # the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
+# Seconds from a GPU to the next over the network (NCCL, src/graph/tuning.cc, hwLat, Simple).
+HOP = 14.0e-6
 PACE: Mapping[str, float] = TABLES["pace"]
 
 
@@ -104,11 +106,6 @@ class Duration:
     @property
     def tokens_a_second(self) -> float:
         return self.tokens_a_step / self.step_seconds
-
-
-def flops(workload: Workload, rows: float) -> float:
-    """All operations of one micro batch in training."""
-    return sum(operations(workload, rows))
 
 
 def operations(workload: Workload, rows: float, training: bool = True) -> ByKind:
@@ -232,10 +229,6 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     return max(PACE["least_waiting"] * messages, messages - hidden * computing)
 
 
-# Seconds from a GPU to the next over the network (NCCL, src/graph/tuning.cc, hwLat, Simple).
-HOP = 14.0e-6
-
-
 def latency(workload: Workload, gpu: Gpu) -> float:
     """Seconds that a step's messages take between several machines whatever their size; within one machine the shares
     of published runs include them. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the
@@ -342,7 +335,7 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         checkpoint=checkpoint(workload),
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=row_tokens(workload) * workload.effective_batch_size * workload.answers,
-        flops=flops(workload, workload.micro_batch_size * workload.answers),
+        flops=sum(operations(workload, workload.micro_batch_size * workload.answers)),
     )
 
 

@@ -10,6 +10,15 @@ from runner.catalog import Gpu
 from runner.parts.planner import parameters
 from runner.parts.planner.workload import FULL, HALF, TABLES, Workload
 
+# The name of offloaded state in the list of files that a run writes.
+ON_DISK = "weights and state on the disk"
+PACE: Mapping[str, float] = TABLES["offload"]
+# Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
+# memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
+STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
+# Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
+PROCESS = int(4.5 * 2**30)
+
 
 @dataclass(frozen=True)
 class State:
@@ -224,14 +233,6 @@ def _optimizer(workload: Workload) -> int:
     return int(size)
 
 
-# The name of offloaded state in the list of files that a run writes.
-ON_DISK = "weights and state on the disk"
-PACE: Mapping[str, float] = TABLES["offload"]
-# Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
-# memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
-STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
-
-
 def beside(workload: Workload) -> int:
     """Bytes in main memory for all trained numbers: fp32 weight and gradient, and what the optimizer keeps, AdamW two
     moments (DeepSpeed 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision)."""
@@ -300,9 +301,6 @@ def rate(gpu: Gpu) -> float:
 
 
 # Main memory at each moment that takes more than its processes, measured by benchmarks/main_memory.py; files on disk.
-
-# Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
-PROCESS = int(4.5 * 2**30)
 
 
 def moments(workload: Workload) -> dict[str, int]:

@@ -27,6 +27,12 @@ GIB = 2**30
 COPIES_OF_TEXT = 4
 # Room for logs, curves and repeated answers. Claims come in whole tens of GiB.
 HEADROOM, STEP_GIB = 1.2, 10
+# Seconds to leave the training loop and the process group, and to close files.
+LEAVING = 30
+# Seconds for the current step and evaluation, if the number of rows is unknown.
+UNKNOWN = 600
+# How much longer than planned either may take.
+TIMES = 2
 
 
 @dataclass(frozen=True)
@@ -196,14 +202,6 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
         if plan.site[section].get("memory"):
             return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
     return ("machines", "memory"), f"Use machines with `memory: {have}` or more; their pods can then have {gib} GiB."
-
-
-# Seconds to leave the training loop and the process group, and to close files.
-LEAVING = 30
-# Seconds for the current step and evaluation, if the number of rows is unknown.
-UNKNOWN = 600
-# How much longer than planned either may take.
-TIMES = 2
 
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:

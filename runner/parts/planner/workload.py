@@ -29,6 +29,8 @@ ASSUMED = (0.5, 2.0)
 MULTIPLE = 64
 # The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s (llm-foundry).
 REACHED = 0.80
+# Bytes per number.
+HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,6 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     known = Network(**catalog.table("networks")[kind])
     title = known.title.replace("one link", each)
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
-
-
-# Bytes per number.
-HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ from runner.parts.planner.parameters import outside
 # GPT-2 and its relatives have a linear class of their own.
 LINEAR = (nn.Linear, Conv1D)
 ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
+# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+BLOCK = 512
+BETA = 0.1  # of losses on preferences
+# Operations of each pass of the attention below, which PyTorch's counter does not see; whoever counts clears it first.
+counted: list[int] = []
 
 
 class _Flash(torch.autograd.Function):
@@ -47,10 +52,6 @@ class _Flash(torch.autograd.Function):
         del accumulator, delta, wide
         counted.append(ctx.operations * 5 // 2)
         return *gradients, None
-
-
-# Operations of each pass of this attention, which PyTorch's counter does not see; whoever counts clears it first.
-counted: list[int] = []
 
 
 def flash(
@@ -316,10 +317,6 @@ class Keeping(torch.optim.Optimizer):
                 yield own.new_empty(-(-count // rule.group), dtype=torch.float32)
 
 
-# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
-BLOCK = 512
-
-
 class Live(TorchDispatchMode):
     """Counts the storages that are alive, in bytes. peak: the most since the last `reset`; at: the operation there."""
 
@@ -373,9 +370,6 @@ class Live(TorchDispatchMode):
 
         with patch.object(torch.UntypedStorage, "resize_", resize):
             yield
-
-
-BETA = 0.1
 
 
 def alone(objective: str, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
