@@ -146,7 +146,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         "rows": {
             "training": work.rows,
             "evaluation": work.evaluation_rows,
-            "tokens": rows.lengths.mean or None,
+            "tokens": rows.tokens,
             "longest": rows.longest,
             "longest_source": rows.longest_source,
             "source": rows.source,

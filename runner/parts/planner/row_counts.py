@@ -36,6 +36,11 @@ class Rows:
     longest: int = 0
     longest_source: str = ""
 
+    @property
+    def tokens(self) -> float | None:
+        """Of a mean row."""
+        return self.lengths.mean or None
+
 
 def of(recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given: int | None = None) -> Rows:
     """The rows of a stage. folder: where data may be prepared already; None to read only recipe and catalog, so that
