@@ -24,7 +24,7 @@ ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
 # PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 BLOCK = 512
 BETA = 0.1  # of losses on preferences
-# Operations of each pass of the attention below, which PyTorch's counter does not see; whoever counts clears it first.
+# Operations of each pass of the attention below, which PyTorch's counter does not see; cleared before each count.
 counted: list[int] = []
 
 
