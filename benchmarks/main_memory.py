@@ -29,7 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from runner import catalog
-from runner.parts.planner import host_memory
+from runner.parts.planner import state
 from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 
@@ -68,12 +68,12 @@ def workload(sharding: str = "none", adapter: bool = False, precision: str = "bf
 
 # Processes of a case, and what is planned of it for a machine with so many.
 CASES: dict[str, tuple[int, Callable[[], int]]] = {
-    "merging, bf16": (1, lambda: host_memory.merging(workload(adapter=True)) - host_memory.PROCESS),
-    "merging, fp32": (1, lambda: host_memory.merging(workload(adapter=True, precision="fp32")) - host_memory.PROCESS),
-    "loading, FSDP": (2, lambda: host_memory.loading(workload("fsdp"))),
-    "saving, FSDP": (2, lambda: host_memory.saving(workload("fsdp"))),
-    "resuming, FSDP": (2, lambda: host_memory.resuming(workload("fsdp"))),
-    "resuming, one GPU": (1, lambda: host_memory.resuming(workload())),
+    "merging, bf16": (1, lambda: state.merging(workload(adapter=True)) - state.PROCESS),
+    "merging, fp32": (1, lambda: state.merging(workload(adapter=True, precision="fp32")) - state.PROCESS),
+    "loading, FSDP": (2, lambda: state.loading(workload("fsdp"))),
+    "saving, FSDP": (2, lambda: state.saving(workload("fsdp"))),
+    "resuming, FSDP": (2, lambda: state.resuming(workload("fsdp"))),
+    "resuming, one GPU": (1, lambda: state.resuming(workload())),
 }
 
 

@@ -85,14 +85,14 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
 
 def measure(workload: Workload, device: str) -> Measured:
     """Trains a workload for a few steps on `device` (`cuda` or `cpu`), as Axolotl would build it."""
-    from runner.parts.trace import building
+    from runner.parts.trace import language
 
     _empty(device)
     try:
         torch.manual_seed(0)
         with torch.device(device):
-            model = building.build(workload, real=True)
-        optimizer = building.optimizer_of(workload, model)
+            model = language.build(workload, real=True)
+        optimizer = language.optimizer_of(workload, model)
         seconds = [_micro_batch(workload, model, optimizer, device) for _ in range(WARM_STEPS + TIMED_STEPS)]
     except torch.OutOfMemoryError as error:
         return Measured(failed=f"out of memory: {str(error).splitlines()[0]}")

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
 # Seconds between two reads of the store, and the least patience with a silent machine.
 BEAT_S, SILENT_S = 0.25, 5.0
+PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
+_tell = partial(print, flush=True)
+BY = "the machines that came"
+ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
 
 
 @dataclass(frozen=True)
@@ -147,12 +152,9 @@ class Main:
             *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
         ]
 
-    def refuse(self, reason: str) -> None:
-        self._say("ready", {"refused": [reason]})
-
-    def ready(self, files: Mapping[str, str] | None = None) -> None:
-        """files: written for all machines, the hash of each by its name."""
-        self._say("ready", {"ready": True, "files": files or {}})
+    def ready(self, files: Mapping[str, str] | None = None, refused: str = "") -> None:
+        """files: written for all machines, the hash of each by its name. refused: why there are none."""
+        self._say("ready", {"refused": [refused]} if refused else {"ready": True, "files": files or {}})
 
     def _say(self, word: str, value: Mapping[str, Any]) -> None:
         """Writes a key that has no value yet."""
@@ -257,12 +259,6 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
             time.sleep(1)
 
 
-BY = "the machines that came"
-ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
-
-PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
-
-
 @click.group()
 def node() -> None:
     """The steps of a start script."""
@@ -299,7 +295,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
         try:
             files = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
         except Stop as stop:
-            main.refuse(stop.text)
+            main.ready(refused=stop.text)
             raise
         main.ready(files)
 
@@ -392,10 +388,6 @@ def _hash_of(file: Path) -> str:
         return content_hash(file.read_text(encoding="utf-8"))
     except OSError:
         return ""
-
-
-def _tell(text: str) -> None:
-    print(text, flush=True)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import ipaddress
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from string import Template
@@ -60,6 +61,7 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
     # Without the lines for other machines, which begin with `@main: ` or `@others: `.
     whom, others = ("@main: ", "@others: ") if rank == 0 else ("@others: ", "@main: ")
     lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
+    meanings = tomllib.loads(TEMPLATE.with_name("environment.toml").read_text(encoding="utf-8"))
     own = "".join(line.removeprefix(whom) for line in lines if not line.startswith(others))
     return _Script(own).substitute(
         rank=rank,
@@ -80,7 +82,7 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
         output_dir=shlex.quote(plan.place.run_dir),
         python=shlex.quote(plan.nodes["python"]),
         environment="".join(
-            f"# {_MEANINGS.get(name, 'A setting of the training processes.')}\nexport {name}={shlex.quote(value)}\n"
+            f"# {meanings.get(name, 'A setting of the training processes.')}\nexport {name}={shlex.quote(value)}\n"
             for name, value in stage.env.items()
         ),
         command=shlex.join(stage.command),
@@ -98,17 +100,6 @@ def _data_files(stage: Stage) -> list[str]:
     data = json.loads(next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")).get("data", {})
     named = [*(one.get("path") for one in data.get("sets", [data])), data.get("validation_path")]
     return [path for path in named if path and not path.startswith("/")]
-
-
-# Comments for the environment of a training process.
-_MEANINGS = {
-    "AXOLOTL_DATASET_NUM_PROC": "The number of processes that tokenise the rows.",
-    "AXOLOTL_DO_NOT_TRACK": "Do not send usage statistics to Axolotl's developers.",
-    "NCCL_DEBUG": "How much NVIDIA's communication library writes to the log.",
-    "TENSORBOARD_LOGGING_DIR": "The folder of the curves.",
-    "TOKENIZERS_PARALLELISM": "Stop the tokenizer from starting its own threads in every process.",
-    "TQDM_DISABLE": "No progress bars in the log.",
-}
 
 
 def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:

@@ -26,6 +26,9 @@ from runner.tools.files import Record, settings_folder
 from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
 
+# The newest runs of each card are kept.
+MOST_RUNS = 50
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -118,10 +121,6 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
         keep(observed)
     except OSError as error:
         raise Stop(*worded("planner.cannot-save", settings_folder=settings_folder(), error=error)) from None
-
-
-# The newest runs of each card are kept.
-MOST_RUNS = 50
 
 
 @dataclass(frozen=True)

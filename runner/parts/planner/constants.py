@@ -11,10 +11,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from runner import catalog
-from runner.parts.planner.workload import Run, Workload
+from runner.parts.planner.workload import TABLES, Run, Workload
 from runner.tools.files import read_json
 
 FOLDER = catalog.HERE / "measured"
+FILE = catalog.HERE / "outside.json"
+# With this many rows, their own lowest and highest values cover nine of ten later ones.
+ENOUGH = 19
+# Published figures are rounded, and versions differ.
+LEAST = 0.01
 GIB = 2**30
 
 
@@ -99,16 +104,6 @@ def basis(gpus: Iterable[str]) -> str:
     return f"The numbers come from formulas that agree with fake-tensor runs. CUDA context, allocator slack and the speed of the card were measured: {'; '.join(known)}.{rest}"
 
 
-FILE = catalog.HERE / "outside.json"
-# With this many rows, their own lowest and highest values cover nine of ten later ones.
-ENOUGH = 19
-# Published figures are rounded, and versions differ.
-LEAST = 0.01
-# How far formulas and fake-tensor runs differ in nine of ten cells (benchmarks/results/estimate-accuracy.txt): the
-# least range of memory if no published run is comparable.
-UNLIKE = 0.05
-
-
 @dataclass(frozen=True)
 class Kind:
     """What distinguishes runs: training (full, last, lora, qlora, dpo, images), sharding, loss, the card's label."""
@@ -173,18 +168,6 @@ def _known(what: str) -> tuple[tuple[Kind, float], ...]:
     return tuple((Kind(*named), error) for *named, error in (kept or {}).get(what, ()))
 
 
-# By figure: the fields that comparable runs share, the closest set first, with its words; the first set that enough
-# runs share counts. Then the least width on each side if no run is comparable. Time has one set: ranges from runs that
-# share the card but not the sharding covered only 83 % of the runs whose source and kind were left out.
-_LEVELS = {
-    "allocated": (
-        ((("method", "sharding", "loss"), "like this"), (("method", "sharding"), "with this method")),
-        UNLIKE,
-    ),
-    "time": (((("method", "sharding", "loss", "gpu"), "like this"),), 0.0),
-}
-
-
 def memory_spread(run: Run) -> Spread:
     """The errors of planned memory of tensors."""
     return _found(kind(run), "allocated")
@@ -206,10 +189,11 @@ def _found(this: Kind, what: str) -> Spread:
 
 def spread_of(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spread:
     """The range of these runs' errors that applies to a run of this kind."""
-    levels, least = _LEVELS[what]
+    levels = dict(TABLES["spread"][what])
+    least: float = levels.pop("least")
     everything = [error for _, error in known]
     nearest: tuple[list[float], str] | None = None
-    for fields, shared in levels:
+    for shared, fields in levels.items():
         same = attrgetter(*fields)
         alike = [error for other, error in known if this.method != "images" and same(this) == same(other)]
         if len(alike) >= ENOUGH:

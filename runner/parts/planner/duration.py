@@ -2,18 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
-from runner.parts.planner import constants, host_memory, memory, parameters
-from runner.parts.planner.state import adapted, fetching, held, stepping, trained_bytes, whole
+from runner.parts.planner import constants, memory, parameters
+from runner.parts.planner.state import adapted, checkpoint, fetching, held, stepping, trained_bytes, whole, whole_model
 from runner.parts.planner.workload import (
     ASSUMED,
     HALF,
     START_SECONDS,
+    TABLES,
     Checkpoints,
     Run,
     Workload,
@@ -26,34 +27,24 @@ from runner.parts.planner.workload import (
 )
 from runner.plan import Machines
 
-# Not on any data sheet. Each share is that of published runs (benchmarks/results/outside.txt); the measurements of a
-# card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
+# Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
+# the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
-LEAST_WAITING = 0.1  # of the time of messages, which no computing hides
-SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
-SECONDS_AN_ADAPTER = 0.25e-3  # the same for one adapted linear layer
-HOOKS, ADAPTER_HOOKS = 4.4e-3, 0.6e-3  # what ZeRO-3 adds to both (benchmarks/results/zero3-launching.txt)
-AGAIN = 0.6  # of these, in addition, where checkpointing runs the forward pass twice
-COMPILED = 0.5  # of all of these, under torch.compile
-FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of short rows: 1.31 to 1.35
-UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
-# Bytes moved for a weight beside an adapter while DoRA measures its rows, in a forward pass: PEFT's published runs on q and v of
-# Llama 3.2 3B take 143 ms a step with DoRA and 124 without (method_comparison/MetaMathQA, L40S).
-MEASURING = 20
+# Seconds from a GPU to the next over the network (NCCL, src/graph/tuning.cc, hwLat, Simple).
+HOP = 14.0e-6
+PACE: Mapping[str, float] = TABLES["pace"]
 
 
 class Link(NamedTuple):
-    """rate: the share of a link's rate that messages reach. hidden: the share of computing that hides them."""
+    """rate: the share of a link's rate that messages reach. hidden: the share of computing that hides them. hop:
+    seconds from a GPU to the next."""
 
     rate: float
     hidden: float
+    hop: float
 
 
-# By the connection of a machine's cards in the catalog. NVLink: communication costs 4 A100 2 to 3 %
-# (foundation-model-stack); several machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access
-# everything goes through main memory: 2 RTX 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it
-# (fsdp_qlora). PCIe with peer access is assumed.
-LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
+LINKS = {name: Link(**facts) for name, facts in TABLES["links"].items()}
 
 
 class ByKind(NamedTuple):
@@ -63,27 +54,10 @@ class ByKind(NamedTuple):
     attention: float
 
 
-# The shares of a data sheet's rate that they reach, by compute capability, the newest first. Attention is that of
-# FlashAttention 2, which was written for the A100.
-_SHARES = (
-    ((10, 0), ByKind(0.30, 0.15)),
-    ((9, 0), ByKind(0.64, 0.30)),
-    ((8, 6), ByKind(0.85, 0.50)),
-    ((8, 0), ByKind(0.81, 0.50)),
-    ((0, 0), ByKind(0.60, 0.30)),
-)
-
-
 def shares(gpu: Gpu) -> ByKind:
-    return next(shares for least, shares in _SHARES if gpu.capability >= least)
-
-
-# A factor on the memory traffic of kept activations: by whether kernels are fused (or compiled), and by what is
-# trained. Plain operations also write and read intermediate results.
-_TRAFFIC = {
-    True: {"full": 0.90, "lora": 1.85, "qlora": 1.25},
-    False: {"full": 1.95, "lora": 3.2, "qlora": 2.7},
-}
+    """The shares of a data sheet's rate that a card reaches."""
+    known = ((tuple(map(int, least.split("."))), ByKind(*each)) for least, each in TABLES["shares"].items())
+    return next(reached for least, reached in known if gpu.capability >= least)
 
 
 @dataclass(frozen=True)
@@ -134,11 +108,6 @@ class Duration:
         return self.tokens_a_step / self.step_seconds
 
 
-def flops(workload: Workload, rows: float) -> float:
-    """All operations of one micro batch in training."""
-    return sum(operations(workload, rows))
-
-
 def operations(workload: Workload, rows: float, training: bool = True) -> ByKind:
     """Operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
     et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
@@ -175,7 +144,7 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
     method = "full" if not workload.adapter else "qlora" if workload.adapter.packed else "lora"
-    again = _TRAFFIC[workload.fused_kernels or workload.compile][method]
+    again: float = TABLES["traffic"]["fused" if workload.fused_kernels or workload.compile else "plain"][method]
     passes = 2 if not training else 8 if workload.checkpointing else 6
     return again * passes * kept + (3 if training else 2) * logits
 
@@ -197,7 +166,7 @@ class Passing(NamedTuple):
 def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
     """One micro batch, forward and backward, or forward alone, by formulas alone."""
     counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
-    gain = FP8_GAIN if workload.fp8 and gpu.fp8 else 1.0
+    gain = PACE["fp8_gain"] if workload.fp8 and gpu.fp8 else 1.0
     weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
     moved = traffic(workload, rows, training) + weights
     return Passing(
@@ -215,19 +184,19 @@ def unpacked(workload: Workload) -> float:
         return 0
     linear = parameters.in_linear(workload.model) if adapter.packed else 0
     measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
-    return (UNPACKING * linear + MEASURING * measured) * workload.model.num_hidden_layers
+    return (PACE["unpacking"] * linear + PACE["measuring"] * measured) * workload.model.num_hidden_layers
 
 
 def launching(workload: Workload, training: bool = True) -> float:
     """Seconds that Python needs to launch a micro batch: 4.7 to 5.2 ms a layer with LoRA on all linear layers and with
     checkpointing (QwenLM/Qwen, rows of 256 tokens)."""
     adapters, hooked = len(workload.adapter.targets) if workload.adapter else 0, workload.sharding == "zero3"
-    layer = SECONDS_A_LAYER + SECONDS_AN_ADAPTER * adapters + hooked * (HOOKS + ADAPTER_HOOKS * adapters)
+    layer = PACE["layer"] + PACE["adapter"] * adapters + hooked * (PACE["hooks"] + PACE["adapter_hooks"] * adapters)
     if not training:
         layer *= 0.3
     elif workload.checkpointing:
-        layer *= 1 + AGAIN
-    return workload.model.num_hidden_layers * layer * (COMPILED if workload.compile else 1)
+        layer *= 1 + PACE["again"]
+    return workload.model.num_hidden_layers * layer * (PACE["compiled"] if workload.compile else 1)
 
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
@@ -257,11 +226,7 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
-    return max(LEAST_WAITING * messages, messages - hidden * computing)
-
-
-# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, Simple).
-HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6}
+    return max(PACE["least_waiting"] * messages, messages - hidden * computing)
 
 
 def latency(workload: Workload, gpu: Gpu) -> float:
@@ -271,7 +236,7 @@ def latency(workload: Workload, gpu: Gpu) -> float:
     machines = workload.machines
     if machines.nodes == 1:
         return 0.0
-    inside = HOP_IN_A_MACHINE[gpu.link]
+    inside = LINKS[gpu.link].hop
     ring = (machines.nodes - 1) * HOP + (machines.world_size - machines.nodes) * inside
     if workload.sharding in ("zero3", "fsdp"):
         return 3 * workload.model.num_hidden_layers * workload.accumulation * ring
@@ -366,11 +331,11 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         partial(waiting, workload, gpu, own),
         evaluations=evaluations,
         evaluation_seconds=evaluations * pass_of_all,
-        reading=workload.readers * host_memory.whole(workload),
-        checkpoint=host_memory.checkpoint(workload),
+        reading=workload.readers * whole_model(workload),
+        checkpoint=checkpoint(workload),
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=row_tokens(workload) * workload.effective_batch_size * workload.answers,
-        flops=flops(workload, workload.micro_batch_size * workload.answers),
+        flops=sum(operations(workload, workload.micro_batch_size * workload.answers)),
     )
 
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
 MISSED = 1.25
+# No range of the time reaches this multiple of its middle; calculating the range takes longer than its middle.
+WIDEST = 5
+# The hint for a problem that several lines of a recipe cause together.
+OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe plan --apply N` applies one."
 
 
 @dataclass(frozen=True)
@@ -248,10 +252,6 @@ def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
     return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=", ".join(WITH_FORMULAS)))
 
 
-# The hint for a problem that several lines of a recipe cause together.
-OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe plan --apply N` applies one."
-
-
 def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Problem | None:
     """The verdict on memory, the same in every command, at the line that names the GPU: an error where a stage never
     fits; a note where it may fit, or where only rows of full length do not. None if all fits, or the GPU is unknown.
@@ -334,10 +334,6 @@ def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Prepa
 def _time_limit(recipe: Recipe) -> float:
     limit = stated(recipe).get("time")
     return units.seconds(limit) if limit else math.inf
-
-
-# No range of the time reaches this multiple of its middle; calculating the range takes longer than its middle.
-WIDEST = 5
 
 
 def ended_by_deadline(

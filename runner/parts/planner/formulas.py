@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import host_memory, memory, parameters, state, workload
+from runner.parts.planner import memory, parameters, state, workload
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import Offload, Run, Workload, from_stage
+from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
 from runner.plan import Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -192,7 +192,7 @@ class LanguageFormulas:
         rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
         sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
-        sizes |= {"checkpoint": host_memory.checkpoint(work), "best model": host_memory.weights(work)}
+        sizes |= {"checkpoint": state.checkpoint(work), "best model": state.saved_weights(work)}
         halves = work.widths.linear * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
@@ -205,7 +205,7 @@ class LanguageFormulas:
     def beside(self, stage: Stage) -> dict[str, int]:
         """Offloaded state, and the largest moment: loading, saving, resuming or merging."""
         parts = state.main_memory(self.work)
-        name, size = max(host_memory.moments(self.work).items(), key=lambda moment: moment[1])
+        name, size = max(state.moments(self.work).items(), key=lambda moment: moment[1])
         return parts | {name: size}
 
     def notes(self) -> Mapping[str, str]:
@@ -222,8 +222,8 @@ class LanguageFormulas:
         checkpointing = f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}"
         return {
             "activations": f"micro batch {work.micro_batch_size} × {answers}{tokens}, {checkpointing}",
-            "optimizer": f"{work.optimizer}{_BESIDE[work.offload.optimizer]}",
-            "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
+            "optimizer": f"{work.optimizer}{TABLES['offloaded'][work.offload.optimizer]}",
+            "weights": f"{held}{reference}, {TABLES['shared'][work.sharding]}{TABLES['offloaded'][work.offload.weights]}",
             "gradients": f"{units.gib(state.held(work).gradients)} if all exist at once",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
             "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a prompt with its answer' if work.generated else ' a row'}, {length}",
@@ -231,14 +231,3 @@ class LanguageFormulas:
 
     def changed(self, **fields: Any) -> LanguageFormulas:
         return LanguageFormulas(replace(self.work, **fields))
-
-
-_BESIDE = {"": "", "cpu": ", in main memory", "nvme": ", on a disk"}
-_SHARED = {
-    "none": "one GPU",
-    "ddp": "whole on each GPU",
-    "zero1": "ZeRO-1: optimizer split",
-    "zero2": "ZeRO-2: optimizer and gradients split",
-    "zero3": "ZeRO-3: everything split",
-    "fsdp": "FSDP: everything split",
-}

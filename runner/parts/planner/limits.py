@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from runner.catalog import Gpu
 from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
 from runner.parts.planner.memory import EVALUATION, usable
+from runner.parts.planner.workload import TABLES
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, worded
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
 
     Timed = tuple[Forecast, Gpu, Duration]
 
-# The parts of memory that a recipe may limit, each with the estimate's parts that it covers.
-STATED_PARTS = {
-    "weights": ("weights",),
-    "adapter": (),
-    "gradients": ("gradients",),
-    "optimizer": ("optimizer",),
-    "activations": ("activations", "logits"),
-    "temporary": ("temporary", "communication"),
-    "reserve": ("context", "slack"),
-}
 # Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
 TOO_FEW, ENOUGH = 12, 100
 MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
@@ -96,7 +87,7 @@ def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str])
         # Gradients count in full, even where the peak comes before all of them exist.
         sizes = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
         adapter = 4 * forecast.counts.adapter
-        need = adapter if part == "adapter" else sum(sizes[name] for name in STATED_PARTS[part])
+        need = adapter if part == "adapter" else sum(sizes[name] for name in TABLES["limits"][part])
         if part == "weights" and "adapter" in limits:
             need -= adapter
         if need > units.size(text):

@@ -12,7 +12,7 @@ from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import constants, parameters
 from runner.parts.planner.state import State, by_length, copies, gradient, held, loaded, of_words
-from runner.parts.planner.workload import FULL, HALF, Run, Workload
+from runner.parts.planner.workload import FULL, HALF, TABLES, Run, Workload
 
 GIB = 2**30
 
@@ -25,11 +25,6 @@ TENSORS = ("weights", "gradients", "optimizer", "activations", "logits", "tempor
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl,
 # issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
 NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
-# The allocator's slack at the end, as a share of the peak of tensors: by whether weights or gradients are split over
-# GPUs, and whether logits are whole. Medians over published runs (benchmarks/results/outside.txt) without
-# `expandable_segments`; with them, as Axolotl 0.19 sets them, blocks grow in place and little is left over.
-SLACK_SHOWN = {(False, False): 0.07, (False, True): 0.27, (True, False): 0.20, (True, True): 0.25}
-SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 
 
 @dataclass(frozen=True)
@@ -110,8 +105,8 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
     known = constants.constants(run.machines.gpu)
     context = known.context + nccl(run.machines.world_size)
     most = max(peak.size, evaluation)
-    split = run.sharding not in ("none", "ddp")
-    slack = SLACK_EXPANDABLE[split] if run.expandable_segments else SLACK_SHOWN[split, run.whole_logits]
+    way = "expandable" if run.expandable_segments else "whole_logits" if run.whole_logits else "small_logits"
+    slack: float = TABLES["slack"][way]["together" if run.sharding in ("none", "ddp") else "split"]
     shown = round((1 + slack) * most) + context
     card = catalog.gpu(run.machines.gpu)
     return Memory(

@@ -23,6 +23,9 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
 
+# Bytes; a larger file makes enough steps, and is not opened.
+SMALL = 1_000_000
+
 
 @dataclass(frozen=True)
 class ClusterTotals:
@@ -167,10 +170,6 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     notes += forecast.notes(recipe, forecasts)
     notes += forecast.ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
-
-
-# Bytes; a larger file makes enough steps, and is not opened.
-SMALL = 1_000_000
 
 
 def _few(recipe: Recipe, plan: Plan) -> list[Problem]:

@@ -234,44 +234,39 @@ def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
     return sorted(over, key=lambda each: each[1] / each[0].memory.total)
 
 
-def _every(stage: Forecast) -> tuple[int, int, int]:
-    work = stage.workload
-    return work.evaluation_steps, work.engine_save_steps, work.save_steps
+_every = attrgetter("workload.evaluation_steps", "workload.engine_save_steps", "workload.save_steps")
 
 
 def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
     """What one stage loses, apart from its number of steps."""
     old, new = before.workload, after.workload
-    if before.formulas.name != after.formulas.name:
-        yield Loss.ANOTHER_MODEL, "another model"
     rows = [work.batch_rows if isinstance(work, Workload) else work.effective_batch_size for work in (old, new)]
-    if rows[0] != rows[1]:
-        yield Loss.LEARNING, f"steps of {rows[1] or '?'} rows instead of {rows[0] or '?'}"
-    if not math.isclose(old.learning_rate, new.learning_rate):
-        yield Loss.LEARNING, f"learning rate {new.learning_rate:g} instead of {old.learning_rate:g}"
+    fewer = ""
     if before.time and after.time and _every(before) != _every(after):
         had, have = before.time.evaluations - 1, after.time.evaluations - 1
-        if have < had:
-            fewer = f"{have} evaluation{'s' if have > 1 else ''} instead of {had}"
-            yield Loss.LEARNING, f"{fewer} to choose the best model from"
-    if new.precision != old.precision:
-        yield Loss.EXACTNESS, f"in {new.precision}"
-    if "8bit" in new.optimizer and "8bit" not in old.optimizer:
-        yield Loss.EXACTNESS, "optimizer state in 8 bits"
-    if not isinstance(old, Workload) or not isinstance(new, Workload):
-        return
-    if new.fp8 and not old.fp8:
-        yield Loss.NOTHING, "in FP8, as `precision` lets it"
-    if new.sequence_len < old.sequence_len:
-        if before.shorter_rows and new.sequence_len >= before.shorter_rows:
-            yield Loss.NOTHING, f"cuts no row; {units.gib(after.full.memory.total)} at full length"
-        else:
-            yield Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"
-    if new.adapter and old.adapter:
-        if new.adapter.rank < old.adapter.rank:
-            yield Loss.LEARNING, f"an adapter of rank {new.adapter.rank}"
-        if new.adapter.four_bit and not old.adapter.four_bit:
-            yield Loss.EXACTNESS, "the base model in 4 bits"
+        fewer = f"{have} evaluation{'s' if have > 1 else ''} instead of {had}" if have < had else ""
+    eight_bits = "8bit" in new.optimizer and "8bit" not in old.optimizer
+    rate = f"learning rate {new.learning_rate:g} instead of {old.learning_rate:g}"
+    lost = [
+        (before.formulas.name != after.formulas.name, Loss.ANOTHER_MODEL, "another model"),
+        (rows[0] != rows[1], Loss.LEARNING, f"steps of {rows[1] or '?'} rows instead of {rows[0] or '?'}"),
+        (not math.isclose(old.learning_rate, new.learning_rate), Loss.LEARNING, rate),
+        (fewer, Loss.LEARNING, f"{fewer} to choose the best model from"),
+        (new.precision != old.precision, Loss.EXACTNESS, f"in {new.precision}"),
+        (eight_bits, Loss.EXACTNESS, "optimizer state in 8 bits"),
+    ]
+    if isinstance(old, Workload) and isinstance(new, Workload):
+        lost.append((new.fp8 and not old.fp8, Loss.NOTHING, "in FP8, as `precision` lets it"))
+        if new.sequence_len < old.sequence_len:
+            whole = bool(before.shorter_rows and new.sequence_len >= before.shorter_rows)
+            size = units.gib(after.full.memory.total)
+            lost.append((whole, Loss.NOTHING, f"cuts no row; {size} at full length"))
+            lost.append((not whole, Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"))
+        if (adapter := new.adapter) and old.adapter:
+            lost.append((adapter.rank < old.adapter.rank, Loss.LEARNING, f"an adapter of rank {adapter.rank}"))
+            four_bits = adapter.four_bit and not old.adapter.four_bit
+            lost.append((four_bits, Loss.EXACTNESS, "the base model in 4 bits"))
+    yield from ((loss, words) for there, loss, words in lost if there)
 
 
 # The candidates.

@@ -1,12 +1,23 @@
-"""The bytes of one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do."""
+"""The bytes of a run between steps: on one GPU weights, gradients and optimizer state, with what sharding and offloading
+do; in the main memory of one machine; and in its files on disk."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
 from runner.catalog import Gpu
 from runner.parts.planner import parameters
-from runner.parts.planner.workload import FULL, HALF, Workload
+from runner.parts.planner.workload import FULL, HALF, TABLES, Workload
+
+# The name of offloaded state in the list of files that a run writes.
+ON_DISK = "weights and state on the disk"
+PACE: Mapping[str, float] = TABLES["offload"]
+# Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
+# memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
+STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
+# Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
+PROCESS = int(4.5 * 2**30)
 
 
 @dataclass(frozen=True)
@@ -169,11 +180,6 @@ def adapted(workload: Workload) -> list[int]:
     return [prod(shape) for name, shape in parameters.linear(workload.model).items() if name in targets]
 
 
-# What DoRA has in flight at most, as multiples of the widest output in fp32, and what dropout and 4 bits add: fitted to
-# traces of Llama, Qwen and Phi with 1,024 and 8,192 tokens.
-IN_FLIGHT, WITH_DROPOUT, IN_FOUR_BITS = 2.2, 0.6, 0.6
-
-
 def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
     """What DoRA holds in a layer (peft 0.20.0, lora/dora.py). While it measures the rows of the last weight: in fp32
     that weight, B·A, B·A times its factor, and their sum; in half precision the identity that it multiplies for B·A. In
@@ -185,7 +191,8 @@ def by_length(workload: Workload, tokens: int) -> tuple[int, int, int]:
     (fan_in, fan_out), widest = shapes[-1], FULL * tokens * max(out for _, out in shapes)
     again = HALF * sum(adapted(workload)) if adapter.dropout and workload.precision != "fp32" else 0
     measuring = 4 * FULL * fan_in * fan_out + HALF * fan_in**2 + 2 * widest
-    factor = IN_FLIGHT + WITH_DROPOUT * bool(adapter.dropout) + IN_FOUR_BITS * adapter.packed
+    beside: Mapping[str, float] = TABLES["dora"]
+    factor = beside["in_flight"] + beside["dropout"] * bool(adapter.dropout) + beside["packed"] * adapter.packed
     return measuring, round(factor * widest), again
 
 
@@ -226,23 +233,6 @@ def _optimizer(workload: Workload) -> int:
     return int(size)
 
 
-# The name of offloaded state in the list of files that a run writes.
-ON_DISK = "weights and state on the disk"
-# Memory that the system cannot move is handed out in powers of two (the same function's additional_buffer_factor).
-PINNED = 1.5
-# Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
-# memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
-STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
-# The share of PCIe's rate that a copy reaches: 12 of 16 GB/s (ZeRO-Infinity, section 4).
-PCIE_SHARE = 0.75
-# Numbers a second that AdamW goes through on the processors of a machine: 10^9 in 0.26 s at most, with two sockets,
-# whose memory sets the pace (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, table 4: 10^10 in 2.57 s); a core by
-# itself 0.3 × 10^9 (torch 2.13's fused AdamW made 0.47 to 0.63 on one or two busy cores).
-ADAM, ADAM_A_CORE = 3.9e9, 0.3e9
-# How much slower plain AdamW is, which goes over its tensors many times: 5.7 in that table, 6 to 7 in torch 2.13.
-PLAIN = 6
-
-
 def beside(workload: Workload) -> int:
     """Bytes in main memory for all trained numbers: fp32 weight and gradient, and what the optimizer keeps, AdamW two
     moments (DeepSpeed 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision)."""
@@ -258,14 +248,14 @@ def main_memory(workload: Workload) -> dict[str, int]:
         return {"weights and state beside the GPUs": (beside(workload) + frozen) // machines.nodes} if placed else {}
     parts = {}
     if placed.optimizer == "cpu":
-        parts["optimizer beside the GPUs"] = round(PINNED * beside(workload) / machines.nodes)
+        parts["optimizer beside the GPUs"] = round(PACE["pinned"] * beside(workload) / machines.nodes)
     elif placed.optimizer == "nvme":
-        gradients = PINNED * wide * trained / machines.nodes
+        gradients = PACE["pinned"] * wide * trained / machines.nodes
         buffers = STATE_BUFFERS * FULL * min(workload.group, trained // machines.world_size)
         parts["buffers of the optimizer on a disk"] = round(gradients) + machines.gpus_per_node * buffers
     every = parameters.total(workload.model)
     if placed.weights == "cpu":
-        parts["weights beside the GPUs"] = round(PINNED * wide * every / machines.nodes)
+        parts["weights beside the GPUs"] = round(PACE["pinned"] * wide * every / machines.nodes)
     elif placed.weights == "nvme":
         numbers = WEIGHTS_BUFFERS * placed.buffer + min(WEIGHTS_IN_MEMORY, every // machines.world_size)
         parts["buffers of weights on a disk"] = machines.gpus_per_node * wide * numbers
@@ -285,7 +275,8 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
     half precision, each GPU's own share; under FSDP in fp32, after every micro batch. A disk holds all that main memory
     would hold, read and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
     trained, machines = parameters.trainable(workload), workload.machines
-    cores = min(ADAM, ADAM_A_CORE * machines.cpus) / (1 if workload.optimizer == "adamw_torch_fused" else PLAIN)
+    slower = 1 if workload.optimizer == "adamw_torch_fused" else PACE["plain"]
+    cores = min(PACE["adam"], PACE["adam_a_core"] * machines.cpus) / slower
     sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
     travelling = sent * trained / machines.world_size / rate(gpu)
     moved = 2 * beside(workload) / machines.nodes if workload.offload.optimizer == "nvme" else 0
@@ -306,4 +297,74 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
 
 def rate(gpu: Gpu) -> float:
     """Bytes a second between a card and main memory."""
-    return gpu.pcie_gb_s * 1e9 * PCIE_SHARE
+    return gpu.pcie_gb_s * 1e9 * PACE["pcie"]
+
+
+# Main memory at each moment that takes more than its processes, measured by benchmarks/main_memory.py; files on disk.
+
+
+def moments(workload: Workload) -> dict[str, int]:
+    """The bytes beyond the processes at each moment; the moments do not coincide."""
+    return {
+        "weights that every process loads": loading(workload),
+        "weights and state to save": saving(workload),
+        "state to continue from": resuming(workload),
+        "base model to merge with": merging(workload),
+    }
+
+
+def loading(workload: Workload) -> int:
+    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py). Otherwise, and in 4 bits
+    (`loaded`), weights go from a mapped file to the GPU."""
+    if workload.sharding != "fsdp" or packed(workload):
+        return 0
+    return workload.machines.gpus_per_node * whole_model(workload)
+
+
+def saving(workload: Workload) -> int:
+    """The first process has whole weights before they are written: FSDP and ZeRO-3 gather them, and safetensors (0.8)
+    copies those of a GPU. FSDP gathers the optimizer's state after that, in the precision of its shards (accelerate
+    1.13.0, save_fsdp_model and save_fsdp_optimizer)."""
+    if workload.sharding != "fsdp":
+        return saved_weights(workload)
+    between = held(workload)
+    return max(between.weights, between.optimizer) * workload.machines.world_size or whole_model(workload)
+
+
+def resuming(workload: Workload) -> int:
+    """The optimizer's state in main memory: a single process reads it (transformers 5.16, Trainer), under FSDP the
+    first one, and under DeepSpeed each its own share. DDP reads it onto each GPU."""
+    optimizer = held(workload).optimizer
+    if workload.sharding == "fsdp":
+        return saving(workload)
+    return 0 if workload.sharding == "ddp" else workload.machines.gpus_per_node * optimizer
+
+
+def merging(workload: Workload) -> int:
+    """A process of its own with the whole base model (`runner.trainer.merging`). 0 without an adapter."""
+    return PROCESS + workload.widths.linear * parameters.total(workload.model) if workload.adapter else 0
+
+
+def whole_model(workload: Workload) -> int:
+    """The whole model in the precision in which it is loaded."""
+    return (FULL if workload.in_full else workload.widths.linear) * parameters.total(workload.model)
+
+
+def saved_weights(workload: Workload) -> int:
+    """The saved weights: of the adapter alone, or of the whole model. FSDP saves trained weights in fp32."""
+    if workload.adapter:
+        return adapter_bytes(workload)
+    return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else weights_of(workload)
+
+
+def checkpoint(workload: Workload) -> int:
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights are
+    saved twice: model.safetensors for loading, and pytorch_model_fsdp.bin for resuming (transformers 5.16,
+    Trainer._save_optimizer_and_scheduler)."""
+    shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
+    optimizer = held(workload).optimizer * shards
+    copies = 2 if workload.sharding == "fsdp" else 1
+    if workload.offload.optimizer:
+        # DeepSpeed's has the fp32 weights in it, and none has gradients.
+        optimizer = beside(workload) - FULL * parameters.trainable(workload) * (1 + (workload.sharding == "fsdp"))
+    return copies * saved_weights(workload) + optimizer

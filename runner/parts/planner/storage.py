@@ -11,7 +11,7 @@ from runner import catalog
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
 from runner.data.report import ROOM
-from runner.parts.planner import host_memory, row_counts, state
+from runner.parts.planner import row_counts, state
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.memory import usable
 from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
@@ -27,6 +27,12 @@ GIB = 2**30
 COPIES_OF_TEXT = 4
 # Room for logs, curves and repeated answers. Claims come in whole tens of GiB.
 HEADROOM, STEP_GIB = 1.2, 10
+# Seconds to leave the training loop and the process group, and to close files.
+LEAVING = 30
+# Seconds for the current step and evaluation, if the number of rows is unknown.
+UNKNOWN = 600
+# How much longer than planned either may take.
+TIMES = 2
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ def rounded(need: float) -> int:
 def host(forecast: Forecast) -> dict[str, int]:
     """Main memory of one machine by part: processes, shared memory, and the parts of the formulas."""
     stage = forecast.stage
-    parts = {"processes": host_memory.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
+    parts = {"processes": state.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
     return parts | forecast.formulas.beside(stage)
 
 
@@ -196,14 +202,6 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
         if plan.site[section].get("memory"):
             return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
     return ("machines", "memory"), f"Use machines with `memory: {have}` or more; their pods can then have {gib} GiB."
-
-
-# Seconds to leave the training loop and the process group, and to close files.
-LEAVING = 30
-# Seconds for the current step and evaluation, if the number of rows is unknown.
-UNKNOWN = 600
-# How much longer than planned either may take.
-TIMES = 2
 
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:

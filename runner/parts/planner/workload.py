@@ -1,11 +1,14 @@
 """Workload: the one input of a language model's estimate, from a stage's config; its steps, tokens and checkpoints."""
 
+import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, Self, TypedDict
+from pathlib import Path
+from typing import Any, Self
 
 from runner import catalog
 from runner.catalog import Gpu, Model
@@ -15,8 +18,7 @@ from runner.parts.planner.row_counts import Rows
 from runner.plan import Machines, Stage
 from runner.trainer import records
 
-# Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
-_OPTIMIZER = "adamw_torch_fused"
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 # If nothing is on a claim: a disk of this machine's own, assumed.
 OWN_DISK_MB_S = 1000.0
 # Imports, tokenising a small set, loading kernels; assumed.
@@ -25,11 +27,10 @@ START_SECONDS = 60.0
 ASSUMED = (0.5, 2.0)
 # Axolotl rounds padded rows up to this (0.19.0, core/builders/causal.py); TRL 1.9 does not round preferences.
 MULTIPLE = 64
-# Settings of Axolotl's for the loss, by its name here; and for fused kernels in the place of a layer's own operations.
-_LOSSES = {"cut": "cut_cross_entropy", "fused": "liger_fused_linear_cross_entropy", "chunked": "chunked_cross_entropy"}
-_FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
 # The share of a link's nominal rate that training reaches, by published runs over 1,600 Gbit/s (llm-foundry).
 REACHED = 0.80
+# Bytes per number.
+HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,6 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     known = Network(**catalog.table("networks")[kind])
     title = known.title.replace("one link", each)
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
-
-
-# Bytes per number.
-HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ class Run:
     evaluation_batch_size: int = 1
     evaluation_follows: bool = True
     accumulation: int = 1
-    optimizer: str = _OPTIMIZER
+    optimizer: str = "adamw_torch_fused"
     sharding: str = "none"
     offload: Offload = Offload()
     network: Network = field(default_factory=lambda: network("ethernet"))
@@ -335,9 +332,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
     """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those of the data."""
-    import json
-
-    config, rows = stage.config, rows or Rows()
+    config, rows, fused = stage.config, rows or Rows(), TABLES["fused"]
     # The ZeRO section of DeepSpeed's file; empty if the stage has none.
     files = [file for file in stage.files if config.get("deepspeed") and file.path.endswith("deepspeed.json")]
     zero: Mapping[str, Any] = json.loads(files[0].text)["zero_optimization"] if files else {}
@@ -348,6 +343,11 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     max_steps = part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0))
     own = config.get("trl") or {}
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
+    # Rows may be blocks that fill the length: Axolotl takes rows as they are where `type` is empty.
+    blocks, packing = (
+        any(data.get("type") == "" for data in config.get("datasets") or ()),
+        bool(config.get("sample_packing")),
+    )
     # This schedule has no warmup, whatever the config says (transformers 5.16).
     rises = config.get("lr_scheduler") != "constant"
     attention = config.get("attn_implementation") or ("flash" if config.get("flash_attention") else "sdpa")
@@ -355,43 +355,35 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     bucket_bytes = int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
     if zero.get("reduce_bucket_size", "auto") != "auto":
         bucket_bytes = int(zero["reduce_bucket_size"]) * (2 if config.get("bf16") or config.get("fp16") else 4)
-    # The sizes in DeepSpeed's file; `auto` is left to transformers.
-    names = {"prefetch": "stage3_prefetch_bucket_size", "reuse": "stage3_max_reuse_distance", "group": "sub_group_size"}
-    sizes: dict[str, Any] = {our: int(zero[their]) for our, their in names.items() if zero.get(their, "auto") != "auto"}
+    sizes: Mapping[str, Any] = {
+        our: int(zero[their]) for our, their in TABLES["zero"].items() if zero.get(their, "auto") != "auto"
+    }
     return Workload(
+        **_alike("run", config),
         model=model,
         machines=stage.machines,
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
         precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
         fp32_weights=runner.get("master_weights") == "fp32",
-        fp8=bool(config.get("fp8")),
         attention="flash_attention_2" if "flash" in attention else str(attention),
-        checkpointing=bool(config.get("gradient_checkpointing")),
-        sequence_len=int(config.get("sequence_len") or 2048),
-        micro_batch_size=int(config.get("micro_batch_size") or 1),
         evaluation_batch_size=int(config.get("eval_batch_size") or config.get("micro_batch_size") or 1),
-        accumulation=int(config.get("gradient_accumulation_steps") or 1),
         sharding=_sharding(stage, zero),
         offload=_offload(stage, zero),
         bucket_bytes=bucket_bytes,
         **sizes,
-        fused_loss=next((loss for loss, setting in _LOSSES.items() if config.get(setting)), "none"),
-        optimizer=str(config.get("optimizer") or _OPTIMIZER),
+        fused_loss=next((loss for loss, setting in fused["losses"].items() if config.get(setting)), "none"),
         objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
         generations=generations,
         near=rl == "grpo" and bool(config.get("rl_beta")),
         generated=generated,
         by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0) if own.get("use_vllm") else 0.0,
-        packing=bool(config.get("sample_packing")) or _blocks(config),
-        several=bool(config.get("sample_packing")) and not _blocks(config),
-        joined=bool(config.get("batch_flattening")),
-        evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
-        epochs=float(config.get("num_epochs") or 1),
+        packing=packing or blocks,
+        several=packing and not blocks,
+        evaluation_packing=blocks or bool(config.get("eval_sample_packing", packing)),
         max_steps=int(max_steps),
         warmup_ratio=float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0) if rises else 0.0,
         warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))) if rises else 0,
-        learning_rate=float(config.get("learning_rate") or 0),
         rows=None if rows.training is None else rows.training * generations,
         evaluation_rows=VALIDATION_BLOCKS if part else rows.validation,
         lengths=rows.lengths.scaled(1.0, generated) if rows.lengths else rows.lengths,
@@ -399,9 +391,13 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         **cadence(config, runner),
         # The best one is kept beside the latest.
         keep=max(int(config.get("save_total_limit") or 1), 2 if config.get("load_best_model_at_end") else 1),
-        compile=bool(config.get("torch_compile")),
-        fused_kernels=any(config.get(name) for name in _FUSED_KERNELS),
+        fused_kernels=any(config.get(name) for name in fused["kernels"]),
     )
+
+
+def _alike(table: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields that the settings of a config have as they are."""
+    return {field: type(usual)(config.get(name) or usual) for field, (name, usual) in TABLES[table].items()}
 
 
 def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
@@ -411,12 +407,9 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
     pattern = named if isinstance(named, str) else ""
     targets = tuple(model.named(pattern) if pattern else dict.fromkeys(named))
     return Adapter(
-        rank=int(config.get("lora_r") or 8),
+        **_alike("adapter", config),
         targets=targets if targets and not config.get("lora_target_linear") else model.linear,
-        dropout=float(config.get("lora_dropout") or 0),
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
-        eight_bit=bool(config.get("load_in_8bit")),
-        dora=bool(config.get("peft_use_dora")),
         parameters=tuple(config.get("lora_target_parameters") or ()),
         pattern=pattern,
     )
@@ -443,21 +436,8 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
     )
 
 
-def _blocks(config: Mapping[str, Any]) -> bool:
-    """Whether the rows are blocks that fill the length: Axolotl takes rows as they are where `type` is empty."""
-    return any(data.get("type") == "" for data in config.get("datasets") or ())
-
-
-class Cadence(TypedDict):
-    """The fields of a Run about its evaluations and checkpoints."""
-
-    evaluation_steps: int
-    engine_save_steps: int
-    save_steps: int
-
-
-def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Cadence:
-    """When a Run is evaluated and saved, by the settings of the engine and of the runner."""
+def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a Run about its evaluations and checkpoints, by the settings of the engine and of the runner."""
 
     def every(what: str) -> int:
         return int(engine.get(f"{what}_steps") or 0) if engine.get(f"{what}_strategy", "steps") == "steps" else 0

@@ -2,8 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from itertools import product
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +21,11 @@ from runner.parts.planner.parameters import outside
 # GPT-2 and its relatives have a linear class of their own.
 LINEAR = (nn.Linear, Conv1D)
 ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
+# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+BLOCK = 512
+BETA = 0.1  # of losses on preferences
+# Operations of each pass of the attention below, which PyTorch's counter does not see; cleared before each count.
+counted: list[int] = []
 
 
 class _Flash(torch.autograd.Function):
@@ -48,10 +52,6 @@ class _Flash(torch.autograd.Function):
         del accumulator, delta, wide
         counted.append(ctx.operations * 5 // 2)
         return *gradients, None
-
-
-# Operations of each pass of this attention, which PyTorch's counter does not see. The caller clears it before it counts.
-counted: list[int] = []
 
 
 def flash(
@@ -138,14 +138,9 @@ class FourBit(bnb.nn.Linear4bit):
         return torch.empty(self.shape, dtype=self.compute_dtype, device=self.weight.device)
 
 
-def four_bit(model: nn.Module, dtype: torch.dtype, stored: torch.dtype = torch.uint8) -> None:
-    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits
-    and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
-    model.is_loaded_in_4bit = True
-    _replace(model, lambda child: FourBit(child, dtype, stored))
-
-
-def _replace(model: nn.Module, packed: Callable[[Any], nn.Module]) -> None:
+def pack(model: nn.Module, bits: int, packed: Callable[[Any], nn.Module]) -> None:
+    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does."""
+    setattr(model, f"is_loaded_in_{bits}bit", True)
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -189,11 +184,6 @@ class EightBit(bnb.nn.Linear8bitLt):
         half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else given.dtype
         output = _MatMul8Bit.apply(given.to(half), self.weight)
         return output if self.bias is None else output + self.bias.to(output.dtype)
-
-
-def eight_bit(model: nn.Module) -> None:
-    model.is_loaded_in_8bit = True
-    _replace(model, EightBit)
 
 
 class _Dropped(torch.autograd.Function):
@@ -327,10 +317,6 @@ class Keeping(torch.optim.Optimizer):
                 yield own.new_empty(-(-count // rule.group), dtype=torch.float32)
 
 
-# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
-BLOCK = 512
-
-
 class Live(TorchDispatchMode):
     """Counts the storages that are alive, in bytes. peak: the most since the last `reset`; at: the operation there."""
 
@@ -376,23 +362,14 @@ class Live(TorchDispatchMode):
     @contextmanager
     def resizing(self) -> Iterator[None]:
         """Notices that FSDP2 frees gathered weights and takes them back by resizing, outside of every operation."""
-        from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+        own = torch.UntypedStorage.resize_
 
-        with ExitStack() as patched:
-            for module, name in product((_fsdp_param, _fsdp_param_group), ("alloc_storage", "free_storage")):
-                if function := getattr(module, name, None):
-                    patched.enter_context(patch.object(module, name, self._seeing(function)))
+        def resize(storage: torch.UntypedStorage, size: int) -> None:
+            own(storage, size)
+            self._count(storage)
+
+        with patch.object(torch.UntypedStorage, "resize_", resize):
             yield
-
-    def _seeing(self, function: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
-        def resize(tensor: torch.Tensor) -> None:
-            function(tensor)
-            self._count(tensor.untyped_storage())
-
-        return resize
-
-
-BETA = 0.1
 
 
 def alone(objective: str, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -46,16 +46,15 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
         from transformers import AutoConfig
 
         from runner.parts.trace import language
-        from runner.parts.trace.building import attentions, hf_config
 
         known = run.model.parameters is not None
-        config = hf_config(run) if known else AutoConfig.from_pretrained(name, local_files_only=True)
+        config = language.hf_config(run) if known else AutoConfig.from_pretrained(name, local_files_only=True)
     except ImportError:
         raise _without_packages() from None
     except Exception as error:  # each class judges its own settings, in its own way
         raise Stop(*worded("trace.needs-config", run=run, kind=kind, reason=_said(error))) from None
     try:
-        able = attentions(config)
+        able = language.attentions(config)
     except KeyError:
         raise Stop(*worded("trace.no-causal-model", kind=kind)) from None
     if run.attention not in able:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import main_memory
 from runner import catalog
 from runner.check.validate import load
-from runner.parts.planner import forecast, host_memory, parameters, storage
+from runner.parts.planner import forecast, parameters, state, storage
 from runner.parts.planner.workload import Workload
 from runner.plan import Machines
 from runner.render import place
@@ -32,22 +32,22 @@ def test_an_adapter_s_base_is_read_whole_and_unquantised_when_it_is_merged():
     recipe, _, _ = load(ROOT / "recipes" / "minimal" / "lora.yaml")
     (found,) = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
     adapter = found.workload
-    assert storage.host(found)["base model to merge with"] == host_memory.merging(adapter)
-    assert host_memory.merging(adapter) == host_memory.PROCESS + 2 * parameters.total(adapter.model)
+    assert storage.host(found)["base model to merge with"] == state.merging(adapter)
+    assert state.merging(adapter) == state.PROCESS + 2 * parameters.total(adapter.model)
     four = replace(adapter, adapter=replace(adapter.adapter, four_bit=True))
-    assert host_memory.merging(four) == host_memory.merging(adapter)
-    assert host_memory.merging(replace(adapter, adapter=None)) == 0
+    assert state.merging(four) == state.merging(adapter)
+    assert state.merging(replace(adapter, adapter=None)) == 0
 
 
 def test_a_machine_holds_what_its_processes_go_on_from():
     full = Workload(catalog.model("google/gemma-3-270m"), machines=Machines(1, 1, "NVIDIA-L40S", 64, 8))
     count = parameters.total(full.model)
     # AdamW's moments are as wide as the weights.
-    assert (host_memory.resuming(full), host_memory.loading(full)) == (4 * count, 0)
+    assert (state.resuming(full), state.loading(full)) == (4 * count, 0)
     two = Machines(2, 2, full.machines.gpu, 64, 8)
     # DDP reads onto the GPUs; each of ZeRO's processes its own share, half of them here.
-    assert host_memory.resuming(replace(full, machines=two, sharding="ddp")) == 0
-    assert host_memory.resuming(replace(full, machines=two, sharding="zero2")) == 2 * 12 * count // 4
+    assert state.resuming(replace(full, machines=two, sharding="ddp")) == 0
+    assert state.resuming(replace(full, machines=two, sharding="zero2")) == 2 * 12 * count // 4
     # FSDP loads whole models in every process, and gathers once.
     split = replace(full, machines=two, sharding="fsdp", fp32_weights=True)
-    assert (host_memory.loading(split), host_memory.saving(split), host_memory.resuming(split)) == (8 * count,) * 3
+    assert (state.loading(split), state.saving(split), state.resuming(split)) == (8 * count,) * 3

@@ -18,7 +18,7 @@ from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.lengths import Lengths
-from runner.parts.planner import forecast, host_memory, limits, memory, recipe_offers, storage
+from runner.parts.planner import forecast, limits, memory, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Place
@@ -345,7 +345,7 @@ def test_fsdp_keeps_its_weights_twice_in_a_checkpoint():
     plan = translate(recipe, place(recipe))
     first = next(one for one in forecast.of(recipe, plan, look=False) if one.stage.name == "pretrain-512")
     # fp32 weights for loading and for going on, and Adam's two moments.
-    assert host_memory.checkpoint(first.workload) == pytest.approx((4 + 4 + 8) * 6_083_055_616, rel=1e-6)
+    assert state.checkpoint(first.workload) == pytest.approx((4 + 4 + 8) * 6_083_055_616, rel=1e-6)
 
 
 @pytest.mark.parametrize("text", ["time: 5 minutes", "time: 5", "gpu_memory: 45 gb"])
