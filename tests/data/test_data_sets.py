@@ -396,7 +396,7 @@ def test_answers_that_are_turns_give_their_text(golden_message):
     asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here. "}
     bad = {"role": "assistant", "content": "No."}
     turn = conversation_formats.Turn("user", "Where?")
-    wished = conversation_formats.Preference((turn,), "Here.", "No.")
+    wished = conversation_formats.Answered((turn,), {"chosen": "Here.", "rejected": "No."})
     assert one.item({"prompt": "Where?", "chosen": [good], "rejected": [bad]}) == wished
     assert one.item({"prompt": [asked], "chosen": [good], "rejected": [bad]}) == wished
     implicit = replace(one, prompt="[chosen]")
@@ -428,7 +428,7 @@ def test_an_answer_with_a_label_is_found_by_the_columns_of_its_row(golden_messag
     )
     asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
     turn = conversation_formats.Turn("user", "Where?")
-    wished = conversation_formats.Labelled((turn,), "Here.", True)
+    wished = conversation_formats.Answered((turn,), {"completion": "Here.", "label": True})
     for row in (
         {"prompt": "Where?", "completion": "Here.", "label": True},
         {"prompt": [asked], "completion": [good], "label": "TRUE"},
