@@ -17,6 +17,7 @@ from runner import parts
 from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, where
 from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
+from runner.recipe.document import leaves
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
@@ -345,11 +346,5 @@ def _placeless(value: Any) -> Any:
 
 def contents(data: Mapping[str, Any]) -> str:
     """A hash of the files of a stage's `data`; empty if one is a folder or not here, or there are none."""
-    files = [Path(path) for path in _paths(data)]
+    files = [Path(value) for path, value in leaves(data, bool) if path[-1:] == ("path",) and value]
     return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""
-
-
-def _paths(value: Any) -> Iterator[str]:
-    items = value.items() if isinstance(value, Mapping) else enumerate(value if isinstance(value, list | tuple) else ())
-    for name, item in items:
-        yield from [item] if name == "path" and item else _paths(item)

@@ -68,10 +68,7 @@ def _fsdp(recipe: Recipe) -> EngineConfig:
     """FSDP2, full shard, one unit for each transformer layer. The user's file overrides this, and the recipe both."""
     own = own_file(recipe)
     config: EngineConfig = {
-        "reshard_after_forward": True,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "state_dict_type": "FULL_STATE_DICT",
-        "offload_params": False,
+        **common.table("fsdp"),
         **(own.data if own else {}),
         **fsdp_decided(recipe),
     }
