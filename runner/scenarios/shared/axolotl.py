@@ -43,9 +43,7 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
     if chosen.trust_remote_code:
         settings["trust_remote_code"] = True
     if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
-        # The kernels for MXFP4 only run a model; for training, its experts become plain numbers.
-        settings["model_quantization_config"] = "Mxfp4Config"
-        settings["model_quantization_config_kwargs"] = {"dequantize": True}
+        settings |= common.table("mxfp4")
     return settings
 
 
@@ -120,10 +118,7 @@ def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
     """How short rows are handled. section: with `packing`."""
     joined = joins_rows(recipe, section, place.accelerator)
     if section["packing"] == "pack":
-        # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
-        # would leave out the last rows of the other, which may be all of them.
-        packed = {"sample_packing": True, "eval_sample_packing": False, "dataloader_drop_last": False}
-        return packed | {"batch_flattening": False}
+        return dict(common.table("packed"))
     # Axolotl accepts it only for FlashAttention; otherwise the runner's plugin sets it.
     elsewhere = {"recipe_runner": {"flatten": True}} if joined and not place.accelerator else {}
     return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
@@ -199,7 +194,7 @@ def own_answers(recipe: Recipe) -> EngineConfig:
     }
     fast: EngineConfig = {}
     if train.generator == "vllm":
-        trl |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
+        trl |= common.table("vllm")
         fast = {"vllm": {"gpu_memory_utilization": train.vllm_memory, "tensor_parallel_size": 1}}
     return {"rl": "grpo", "trl": trl, **fast, "recipe_runner": rewarded["recipe_runner"]}
 
