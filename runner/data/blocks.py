@@ -107,11 +107,9 @@ def prepare(
         report.cut_short |= counts.blocks == sample_rows
         require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
         if not counts.blocks:
-            name = "validation" if side == "validation" else "training"
-            length, share = plain_text.sequence_len, side == "validation" and plain_text.validation_share
-            too_few = f"The {name} text has {counts.tokens:,} tokens, too few for one block of {length:,}."
-            hint = f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`."
-            raise Stop("\n".join([too_few, *report.left_out()]), hint)
+            share = "raise `data.validation_share`, " if side == "validation" and plain_text.validation_share else ""
+            named, lines = {"train": "training"}.get(side, side), "".join(f"\n{line}" for line in report.left_out())
+            raise Stop(*worded("data.no-block", side=named, counts=counts, lines=lines, share=share))
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:

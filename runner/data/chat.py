@@ -205,6 +205,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def rendered(self, item: formats.Answered) -> RenderedExample:
         answer, (name, beside) = str(item.answers[self.answers[0]]), list(item.answers.items())[-1]
+        name = "reference" if name == "answer" else name
         return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\n{name}: {beside}")
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -244,9 +245,6 @@ class PromptRows(PreferenceRows[Prompts]):
     def told(self, prompt: Sequence[Turn], answer: str) -> str:
         """Without the reference answer, which the model does not see."""
         return super().told(prompt, "")
-
-    def rendered(self, item: formats.Answered) -> RenderedExample:
-        return RenderedExample(item.question, f"{self.told(item.prompt, '')}\n\nreference: {item.answers['answer']}")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         room = self.asked.sequence_len - self.asked.answer_tokens
