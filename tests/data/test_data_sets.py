@@ -405,7 +405,7 @@ def test_answers_that_are_turns_give_their_text(golden_message):
         {"chosen": [asked, good, asked, good], "rejected": [asked, good, asked, bad], "system": "Hm."}
     )
     assert [turn.content for turn in whole.prompt] == ["Hm.", "Where?", "Here.", "Where?"]
-    assert (whole.chosen, whole.rejected, whole.group) == ("Here.", "No.", wished.group)
+    assert (whole.answers, whole.group) == (wished.answers, wished.group)
     assert one.item({"prompt": "Where?", "chosen": [good], "rejected": [good]}) == "both answers are the same"
     wrong = [
         (implicit, {"chosen": [asked, good, asked, good], "rejected": [asked, bad]}),
@@ -439,7 +439,7 @@ def test_an_answer_with_a_label_is_found_by_the_columns_of_its_row(golden_messag
     ):
         assert one.item(row) == wished
     told = one.item({"system": "Be brief.", "prompt": "Where?", "completion": "Here.", "label": "false"})
-    assert told.prompt[0] == ("system", "Be brief.", "") and told.label is False
+    assert told.prompt[0] == ("system", "Be brief.", "") and told.answers["label"] is False
     assert one.item({"prompt": "Where?", "completion": " ", "label": True}) == "a part is empty"
     with pytest.raises(KeyError, match="label"):
         one.item({"prompt": "Where?", "completion": "Here."})
