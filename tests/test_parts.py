@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,14 @@ USES = {
     "serve": ("minimal/last-layers", "serve", ("--set", "serve={}")),
     "stages": ("minimal/stages", "scenario", ()),
 }
+
+
+def test_the_list_of_hooks_has_every_hook_that_is_called_or_named_by_a_part():
+    listed = tomllib.loads((ROOT / "runner" / "parts" / "hooks.toml").read_text("utf-8"))["moments"]
+    code = "".join(file.read_text("utf-8") for file in (ROOT / "runner").rglob("*.py"))
+    called = re.findall(r"parts\.hooks?\(\s*\"(\w+)\"", code)
+    assert sorted(name.partition("(")[0] for name in listed) == sorted({*called})
+    assert {moment for part in parts.found().values() for moment in part.hooks} <= {*called}
 
 
 @pytest.fixture(scope="module", params=sorted(parts.found()))

@@ -21,7 +21,7 @@ from pyarrow import parquet
 from runner.data import RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
 from runner.data.lengths import Lengths
-from runner.data.report import Examined, Examiner, examiners, numbers, parts_of, require_few
+from runner.data.report import Examined, Examiner, examiners, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing
@@ -43,6 +43,7 @@ class TextReport(Examined):
     `documents`, `tokens`, `blocks`, `dropped` (tokens); validation is empty if there is none. skipped: rows that gave
     no document, by reason. sets: training documents by data set."""
 
+    KIND = "text"
     key: str = ""
     source: str = ""
     tokenizer: str = ""
@@ -76,28 +77,6 @@ class TextReport(Examined):
     def leave_out(self, reason: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
-    def left_out(self) -> Iterator[str]:
-        for reason, count in self.skipped.items():
-            yield f"  skipped            {count:>11,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
-        yield from self.listed_bad_lines()
-
-    def lines(self) -> Iterator[str]:
-        yield f"from                 {self.source}"
-        yield from self.left_out()
-        for name in SIDES:
-            if side := getattr(self, name):
-                yield f"{name + ' documents':<20} {side['documents']:>11,}"
-                for said, count in self.sets.items() if name == "train" and len(self.sets) > 1 else ():
-                    yield f"  {said.partition(' ')[0]:<18} {count:>11,}   {said.partition(' ')[2]}"
-                yield f"  tokens             {side['tokens']:>11,}   with an end-of-text after each document (tokenizer of {self.tokenizer})"
-                yield f"  blocks             {side['blocks']:>11,}   of {self.block_len:,} tokens"
-                rest = "after the last block" if not self.cut_short else "a rehearsal takes the first blocks"
-                yield f"  dropped            {side['dropped']:>11,}   tokens, {rest}"
-        if not self.validation:
-            yield "validation                  none   nothing is evaluated, and the last weights are the result"
-        yield from self.examined()
-        yield from self.notes
-
 
 def prepare(
     plain_text: PlainText, out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
@@ -128,11 +107,9 @@ def prepare(
         report.cut_short |= counts.blocks == sample_rows
         require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
         if not counts.blocks:
-            name = "validation" if side == "validation" else "training"
-            length, share = plain_text.sequence_len, side == "validation" and plain_text.validation_share
-            too_few = f"The {name} text has {counts.tokens:,} tokens, too few for one block of {length:,}."
-            hint = f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`."
-            raise Stop("\n".join([too_few, *report.left_out()]), hint)
+            share = "raise `data.validation_share`, " if side == "validation" and plain_text.validation_share else ""
+            named, lines = {"train": "training"}.get(side, side), "".join(f"\n{line}" for line in report.left_out())
+            raise Stop(*worded("data.no-block", side=named, counts=counts, lines=lines, share=share))
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:

@@ -21,13 +21,11 @@ from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.problem import Stop, worded
 
+Asked = ChatData | Preferences | Labels | Prompts
+
 
 def prepare(
-    asked: ChatData | Preferences | Labels | Prompts,
-    out: Path,
-    *,
-    tokenizer_for: TokenizerFor | None = None,
-    sample_rows: int | None = None,
+    asked: Asked, out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
 ) -> Report:
     """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, `chosen` and
     `rejected`, or `completion` and `label`) and `report.json`. sample_rows: keep at most this many rows, drawn by the
@@ -35,15 +33,14 @@ def prepare(
     return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: ChatData | Preferences | Labels | Prompts) -> Iterator[RenderedExample]:
+def first(asked: Asked) -> Iterator[RenderedExample]:
     """The rows as the model will see them, one after the other."""
     return _preparer(asked).first()
 
 
-def _preparer(asked: ChatData | Preferences | Labels | Prompts) -> ItemPreparer[Any]:
-    if isinstance(asked, Prompts):
-        return PromptRows(asked)
-    return ChatRows(asked) if isinstance(asked, ChatData) else PreferenceRows(asked)
+def _preparer(asked: Asked) -> ItemPreparer[Any]:
+    kinds: dict[str, type[ItemPreparer[Any]]] = {"chat": ChatRows, "prompts": PromptRows}
+    return kinds.get(asked.kind, PreferenceRows)(asked)
 
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
@@ -188,8 +185,8 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     @staticmethod
     def batch(items: Sequence[formats.Answered]) -> pa.RecordBatch:
-        plain = (vars(item) | {"prompt": [turn.message() for turn in item.prompt]} for item in items)
-        return pa.RecordBatch.from_pylist(list(plain))
+        plain = [{"prompt": [turn.message() for turn in item.prompt], **item.answers} for item in items]
+        return pa.RecordBatch.from_pylist(plain)
 
     def items_of(self) -> Iterator[ItemOf]:
         return (one.item for one in self.asked.sets)
@@ -207,8 +204,9 @@ class PreferenceRows(ItemPreparer[Prompted]):
         return formats.rendered(self.asked.special_tokens, messages)
 
     def rendered(self, item: formats.Answered) -> RenderedExample:
-        _, answer, (name, beside) = vars(item).items()
-        return RenderedExample(item.question, f"{self.told(item.prompt, answer[1])}\n\n{name}: {beside}")
+        answer, (name, beside) = str(item.answers[self.answers[0]]), list(item.answers.items())[-1]
+        name = "reference" if name == "answer" else name
+        return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\n{name}: {beside}")
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
         for row in batch.to_pylist():
@@ -247,10 +245,6 @@ class PromptRows(PreferenceRows[Prompts]):
     def told(self, prompt: Sequence[Turn], answer: str) -> str:
         """Without the reference answer, which the model does not see."""
         return super().told(prompt, "")
-
-    def rendered(self, item: formats.Answered) -> RenderedExample:
-        answer = vars(item)["answer"]
-        return RenderedExample(item.question, f"{self.told(item.prompt, answer)}\n\nreference: {answer}")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         room = self.asked.sequence_len - self.asked.answer_tokens

@@ -247,15 +247,13 @@ def _turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
         except (ValueError, RecursionError):
             if role is None:
                 raise NoConversation(f"`{column}` is text that is not JSON") from None
-    if role and value is not None and not (isinstance(turns, list) and turns and all(map(_has_role, turns))):
-        return [{"role": role, "content": text_of(value, column)}]
+    if role and value is not None:
+        each = turns if isinstance(turns, list) else []
+        if not each or not all(isinstance(one, Mapping) and one.keys() & {"role", "from"} for one in each):
+            return [{"role": role, "content": text_of(value, column)}]
     if not isinstance(turns, list) or not turns:
         raise NoConversation(f"`{column}` is {('not a list of turns' if turns else 'empty')}")
     return list(turns)
-
-
-def _has_role(message: Any) -> bool:
-    return isinstance(message, Mapping) and ("role" in message or "from" in message)
 
 
 def _role(message: Any, number: int) -> str:
@@ -331,18 +329,20 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
     """A conversation as the model will see it. A turn's additional fields come before its words, about as long as the
     model's own template writes them."""
-    return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
-
-
-def _besides(turn: Mapping[str, Any]) -> str:
-    return "".join(json.dumps(turn[name], ensure_ascii=False) for name in OF_TEMPLATES if turn.get(name))
+    besides = ([turn[name] for name in OF_TEMPLATES if turn.get(name)] for turn in conversation)
+    written = ("".join(json.dumps(value, ensure_ascii=False) for value in values) for values in besides)
+    return template.conversation(
+        (turn["role"], before + turn["content"]) for turn, before in zip(conversation, written, strict=True)
+    )
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A row with a prompt. prompt: turns; the last one asks."""
+    """A row with a prompt. prompt: turns; the last one asks. answers: by column, in the columns' order: `chosen` and
+    `rejected`; `completion` and whether its `label` is good; or `answer`, the reference that rewards compare with."""
 
     prompt: tuple[Turn, ...]
+    answers: Mapping[str, str | bool]
 
     @property
     def question(self) -> str:
@@ -355,24 +355,7 @@ class Answered:
 
     @property
     def key(self) -> str:
-        return repr(tuple(vars(self).values()))
-
-
-@dataclass(frozen=True)
-class Preference(Answered):
-    chosen: str
-    rejected: str
-
-
-@dataclass(frozen=True)
-class Labelled(Answered):
-    completion: str
-    label: bool  # whether it is good
-
-
-@dataclass(frozen=True)
-class Prompt(Answered):
-    answer: str  # the reference that rewards compare with
+        return repr((self.prompt, *self.answers.values()))
 
 
 def _asked(template: str, row: Mapping[str, Any], implicit: bool) -> tuple[Turn, ...]:
@@ -417,12 +400,13 @@ class PreferenceSet(DataSet):
     chosen: str
     rejected: str
 
-    def item(self, row: Mapping[str, Any]) -> Preference | str:
+    def item(self, row: Mapping[str, Any]) -> Answered | str:
         prompt = _asked(self.prompt, row, self.prompt == self.chosen)
         chosen, rejected = (_answer(answer, row, prompt) for answer in (self.chosen, self.rejected))
         if not prompt[-1].content or not chosen or not rejected:
             return "a part is empty"
-        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+        both = {"chosen": chosen, "rejected": rejected}
+        return Answered(prompt, both) if chosen != rejected else "both answers are the same"
 
 
 # The columns of a prompt, the likeliest first, and how files write labels.
@@ -438,7 +422,7 @@ class LabelSet(DataSet):
     completion: str
     label: str
 
-    def item(self, row: Mapping[str, Any]) -> Labelled | str:
+    def item(self, row: Mapping[str, Any]) -> Answered | str:
         asks = self.prompt or next((f"[{column}]" for column in PROMPTS if column in row), self.completion)
         prompt = _asked(asks, row, asks == self.completion)
         completion, label = _answer(self.completion, row, prompt), templates.fill(self.label, row).strip().lower()
@@ -446,7 +430,7 @@ class LabelSet(DataSet):
             return "a part is empty"
         if label not in WRITTEN:
             raise NoConversation(f"the label is `{label}`; use {listed(WRITTEN, 'or')}")
-        return Labelled(prompt, completion, WRITTEN[label])
+        return Answered(prompt, {"completion": completion, "label": WRITTEN[label]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,9 +462,9 @@ class PromptSet(DataSet):
     prompt: str
     answer: str
 
-    def item(self, row: Mapping[str, Any]) -> Prompt | str:
+    def item(self, row: Mapping[str, Any]) -> Answered | str:
         prompt, answer = _asked(self.prompt, row, False), templates.fill(self.answer, row).strip()
-        return Prompt(prompt, answer) if prompt[-1].content and answer else "a part is empty"
+        return Answered(prompt, {"answer": answer}) if prompt[-1].content and answer else "a part is empty"
 
 
 @dataclass(frozen=True, kw_only=True)

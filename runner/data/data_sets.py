@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -144,14 +145,23 @@ class Unreachable(Stop):
     """The hub does not answer; the dataset may still exist."""
 
 
+@contextmanager
+def _from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
+    """A dataset on the hub; an error of the library while it is read becomes a Stop."""
+    try:
+        from datasets import load_dataset
+
+        yield load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=stream)
+    except Exception as error:
+        raise no_dataset(source, error) from None
+
+
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
     """Rows as (number from 1, row). stream: as they come, else after a download. Raises Stop if the dataset cannot be
     read, Unreachable if the hub does not answer."""
-    try:
+    with _from_hub(source, stream) as dataset:
         # A stream asks the hub only when its first row is read.
-        yield from enumerate(_loaded(source, stream), 1)
-    except Exception as error:
-        raise no_dataset(source, error) from None
+        yield from enumerate(dataset, 1)
 
 
 def hub_columns(source: DataSource) -> list[str]:
@@ -159,25 +169,14 @@ def hub_columns(source: DataSource) -> list[str]:
     from datasets.utils.logging import set_verbosity_error
 
     set_verbosity_error()
-    try:
-        dataset = _loaded(source, stream=True)
+    with _from_hub(source, stream=True) as dataset:
         return list(dataset.column_names or next(iter(dataset), ()))
-    except Exception as error:
-        raise no_dataset(source, error) from None
 
 
 def hub_files(source: DataSource) -> int:
     """The number of a dataset's files. Raises as `hub_rows` does."""
-    try:
-        return int(_loaded(source, stream=True).n_shards)
-    except Exception as error:
-        raise no_dataset(source, error) from None
-
-
-def _loaded(source: DataSource, stream: bool) -> Any:
-    from datasets import load_dataset
-
-    return load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=stream)
+    with _from_hub(source, stream=True) as dataset:
+        return int(dataset.n_shards)
 
 
 def licence(source: DataSource) -> str:

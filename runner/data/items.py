@@ -288,35 +288,31 @@ def of_sets(
             (sources, index, part, item_of, batch, place / f"{index}-{number}.arrow")
             for number, part in enumerate(parts or [None])
         ]
-        if not parts:
-            spools.append(_of_rows(*jobs[0], report))
-            continue
-        # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
-        with ProcessPoolExecutor(len(parts), get_context("spawn"), child_process.end_with, (os.getpid(),)) as pool:
-            for part, counted in pool.map(_in_process, jobs):
+        with ExitStack() as opened:
+            made: Iterator[tuple[Spool, Report]] = map(_of_rows, jobs)
+            if parts:
+                # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
+                pool = ProcessPoolExecutor(len(parts), get_context("spawn"), _begin, (os.getpid(),))
+                made = opened.enter_context(pool).map(_of_rows, jobs)
+            for part, counted in made:
                 spools.append(part)
                 report.add(counted)
     files = tuple(file for spool in spools for file in spool.files)
     return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
-def _in_process(job: tuple[data_sets.DataSets, int, FilePart, ItemOf, ItemBatch, Path]) -> tuple[Spool, Report]:
+def _begin(parent: int) -> None:
+    child_process.end_with(parent)
     # Rows form no cycles, and collecting garbage would take a fifth of the time.
     gc.disable()
-    report = Report.of(job[0])
-    return _of_rows(*job, report), report
 
 
 def _of_rows(
-    sources: data_sets.DataSets,
-    index: int,
-    part: FilePart | None,
-    item_of: ItemOf,
-    batch: ItemBatch,
-    file: Path,
-    report: Report,
-) -> Spool:
-    """The items of a data set, or of a part of its file; the report gets the lines that give none."""
+    job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, ItemBatch, Path],
+) -> tuple[Spool, Report]:
+    """The items of a data set, or of a part of its file, in a file; and a report with the lines that give none."""
+    sources, index, part, item_of, batch, file = job
+    report = Report.of(sources)
 
     def items() -> Iterator[tuple[Item, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
@@ -334,7 +330,7 @@ def _of_rows(
                 reason, why = item, ""
             report.lose(data_sets.where(sources, index, number), reason, why)
 
-    return spool(items(), batch, sources.seed, file)
+    return spool(items(), batch, sources.seed, file), report
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:

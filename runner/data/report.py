@@ -1,4 +1,5 @@
-"""Report: how the rows were used, in figures and in words, and the facts about them that other modules need."""
+"""Report: how the rows were used, in figures and in words (`report.txt.jinja`), and the facts about them that other
+modules need."""
 
 from __future__ import annotations
 
@@ -8,13 +9,15 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from runner import parts
 from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, where
 from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
+from runner.recipe.document import leaves
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
@@ -79,11 +82,9 @@ class DataFinding:
     def told_of(self) -> str:
         return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
 
-    def told(self) -> Iterator[str]:
+    def told(self) -> list[str]:
         """The finding for people, with the listed lines."""
-        yield f"  {self.kind:<19}{self.count:>9,}   {self.told_of()}"
-        if self.remedy:
-            yield f"{'':<33}{self.remedy}"
+        return _lines("finding", self)
 
 
 def too_long(
@@ -113,6 +114,7 @@ class Examined:
     licence: of a dataset on the hub. lost: bad rows. bad_lines: their places (see `data_sets.where`) and reasons;
     lost_lines: places by reason, if a place needs no message of its own."""
 
+    KIND: ClassVar[str]  # the beginning of the names of its macros in the template
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
     lost_lines: dict[str, list[Where]] = field(default_factory=dict)
@@ -140,24 +142,21 @@ class Examined:
         elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
             named.append(line)
 
-    def listed_bad_lines(self, what: str = "line") -> Iterator[str]:
+    def listed_bad_lines(self, what: str) -> list[str]:
         """The first bad lines with the reasons. what: the word for one."""
-        yield from (f"    {what} {number}: {reason}" for number, reason in self.bad_lines[:SHOWN_BAD_LINES])
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
+        return _lines("bad_lines", self, what)
 
-    def examined(self) -> Iterator[str]:
+    def left_out(self) -> list[str]:
+        """The rows that are left out, for people, with the first bad lines."""
+        return _lines(f"{self.KIND}_left_out", self)
+
+    def examined(self) -> list[str]:
         """The findings, for people."""
-        if self.licence:
-            yield f"licence              {self.licence}"
-        if self.looked_at:
-            some = ", drawn by their hashes" if self.looked_at < self.looked_of else ""
-            yield f"examined             {self.looked_at:>9,}   of {self.looked_of:,} rows{some}"
-        yield from self.found()
+        return _lines("examined", self)
 
-    def found(self) -> Iterator[str]:
-        for finding in self.findings:
-            yield from finding.told()
+    def lines(self) -> Iterable[str]:
+        """The report, for people."""
+        return _lines(f"{self.KIND}_lines", self)
 
     def write(self, folder: Path) -> None:
         write_json(folder / REPORT_FILE, _form(type(self)).dump_python(self, mode="json"))
@@ -183,6 +182,21 @@ def examiners(report: Examined) -> list[Examiner]:
     return [begin(report) for begin in parts.hooks("examiner")]
 
 
+@cache
+def _macros() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    shelf = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shelf.globals |= {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
+    return shelf.get_template("report.txt.jinja").module
+
+
+def _lines(macro: str, *said: object) -> list[str]:
+    return str(getattr(_macros(), macro)(*said)).split("\n")[:-1]
+
+
 def _form(kind: type) -> Any:
     from pydantic import TypeAdapter  # a command that only reads a recipe does not wait for it
 
@@ -198,6 +212,7 @@ class Report(Examined):
     length_bins: their histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if that
     is `max`."""
 
+    KIND = "rows"
     key: str = ""
     source: str = ""
     form: str = ""
@@ -246,7 +261,7 @@ class Report(Examined):
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
         """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
         try:
-            require_few(lost, of, share, [*self.left_out(), *self.found()])
+            require_few(lost, of, share, [*self.left_out(), *_lines("findings", self)])
         except Stop:
             self.key = ""
             self.write(folder)
@@ -263,42 +278,6 @@ class Report(Examined):
         self.bad_lines = [*self.bad_lines, *part.bad_lines][:MOST_NAMED]
         for reason, lines in part.lost_lines.items():
             self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
-
-    def left_out(self) -> Iterator[str]:
-        for reason, count in self.dropped.most_common():
-            yield f"  dropped            {count:>9,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
-        yield from self.listed_bad_lines()
-
-    def lines(self) -> Iterator[str]:
-        several = self.sets if len(self.sets) > 1 else []
-        yield f"rows in              {self.rows_in:>9,}   from {f'{len(several)} data sets' if several else self.source}"
-        for index, one in enumerate(several):
-            part = f", of which a share of {one.share:g} is used" if one.share < 1 else ""
-            yield f"  {f'sets[{index}]':<19}{one.rows_in:>9,}   {one.name}{part}"
-        if self.form:
-            yield f"form                           {self.form}"
-        if self.not_taken:
-            yield f"not used             {self.not_taken:>9,}   beyond the `share` of their data set, drawn by the seed"
-        yield from self.left_out()
-        yield f"exact duplicates     {self.duplicates:>9,}   removed{numbers(self.duplicate_lines, self.duplicates)}"
-        yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
-        if self.not_drawn:
-            yield f"not drawn            {self.not_drawn:>9,}   more than the recipe asks for"
-        if self.sampled_from is not None:
-            yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
-        yield f"training rows        {self.train_rows:>9,}"
-        for index, one in enumerate(several):
-            yield f"  {f'sets[{index}]':<19}{one.train_rows:>9,}   {one.train_rows / max(1, self.train_rows):.1%} of them"
-        yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} is also among the training rows"
-        yield from (f"  {task.replace('_', ' '):<19}{count:>9,}" for task, count in self.tasks.items())
-        if self.token_lengths:
-            shown = ", ".join(f"{name} {value:,}" for name, value in self.token_lengths.items())
-            yield f"tokens a row         {shown}   (tokenizer of {self.tokenizer})"
-        else:
-            yield f"tokens a row         not counted: {self.tokenizer}"
-        before = f"{self.bytes_before:,} → " if self.bytes_before is not None else ""
-        yield f"bytes                {before}{self.bytes_after:,}"
-        yield from self.examined()
 
     @property
     def longest(self) -> int:
@@ -367,11 +346,5 @@ def _placeless(value: Any) -> Any:
 
 def contents(data: Mapping[str, Any]) -> str:
     """A hash of the files of a stage's `data`; empty if one is a folder or not here, or there are none."""
-    files = [Path(path) for path in _paths(data)]
+    files = [Path(value) for path, value in leaves(data, bool) if path[-1:] == ("path",) and value]
     return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""
-
-
-def _paths(value: Any) -> Iterator[str]:
-    items = value.items() if isinstance(value, Mapping) else enumerate(value if isinstance(value, list | tuple) else ())
-    for name, item in items:
-        yield from [item] if name == "path" and item else _paths(item)

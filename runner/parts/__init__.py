@@ -121,7 +121,7 @@ def modules(member: str) -> tuple[ModuleType, ...]:
 
 @cache
 def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
-    """The functions of all parts for a moment of a run, such as `before_stage`; the contract lists the moments."""
+    """The functions of all parts for a moment of a run, such as `before_stage`; `hooks.toml` lists the moments."""
     named = (part.module(part.hooks[moment]).rpartition(".") for part in found().values() if moment in part.hooks)
     return tuple(getattr(importlib.import_module(module), function) for module, _, function in named)
 

@@ -21,55 +21,8 @@ In a part's tables, a module of `preparers` is a Preparer; of `engines` is run a
 for several processes; of `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Formulas for
 a stage of that engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
 returns a function from a file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting,
-`rules` a module with rules for every recipe, and `hooks` names functions:
-
-    other_file(document)                   every Problem with a file of another tool; None if it is not that tool's
-    as_recipe(document)                    the recipe made from such a file, and notes; None if it is not that tool's
-    followers()                            derived settings: the causes of each, and a function that returns settings with values
-                                           from the recipe before and after a change
-    examiner(report)                       an Examiner of prepared rows (`runner.data.report`)
-    before_stage(folder, tell, where)      raises Stop if a stage must not start; where: the option that names the cluster
-    before_training(cfg, trainer, settings)  in the training process, before the first step: the fault, or an empty text
-    blocks(settings, batch, resumed_at)    packed blocks for training and validation, and the number of the last step
-    callbacks(settings, history)           more callbacks for transformers' Trainer
-    trackers(config, settings)             callbacks that send curves to a server, instead of those of the engine, whose
-                                           config they change
-    after_stage(folder, tell)              after a finished stage; raises Stop if no later stage may use it
-    send_results(folder, tell)             sends what a stage has left to such a server; never raises
-    send_export(folder, made, form, tell)  the same with an exported model, in the folder `made`
-    after_run(recipe, run)                 lines for the end of a run
-    after_plan(plan, run)                  the same on plain machines, which have no recipe
-    on_record(plan)                        lines from records: overruled gates, and answers with their rewards
-    measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
-    in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
-    check_formats()                        more output formats of `recipe check`, by name (`check/batch.py`, Format)
-    beside_jobs(recipe, plan)              files beside the jobs of a render
-    computed(recipe)                       values that follow from the recipe's lines: the setting's path and a Computed
-    provenance(recipe)                     the origin of a recipe, as fields of the run's RunManifest
-    at_the_end(run, tell)                  a context around a whole run
-    prove(proofs, tell)                    judges prepared rows before a GPU is reserved
-    rewarded(recipe)                       the rewards of a model's own answers, in the engine's settings
-    tried(trainer, settings)               rewards of known answers, in words; and faults, by kind, with an example
-    show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; returns each proof's folder
-    shown(folder, whole)                   lines of styled text from the proof in a folder
-    models_at(url, recipe, stage)          the recipe's models behind a server
-    judged_at(hub, url, recipe, stage, tell)
-                                           the stage, and EvalHub's Measurement of its served models
-    model_on_claim(recipe, folder, tell)   a context with a local folder of the small files of a model on a claim
-    why_on_cluster(recipe, path, stage)    lines about the job of a recipe on the cluster
-    promote_on_cluster(path, sets, stage, by, reason, tell)
-                                           overrules a gate of a run on the cluster
-    runs_on_cluster(namespace)             rows of `recipe runs`, for the training jobs of a namespace
-    after_fetch(run, tell)                 after the results of a run were downloaded from the cluster
-    page_in_pod(folder, tell)              writes the page of a run on the claim
-    gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
-                                           two subcommands of `runner.entrypoints.stage`
-    seal_key(make, namespace)              the key that a namespace's pods seal with; make: create the user's own if it is missing
-    page_of_runs(*runs)                    an HTML page about one run or several
-    trace(run, operations)                 the exact memory of a training step
-    plan_by_trace(recipe, plan, forecasts, as_json)
-                                           prints a plan by traces alone; returns the exit code
-    plan_server(recipe, as_json)           prints what a server of the trained model needs; returns the exit code
+`rules` a module with rules for every recipe. `hooks` names functions by the moment at which they are called;
+`runner/parts/hooks.toml` lists all moments, with the arguments, and what the function does or returns.
 """
 
 from __future__ import annotations

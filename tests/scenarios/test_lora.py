@@ -212,7 +212,7 @@ def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
 
 def test_each_attention_code_that_needs_a_gpu_has_another_on_a_processor():
     settings = json.loads((ROOT / "schemas/lora.schema.json").read_text("utf-8"))["properties"]["model"]["properties"]
-    replaced = {name for setting, names, *_ in rehearsal.NEEDS_GPU if setting == "model.attention" for name in names}
+    replaced = {name for setting, names, *_ in rehearsal.needs_gpu() if setting == "model.attention" for name in names}
     assert {*settings["attention"]["enum"]} - replaced == {"sdpa", "eager"}
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=eager"]))
     made = rehearsal.substituted(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/twin"))

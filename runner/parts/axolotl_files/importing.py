@@ -15,7 +15,8 @@ from runner.recipe import reading
 from runner.recipe.copying import commented, flow
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.overrides import Override
-from runner.scenarios.shared.axolotl import LIGER, OBJECTIVES
+from runner.scenarios.shared import common
+from runner.scenarios.shared.axolotl import LIGER
 from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
@@ -193,7 +194,7 @@ def _objective(made: Import) -> str | None:
     """A recipe's name for the loss on preferences; None for the prediction of the next token."""
     rl, losses = made.get("rl"), made.get("dpo_loss_type") or ["sigmoid"]
     alpha = made.file.data.get("cpo_alpha")
-    for name, config in OBJECTIVES.items() if rl else ():
+    for name, config in common.table("objectives").items() if rl else ():
         same = config["rl"] == rl and config.get("dpo_loss_type", losses) == losses
         if (same and config.get("cpo_alpha", alpha) == alpha) or name == rl == "ipo":
             made.used.add("cpo_alpha")

@@ -14,6 +14,7 @@ from runner.data import data_sets
 from runner.data.data_sets import Where
 from runner.data.report import DataFinding, Examined
 from runner.tools import packaged
+from runner.tools.problem import worded
 
 # An answer of fewer characters has hardly any content, unless it is a label or a number.
 SHORT = 10
@@ -67,12 +68,8 @@ class Examiner:
             self.held = [(place, row) for place, row in self.held if place < self.limit]
             self.characters = sum(len(row.text) for _, row in self.held)
 
-    @property
-    def rows(self) -> list[ExaminedRow]:
-        return [row for _, row in self.held]
-
     def end(self, of: int | None = None) -> None:
-        rows, report = self.rows, self.report
+        rows, report = [row for _, row in self.held], self.report
         report.looked_at, report.looked_of = len(rows), self.of if of is None else of
         quickly = list(quick(rows))
         try:
@@ -88,14 +85,12 @@ def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterato
 
 
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    few = f"of fewer than {SHORT} characters"
-    write_out = "Write longer ones, or delete them, unless you want a label or a number."
+    short = worded("data_doctor.short", most=SHORT)
     answers = [row.line for row in rows if row.wanted is not None and len(row.wanted) < SHORT]
-    yield from _named("short answers", answers, few, write_out)
+    yield from _named("short answers", answers, *short)
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
-    yield from _named("short texts", texts, few, write_out)
-    said = "are exact copies of an earlier row"
-    yield from _named("exact duplicates", _repeated(rows), said, "Each is trained again. Delete them.")
+    yield from _named("short texts", texts, *short)
+    yield from _named("exact duplicates", _repeated(rows), *worded("data_doctor.exact-duplicates"))
     yield from one_sided(rows)
     yield from labels([row for row in rows if row.label is not None])
     yield from personal(rows)
@@ -122,9 +117,8 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     for beginning, lines in beginnings.items():
         if answers >= FEW and len(lines) > BEGINNING_SHARE * answers:
             shown = beginning if not any(kind.found_in(beginning) for kind in PERSONAL) else "something personal"
-            said = f"begin with “{shown[:60]}”, {len(lines) / answers:.0%} of all"
-            remedy = "The model will start every answer like this. Vary the openings, or remove them."
-            yield from _named("one-sided answers", lines, said, remedy)
+            said = worded("data_doctor.one-sided-answers", shown=shown[:60], part=len(lines) / answers)
+            yield from _named("one-sided answers", lines, *said)
 
 
 def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
@@ -136,23 +130,21 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     if 0 < rare < RARE * len(rows):
         lines = [row.line for row in rows if (row.label is True) == (rare == good)]
         low, high = sorted(((len(rows) - rare) / rare, most * (len(rows) - rare) / rare))
-        said = f"answers are {'good' if rare == good else 'bad'}, {rare / len(rows):.0%} of all"
-        remedy = f"Write `{setting}` from {low:.3g} to {high:.3g}, or add such answers."
-        yield from _named("one-sided labels", lines, said, remedy)
+        which, part = "good" if rare == good else "bad", rare / len(rows)
+        said = worded("data_doctor.one-sided-labels", which=which, part=part, setting=setting, low=low, high=high)
+        yield from _named("one-sided labels", lines, *said)
     seen: dict[str, set[bool | None]] = {}
     for row in rows:
         seen.setdefault(row.text, set()).add(row.label)
     both = [row.line for row in rows if len(seen[row.text]) > 1]
-    remedy = "Training raises and lowers them at once. Keep the row that is right."
-    yield from _named("both labels", both, "have an answer that another row labels the other way", remedy)
+    yield from _named("both labels", both, *worded("data_doctor.both-labels"))
 
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Personal data, counted and listed by line; the data itself is never printed."""
-    said = "probable; the model may repeat them"
-    remedy = "Remove them, or replace them with invented ones, unless they are public."
+    said = worded("data_doctor.personal")
     for kind in PERSONAL:
-        yield from _named(kind.name, [row.line for row in rows if kind.found_in(row.text)], said, remedy)
+        yield from _named(kind.name, [row.line for row in rows if kind.found_in(row.text)], *said)
 
 
 @dataclass(frozen=True)
@@ -229,9 +221,7 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         _, first, same = np.unique(bucket, return_index=True, return_inverse=True)
         like = np.minimum(like, first[same])
     again = [lines[number] for number in np.flatnonzero(like < np.arange(len(like)))]
-    said = "share most of their phrases with an earlier row"
-    remedy = "Each repeats an earlier row. Keep only the best if they add nothing new."
-    yield from _named("near duplicates", again, said, remedy)
+    yield from _named("near duplicates", again, *worded("data_doctor.near-duplicates"))
 
 
 def minhash() -> Any:

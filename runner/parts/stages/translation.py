@@ -185,8 +185,7 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
-    first = next(iter(original.stage_recipes.values()))
-    return rehearsal.shown(first, made, rows)
+    return rehearsal.shown(next(iter(original.stage_recipes.values())), made, rows)
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:

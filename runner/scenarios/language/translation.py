@@ -50,7 +50,7 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
     if recipe.rows == PROMPTS:
         how = dict(axolotl.own_answers(recipe))
     elif "objective" in recipe.train:
-        how = dict(axolotl.OBJECTIVES[recipe.train.objective])
+        how = dict(common.table("objectives")[recipe.train.objective])
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
     fast = axolotl.faster(recipe)

@@ -2,7 +2,6 @@
 to the runner's plugin, under `recipe_runner`."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
-from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings
+from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
@@ -44,9 +43,7 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
     if chosen.trust_remote_code:
         settings["trust_remote_code"] = True
     if recipe.model_facts and recipe.model_facts.stored == "mxfp4":
-        # The kernels for MXFP4 only run a model; for training, its experts become plain numbers.
-        settings["model_quantization_config"] = "Mxfp4Config"
-        settings["model_quantization_config_kwargs"] = {"dequantize": True}
+        settings |= common.table("mxfp4")
     return settings
 
 
@@ -121,10 +118,7 @@ def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
     """How short rows are handled. section: with `packing`."""
     joined = joins_rows(recipe, section, place.accelerator)
     if section["packing"] == "pack":
-        # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
-        # would leave out the last rows of the other, which may be all of them.
-        packed = {"sample_packing": True, "eval_sample_packing": False, "dataloader_drop_last": False}
-        return packed | {"batch_flattening": False}
+        return dict(common.table("packed"))
     # Axolotl accepts it only for FlashAttention; otherwise the runner's plugin sets it.
     elsewhere = {"recipe_runner": {"flatten": True}} if joined and not place.accelerator else {}
     return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
@@ -143,7 +137,7 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
         "learning_rate": common.learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        **(common.evaluated(train) if validates else common.unevaluated(train)),
+        **common.evaluated(train, validates),
         "load_best_model_at_end": validates,
         **(best if validates else {}),
         "auto_resume_from_checkpoints": True,
@@ -172,15 +166,8 @@ def datasets(
     """The prepared rows in a folder. thoughts: the field of a turn with these. Text and prompts are used unchanged. In
     conversations, the trained turns, each with its end-of-turn token, are the assistant's, only the last of these
     (which prepared rows mark), or all."""
-    reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
-    if rows in (TEXT, PROMPTS):
-        reads = {"type": ""}
-    elif rows == PREFERENCES:
-        reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
-    elif rows == LABELS:
-        # Axolotl 0.19.0 knows no template for them; the runner's plugin reads them.
-        reads = {"type": "user_defined.default"}
-    else:
+    reads: EngineConfig = dict(common.table("reads")[rows if rows in common.table("reads") else CONVERSATIONS])
+    if reads["type"] == "chat_template":
         every = sorted(set(conversation_formats.ROLES.values()))
         reads["roles_to_train"] = every if train_on == "all" else ["assistant"]
         reads |= {"message_field_training": TRAINING} if train_on == "last" else {}
@@ -191,18 +178,6 @@ def datasets(
         for split in ("train", "validation")
     )
     return {"datasets": [train], **({"test_datasets": [validation]} if validates else {}), "val_set_size": 0}
-
-
-# Axolotl's settings for each objective on preferences.
-OBJECTIVES: Mapping[str, EngineConfig] = {
-    "dpo": {"rl": "dpo", "dpo_loss_type": ["sigmoid"]},
-    "ipo": {"rl": "dpo", "dpo_loss_type": ["ipo"]},
-    "hinge": {"rl": "dpo", "dpo_loss_type": ["hinge"]},
-    "orpo": {"rl": "orpo"},
-    # Without this, TRL 1.9 adds a loss on the chosen answer's words, which SimPO does not have.
-    "simpo": {"rl": "simpo", "cpo_alpha": 0.0},
-    "kto": {"rl": "kto", "remove_unused_columns": False},
-}
 
 
 def own_answers(recipe: Recipe) -> EngineConfig:
@@ -219,7 +194,7 @@ def own_answers(recipe: Recipe) -> EngineConfig:
     }
     fast: EngineConfig = {}
     if train.generator == "vllm":
-        trl |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
+        trl |= common.table("vllm")
         fast = {"vllm": {"gpu_memory_utilization": train.vllm_memory, "tensor_parallel_size": 1}}
     return {"rl": "grpo", "trl": trl, **fast, "recipe_runner": rewarded["recipe_runner"]}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
@@ -130,19 +131,15 @@ def time_limit(recipe: Recipe) -> dict[str, float]:
     return {"time_limit_seconds": units.seconds(stated)} if stated else {}
 
 
-def evaluated(section: Settings) -> EngineConfig:
+def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
     """Evaluation and saving, by steps or after each epoch: the Trainer keeps the best evaluated checkpoint. The runner
-    saves those in between (see `run_facts`)."""
-    every = section.get("eval_steps")
-    if every is None:
-        return {"eval_strategy": "epoch", "save_strategy": "epoch"}
-    return {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
-
-
-def unevaluated(section: Settings) -> EngineConfig:
-    if every := section.get("save_steps"):
-        return {"eval_strategy": "no", "save_strategy": "steps", "save_steps": every}
-    return {"eval_strategy": "no", "save_strategy": "epoch"}
+    saves those in between (see `run_facts`). validates: whether there is an evaluation."""
+    every = section.get("eval_steps" if validates else "save_steps")
+    unit, steps = ("steps", {"save_steps": every}) if every else ("epoch", {})
+    saved = {"save_strategy": unit, **steps}
+    if not validates:
+        return {"eval_strategy": "no", **saved}
+    return {"eval_strategy": unit, **({"eval_steps": every} if every else {}), **saved}
 
 
 def cadence(recipe: Recipe, validates: Callable[[Recipe], bool] = lambda recipe: True) -> Iterator[Problem]:
@@ -274,14 +271,10 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
     yield replace(training, reads={DATA: ()})
 
 
-# Beginnings of the names of an engine's settings that change neither rows nor batches, so that a proof still holds.
-_OF_STEPS = (
-    *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
-    *("num_epochs", "eval_st", "save_st", "rl_beta", "simpo_", "kto_", "dpo_loss_type", "lora", "bf16", "fp16", "tf32"),
-    *("fp8", "peft_use_", "deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
-    *(f"recipe_runner.{name}" for name in ("learning_rate", "base_learning_rate", "master_weights", "warmup_")),
-    *(f"recipe_runner.{name}" for name in ("world_size", "effective_batch_", "save_steps", "early_stopping.")),
-)
+@cache
+def table(name: str) -> Mapping[str, Any]:
+    """A table of `axolotl.toml`, which has the constant settings of engines."""
+    return MappingProxyType(tomllib.loads(Path(__file__).with_name("axolotl.toml").read_text("utf-8"))[name])
 
 
 def proving(
@@ -296,7 +289,7 @@ def proving(
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
-    stages, settings, texts = {}, {}, []
+    stages, settings, texts, of_steps = {}, {}, [], tuple(table("of-steps")["names"])
     for stage in axolotl:
         file = f"{stage.name}.yaml" if stage.folder else stage.config_file
         texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
@@ -305,7 +298,7 @@ def proving(
         stages[stage.name] = {**models.get(stage.name, {}), "config": config, "out": out}
         # The stage runs again only if a setting has changed that may affect how rows are trained.
         known = {name: plans.without_place(value, place) for name, value in plans.learned_from(stage.config)}
-        settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
+        settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(of_steps)})
     return replace(
         data,
         config={**data.config, "proofs": stages, "proven_for": settings},

@@ -1,8 +1,10 @@
 """The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and its
-condition for success. A setting that the recipe lacks is not substituted."""
+condition for success. A setting that the recipe lacks is not substituted. The tables are in `rehearsal.toml`."""
 
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +42,44 @@ LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 
 
+Row = tuple[str, Any, str]  # of a table: the setting, its value, and the reason
+
+
+@cache
+def _tables() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+
+
+def table(name: str, **computed: Any) -> list[Row]:
+    """A table of rehearsal.toml, with what it calls `{name}` from `computed`."""
+    filled = {f"{{{one}}}": value for one, value in computed.items()}
+    rows = ((row["of"], row.get("value"), row["why"]) for row in _tables()[name])
+    return [
+        (of, filled.get(value, value) if isinstance(value, str) else value, why.format_map(computed))
+        for of, value, why in rows
+    ]
+
+
+@cache
+def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
+    """Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
+    equivalent on a processor; and the reason."""
+    rows = []
+    for row in _tables()["needs-gpu"]:
+        values, value = tuple(row.get("values", ())), row.get("value")
+        pairs = [(values, value)]
+        if values == ("optimizers",):
+            pairs = [((name,), one.whole) for name, one in catalog.optimizers().items() if one.whole]
+        rows += [(row["of"], *pair, row["why"]) for pair in pairs]
+    return rows
+
+
 def substitute(setting: str, value: Any, why: str) -> Override:
     return Override(setting, None, value, BY, why)
 
 
-def substitutes(recipe: Recipe, table: Iterable[tuple[str, Any, str]]) -> list[Override]:
-    """Overrides of a table (setting, value, reason), without settings that have no value in the recipe."""
+def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
+    """Overrides of a table, without settings that have no value in the recipe."""
     return [change for row in table if value_at(recipe.settings, (change := substitute(*row)).path) is not None]
 
 
@@ -69,12 +103,9 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
         raise Stop("`--model` trains a real model in one stage, but this recipe has several.", "Leave out `--model`.")
     if not (model / "config.json").is_file():
         raise Stop(*worded("scenarios.no-model-folder", model=model))
-    table = (
-        ("model.revision", None, "the model is local"),
-        ("demo.max_new_tokens", min(80, recipe.demo.max_new_tokens), "a CPU writes slowly"),
-    )
     base = Override("model.base", None, str(model), REAL, "a real model, small enough for this machine")
-    return [base, *substitutes(recipe, table), *without_gpu(recipe, BY)]
+    local = table("real", written=min(80, recipe.demo.max_new_tokens))
+    return [base, *substitutes(recipe, local), *without_gpu(recipe, BY)]
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
@@ -87,18 +118,12 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
     kernel = "FlexAttention" if recipe.model.attention == "flex_attention" else "FlashAttention"
     mask = "; a mask separates joined rows instead" if joined else ""
     attention = "eager" if recipe.model.attention == "eager" else recipe.facts.family.get("attention", "sdpa")
-    model = (
-        ("resume_from", None, "a rehearsal starts from the beginning"),
-        ("model.revision", None, "the twin is local"),
-        ("model.trust_remote_code", None, "the twin brings no code"),
-        ("model.precision", "fp32", "runs on any CPU"),
-        ("model.attention", attention, f"{kernel} needs a GPU{mask}"),
-        ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
-        *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
-        ("speed.data_workers", 0, "few rows"),
-        ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
-        *([("train.lora_pattern", *_pattern(recipe))] if recipe.train.get("lora_pattern") else []),
-    )
+    written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern") and _pattern(recipe)
+    model = [
+        *table("twin", attention=attention, kernel=kernel, mask=mask),
+        *((setting, value, why) for setting, _, value, why in needs_gpu() if setting.startswith("speed.")),
+        *table("twin-end", written=written, pattern=pattern),
+    ]
     base = substitute("model.base", str(twin_dir), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
@@ -200,6 +225,9 @@ def gates(recipe: Recipe) -> Iterator[Override]:
         yield from in_rehearsal(recipe)
 
 
+PLAIN = "eager"  # attention that every class has, by a mask
+
+
 def packs(recipe: Recipe, section: Settings) -> bool:
     """Whether rows are packed here too: a class may keep packed rows apart by a kernel for GPUs alone."""
     facts = recipe.model_facts
@@ -226,35 +254,6 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     ]
 
 
-PLAIN = "eager"  # attention that every class has, by a mask
-# Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
-# equivalent on a processor; and the reason.
-NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
-    ("model.precision", (), "fp32", "CPUs compute in it"),
-    ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
-    ("model.attention", ("flex_attention",), "sdpa", "FlexAttention needs a GPU"),
-    ("model.attention", ("kernels-community/vllm-flash-attn3",), PLAIN, "FlashAttention 3 needs a GPU"),
-    ("speed.compile", (), "off", "compiled for a GPU"),
-    ("speed.fused_kernels", (), False, "compiled for a GPU"),
-    ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
-    ("speed.tf32", (), False, "numbers of a GPU"),
-    ("speed.fp8", (), None, "numbers of a GPU"),
-    ("distribution", (), "ddp", "one process shares nothing"),
-    ("sharding", (), None, "there is no GPU to save memory on"),
-    ("*.precision", (), None, "CPUs compute in fp32"),
-    *(
-        ("*.optimizer", (name,), one.whole, "the same rule; numbers this small are slow without a GPU")
-        for name, one in catalog.optimizers().items()
-        if one.whole
-    ),
-    ("*.adapter", ("qlora",), "lora", "4-bit weights need a GPU"),
-    ("*.eight_bit_base", (), None, "8-bit weights need a GPU"),
-    ("*.kernels", (), "none", "compiled for a GPU"),
-    ("*.cross_entropy", (), "plain", "compiled for a GPU"),
-    ("*.packing", ("auto", "flatten"), "none", "rows are padded; only a GPU joins them cheaply"),
-)
-
-
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     """The changes that let a recipe train on this machine's processor, in full size, with the same computation."""
     yield from overrides.of_each(recipe, lambda name, one: _without_gpu(one, by))
@@ -263,7 +262,7 @@ def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
 def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     yield from overrides.on_one_machine(recipe, 1, by, "one process on all CPU cores")
     yield Override("machines.gpu", None, PROCESSOR, by, "this machine has no GPU")
-    for name, values, value, why in NEEDS_GPU:
+    for name, values, value, why in needs_gpu():
         for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
             change = Override(name.replace("*", home), None, value, by, why)
             now = value_at(recipe.settings, change.path)
@@ -313,29 +312,13 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     limit = overrides.without_time_limit(BY) if share is None else minutes
     if share is not None and share < 1:
         epochs, few = round(epochs * share, 3), f"as many steps as this CPU makes in {LONGEST}"
-    third = max(1, steps() // 3)
-    table = (
-        ("train.micro_batch_size", micro, few),
-        ("train.gradient_accumulation_steps", accumulation, few),
-        ("train.epochs", epochs, few),
-        ("train.effective_batch_size", None, "computed from the lines above"),
-        ("train.learning_rate", rate, larger),
-        ("train.logging_steps", 1, "few steps"),
-        ("train.report_to", "tensorboard", "needs no account"),
-    )
-    of_some = (
-        ("train.kernels", "none", "compiled for a GPU"),
-        ("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU"),
-        ("train.eval_batch_size", micro, few),
-        ("train.warmup_steps", max(1, steps() // 10), "few steps"),
-        ("train.eval_steps", third, "few steps"),
-        ("train.save_steps", third, "few steps"),
-    )
+    third, tenth = max(1, steps() // 3), max(1, steps() // 10)
+    sizes = {"micro": micro, "accumulation": accumulation, "epochs": epochs, "rate": rate, "few": few, "larger": larger}
     return [
         *on_processors(recipe, 1),
-        *substitutes(recipe, table),
+        *substitutes(recipe, table("training", **sizes)),
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
-        *substitutes(recipe, of_some),
+        *substitutes(recipe, table("training-end", third=third, tenth=tenth, micro=micro, few=few)),
         *optimizer("train", chosen),
         *any_improvement("train", chosen),
         *of_answers,
@@ -345,22 +328,16 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
 
 def optimizer(home: str, section: Settings) -> Iterator[Override]:
     """The optimizer that a processor uses instead of the recipe's."""
-    for name, values, value, why in NEEDS_GPU:
+    for name, values, value, why in needs_gpu():
         if name == "*.optimizer" and section.get("optimizer") in values:
             yield substitute(f"{home}.optimizer", value, why)
 
 
-def toy_task(recipe: Recipe) -> Iterator[Override]:
-    """What a tiny model learns from its own answers: it solves no task, but can learn to use the prompt's words."""
-    few = "a CPU writes slowly"
-    yield substitute("train.generations", ANSWERS, few)
-    yield substitute("train.answer_tokens", min(16, recipe.train.answer_tokens), few)
-    yield substitute("train.generator", "transformers", "vLLM needs a GPU")
-    yield substitute("train.vllm_memory", None, "vLLM needs a GPU")
+def toy_task(recipe: Recipe) -> list[Override]:
     others = recipe.settings["rewards"].plain()
     weight = sum(abs(float(rule["weight"])) for name, rule in others.items() if name != "overlap")
-    toy = {"of": "question", "weight": max(1.0, weight)}
-    yield substitute("rewards.overlap", toy, "a twin solves no task, so it learns a toy one: to use the prompt's words")
+    toy, tokens = {"of": "question", "weight": max(1.0, weight)}, min(16, recipe.train.answer_tokens)
+    return [substitute(*row) for row in table("toy-task", answers=ANSWERS, tokens=tokens, toy=toy)]
 
 
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:
@@ -384,11 +361,11 @@ def layers(recipe: Recipe) -> int:
     return min(recipe.facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
 
 
-def _pattern(recipe: Recipe) -> tuple[str, str]:
-    """A pattern for the twin, which may have none of the layers that the recipe's names; and the reason."""
+def _pattern(recipe: Recipe) -> str:
+    """A pattern for the twin, which may have none of the layers that the recipe's names."""
     asked, twins = str(recipe.train.lora_pattern), replace(recipe.facts, num_hidden_layers=layers(recipe))
     names = recipe.facts.named(asked) or recipe.facts.linear
-    return asked if twins.matched(asked) else twins.pattern_of(names), "the twin has fewer layers"
+    return asked if twins.matched(asked) else twins.pattern_of(names)
 
 
 def _made(recipe: Recipe) -> str:

@@ -68,21 +68,15 @@ def _fsdp(recipe: Recipe) -> EngineConfig:
     """FSDP2, full shard, one unit for each transformer layer. The user's file overrides this, and the recipe both."""
     own = own_file(recipe)
     config: EngineConfig = {
-        "reshard_after_forward": True,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "state_dict_type": "FULL_STATE_DICT",
-        "offload_params": False,
+        **common.table("fsdp"),
         **(own.data if own else {}),
         **fsdp_decided(recipe),
     }
     if layer_class := recipe.facts.layer_class:
         config.setdefault("transformer_layer_cls_to_wrap", layer_class)
-    return {
-        "fsdp_version": 2,
-        "fsdp_config": config,
-        # Otherwise every GPU holds whole gradients during a step (torch, FSDPParamGroup.post_backward).
-        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
-    }
+    # Otherwise every GPU holds whole gradients during a step (torch, FSDPParamGroup.post_backward).
+    step = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    return {"fsdp_version": 2, "fsdp_config": config, "accelerator_config": step}
 
 
 def fsdp_decided(recipe: Recipe) -> EngineConfig:
@@ -119,7 +113,7 @@ def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
     decides = decided(recipe, precision, max_grad_norm)
-    return merged(merged(_defaults(recipe, precision, merged(own, decides)), own), decides)
+    return merged(merged(_defaults(recipe, merged(own, decides)), own), decides)
 
 
 def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
@@ -141,23 +135,19 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
         "bf16": {"enabled": precision in ("bf16", "fp8")},
         "fp16": {"enabled": precision == "fp16"},
         "gradient_clipping": max_grad_norm,
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
+        **common.table("deepspeed"),
     }
 
 
-def _defaults(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
+def _defaults(recipe: Recipe, both: Mapping[str, Any]) -> EngineConfig:
     """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
     said, gpus = both["zero_optimization"], common.world_size(recipe)
-    zero: EngineConfig = {
-        "overlap_comm": True,
-        "contiguous_gradients": True,
-        "reduce_bucket_size": min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus)),
+    bucket = min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus))
+    zero = {
+        **common.table("zero"),
+        "reduce_bucket_size": bucket,
+        **(common.table("zero3") if said["stage"] == 3 else {}),
     }
-    if said["stage"] == 3:
-        # `auto` is transformers' rule by the model's width: 0.9 and 10 × hidden² and hidden numbers.
-        zero |= {"stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}
     parts = (said.get(name) for name in ("offload_optimizer", "offload_param"))
     optimizer, weights = (str(one.get("device", "none")) if isinstance(one, Mapping) else "none" for one in parts)
     if optimizer != "none":

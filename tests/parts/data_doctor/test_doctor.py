@@ -164,7 +164,7 @@ def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come
     for line in range(2000):
         drawn.add(line, f"Text {line % 1000} {WORDS}")
         assert drawn.characters <= 5000
-    lines = [each.line for each in drawn.rows]
+    lines = [each.line for _, each in drawn.held]
     assert drawn.of == 2000 and len(lines) >= 8 and lines == sorted(lines)
     assert {line % 1000 for line in lines if line < 1000} == {line % 1000 for line in lines if line >= 1000}
 
