@@ -187,11 +187,8 @@ class CorpusRows(PipelineStep):
         if data:
             yield from data
         bad, part = [], self.parts[rank]
-        if len(part) == 2:
-            numbered = islice(rows.read(self.source), *part)
-        else:
-            numbered = rows.read(self.source, FilePart(*part))
-        for number, row in numbered:
+        cut = FilePart(*part) if len(part) == 3 else None
+        for number, row in islice(rows.read(self.source, cut), *([None] if cut else part)):
             self.stat_update("documents_in")
             text = None if isinstance(row, Bad) else row.get(self.source.column)
             where = data_sets.where(self.corpus, self.index, number)

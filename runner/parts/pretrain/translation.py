@@ -5,6 +5,7 @@ goes through every stage and every gate on any machine, with a tiny twin of the 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise, product
@@ -258,17 +259,8 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
 
 # The rules.
 
-# The settings that each executor needs, and those that it also accepts.
-NEEDS = {"local": (), "pods": ("pods",), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
-KNOWS = {
-    "local": ("tasks", "workers"),
-    "pods": ("tasks", "workers"),
-    "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
-    "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
-}
 # How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
 MOST_TIMES = 40
-IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}  # the defaults of some of them in the schema
 
 
 def shape(recipe: Recipe) -> Iterator[Problem]:
@@ -372,12 +364,13 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.data.cleaning
     if not section:
         return
-    name = section.executor
-    if lacking := listed(setting for setting in NEEDS[name] if section.get(setting) is None):
+    name, known = section.executor, tomllib.loads(Path(__file__).with_name("executors.toml").read_text("utf-8"))
+    if lacking := listed(setting for setting in known["needs"][name] if section.get(setting) is None):
         yield recipe.problem("data.cleaning.executor", *worded("pretrain.executor-needs", name=name, missing=lacking))
     # Only written settings. One with its default value, as `recipe show` prints it, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
-        if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
+        own = setting in ("executor", *known["needs"][name], *known["accepts"][name])
+        if not own and value != known["defaults"].get(setting):
             said = worded("pretrain.not-of-executor", setting=setting, name=name)
             yield recipe.problem(("data", "cleaning", setting), *said, key=True)
     if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
