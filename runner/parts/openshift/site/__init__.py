@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, Manifest, image
-from runner.parts.openshift import driver_job
+from runner.parts.openshift import pipeline
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
@@ -121,7 +121,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
         "access.yaml": [
             *(filled("account", account=account) for account in accounts),
             filled("access"),
-            filled("driver", account=driver_job.ACCOUNT),
+            filled("driver", account=pipeline.ACCOUNT),
             *(filled("mlflow", account=account) for account in tracked),
         ],
         "build.yaml": builds,
