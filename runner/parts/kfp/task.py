@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.stage import say
 from runner.parts.kfp import target
 from runner.parts.openshift import controller, pipeline
 from runner.parts.openshift.client import Cluster
-from runner.parts.openshift.controller import say, walk
+from runner.parts.openshift.controller import walk
 from runner.parts.openshift.errors import patiently, pause
 from runner.parts.openshift.jobs import pods_of
 from runner.parts.openshift.pipeline import Milestone

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.jobs.stage import leave
+from runner.parts.jobs.stage import leave, say
 from runner.parts.openshift import pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.errors import TryAgain, accounted, patient, pause
@@ -183,10 +183,6 @@ def main(arguments: list[str]) -> int:
         return pipeline.DECIDED
     leave(f"All stages of `{plan.name}` are done.")
     return 0
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

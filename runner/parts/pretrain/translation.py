@@ -170,24 +170,10 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
     return config | {name: [{"path": folder, "type": ""}] for name in ("datasets", "test_datasets")}
 
 
-# The sections that all stages of both forms share, and those of pretraining.
-SHARED = (
-    *("name", "description", "evaluation", "sharding", "communication", "limits", "machines"),
-    *("openshift", "serve", "image"),
-)
-FIRST = ("model", "tokenizer", "speed", "data")
-# The lines of a stage that are not in its section `train`, or have another name there.
-MOVED: Mapping[str, Path_] = {
-    "data": ("data",),
-    "gates": ("gates",),
-    "sequence_len": ("model", "sequence_len"),
-    "precision": ("model", "precision"),
-    "rank": ("train", "lora_rank"),
-    "alpha": ("train", "lora_alpha"),
-    "dropout": ("train", "lora_dropout"),
-    "loss": ("train", "objective"),
-    "domain_share": (EARLIER_ROWS,),
-}
+# What moves where from a pipeline's form to that of `stages`.
+FORMS = tomllib.loads(Path(__file__).with_name("in_stages.toml").read_text(encoding="utf-8"))
+SHARED, FIRST = FORMS["shared"], FORMS["first"]
+MOVED: Mapping[str, Path_] = {name: tuple(path) for name, path in FORMS["moved"].items()}
 
 
 def in_stages(recipe: Recipe) -> Recipe:
