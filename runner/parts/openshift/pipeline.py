@@ -21,7 +21,8 @@ from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import accounted, in_time
 from runner.parts.openshift.jobs import Owner, Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
-from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
+from runner.plan import PLAN_FILE, Plan, Stage
+from runner.scenarios.shared import common
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
 
@@ -211,19 +212,8 @@ def last_words(cluster: Cluster, job: Manifest) -> list[str]:
 
 def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> Stage:
     """The driver as one more stage of a plan, independent of the others. Its file is the whole plan."""
-    return Stage(
-        name=name,
-        engine=RUNNER,
-        config={},
-        config_file="",
-        data={},
-        files=(Artifact(PLAN_FILE, plan_text(plan)),),
-        command=(),
-        env={},
-        machines=Machines(nodes=1, gpus_per_node=0, gpu="", memory_gib=1, cpus=1),
-        shm_gib=0,
-        folder=name,
-    )
+    own = common.work(plan.place, name, {}, common.PREPARING)
+    return replace(own, files=(Artifact(PLAN_FILE, plan_text(plan)),))
 
 
 def plan_text(plan: Plan) -> str:

@@ -341,9 +341,8 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
         except Stop as stop:
             yield recipe.problem("data.packed", *stop.text.split("\n", 1))
     if missing:
-        yield recipe.problem(
-            "data.packed", *worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
-        )
+        said = worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
+        yield recipe.problem("data.packed", *said)
 
 
 def cleaning(recipe: Recipe) -> Iterator[Problem]:
