@@ -60,8 +60,8 @@ def require_known(source: TrainedModel, form: str) -> int:
     }
     group = next((size for size in GROUPS if widths and all(width % size == 0 for width in widths)), 0)
     if not widths or (form == "int4" and not group):
-        both = {"widths": ", ".join(map(str, sorted(widths))), "groups": ", ".join(map(str, GROUPS))}
-        raise Stop(*worded("export.no-group", **both))
+        wide = ", ".join(map(str, sorted(widths)))
+        raise Stop(*worded("export.no-group", widths=wide, groups=", ".join(map(str, GROUPS))))
     return group if form == "int4" else 0
 
 

@@ -314,8 +314,11 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
-        amounts = {"tokens": tokens, "limit": limit, "has": limit * 1000, "times": tokens // (limit * 1000)}
-        yield recipe.note("data.limit", *worded("pretrain.documents-read-often", pretrain=pretrain, **amounts))
+        has = limit * 1000
+        said = worded(
+            "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
+        )
+        yield recipe.note("data.limit", *said)
 
 
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
