@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, product
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import __version__
@@ -31,25 +31,10 @@ def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], f
     """The card. form, kind, proof: of the export; file: the name of a GGUF file, else empty."""
     settings = source.run.planned.settings
     recipe = yaml_text({name: value for name, value in settings.items() if name not in _PLACES}).rstrip()
-    data = [
-        (f"{part}: {name}" if part else name, value)
-        for part, facts in source.run.data.items()
-        for name, value in sentences.data(facts)
-    ]
-    # As on the page, without folders of this machine.
-    origin = [
-        (name, PurePosixPath(value).name if value.startswith("/") else value)
-        for name, value in sentences.origin(source.run)
-    ]
-    proven = [
-        (name.replace("_", " "), f"{value:.3g}" if isinstance(value, float) else str(value))
-        for name, value in proof.items()
-    ]
     known = {
         "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
         "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
-        "metrics": measured(source), "data": data, "origin": origin, "recipe": recipe,
-        "proof": proven, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
+        "metrics": measured(source), "recipe": recipe, "proof": proof, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
     return f"---\n{head(source, form)}\n---\n\n{_templates().get_template('card.md.jinja').render(known)}"
 
@@ -61,7 +46,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
-    found.filters |= {"plain": plain, "cell": cell}
+    found.filters |= {"plain": plain, "cell": cell, "go": lambda text: text.replace("{{", '{{ "{{" }}')}
     return found
 
 
@@ -178,26 +163,8 @@ def _pieces(tokenizer: Any) -> Pieces | None:
 
 
 def go_template(parts: Pieces) -> str:
-    """The pieces as a Go template over Ollama's messages (its `docs/template.md`)."""
-    system = f"{_go(parts.system[0])}{{{{ $.System }}}}{_go(parts.system[1])}"
-    begin, first = f"{_go(parts.begin)}{{{{ if .System }}}}{system}{{{{ end }}}}", ""
-    if parts.within:
-        # The first question is the message after the system prompt, if there is one.
-        first = f"{{{{ if and $.System (eq $i $first) }}}}{system}{{{{ end }}}}"
-        begin = (
-            '{{ $first := 0 }}{{ range $i, $_ := .Messages }}{{ if and (eq $i 0) (eq .Role "system") }}{{ $first = 1 }}'
-            f"{{{{ end }}}}{{{{ end }}}}{_go(parts.begin)}"
-        )
-    return (
-        f"{begin}{{{{ range $i, $_ := .Messages }}}}"
-        f'{{{{ if eq .Role "user" }}}}{_go(parts.question[0])}{first}{{{{ .Content }}}}{_go(parts.question[1])}'
-        f'{{{{ else if eq .Role "assistant" }}}}{_go(parts.answer[0])}{{{{ .Content }}}}{_go(parts.answer[1])}'
-        f"{{{{ end }}}}{{{{ end }}}}{_go(parts.reply)}"
-    )
-
-
-def _go(text: str) -> str:
-    return text.replace("{{", '{{ "{{" }}')
+    """The pieces as a Go template over Ollama's messages."""
+    return _templates().get_template("ollama.jinja").render(parts=parts)
 
 
 def modelfile(

@@ -8,8 +8,6 @@ llm-compressor runs in a process of its own, because it prints progress that not
 
 import io
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,7 +19,7 @@ from typing import Any
 
 from runner.parts.evaluate import language
 from runner.parts.export import gguf, llama_cpp
-from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, words_of
+from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, without_weights, words_of
 from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.problem import Stop, worded
@@ -48,14 +46,10 @@ def require_known(source: TrainedModel, form: str) -> int:
     """The group size for a model; 0 for FP8, which needs none. Raises Stop if llm-compressor is not installed, weights
     are not in linear layers, or no group divides their widths."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise Stop(*worded("export.no-compressor", missing=missing[0], install=INSTALL))
-    trust = source.chat.trust_remote_code
-    with torch.device("meta"):
-        config = AutoConfig.from_pretrained(str(source.model), trust_remote_code=trust)
-        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
+    empty = without_weights((str(source.model), None), source.chat.trust_remote_code)
     named = ((name, weight) for name, weight in empty.named_parameters() if weight.ndim == 3 and "expert" in name)
     if experts := next((name for name, _ in named), None):
         raise Stop(*worded("export.experts-stay", experts=experts))
@@ -66,9 +60,8 @@ def require_known(source: TrainedModel, form: str) -> int:
     }
     group = next((size for size in GROUPS if widths and all(width % size == 0 for width in widths)), 0)
     if not widths or (form == "int4" and not group):
-        raise Stop(
-            *worded("export.no-group", widths=", ".join(map(str, sorted(widths))), groups=", ".join(map(str, GROUPS)))
-        )
+        wide = ", ".join(map(str, sorted(widths)))
+        raise Stop(*worded("export.no-group", widths=wide, groups=", ".join(map(str, GROUPS))))
     return group if form == "int4" else 0
 
 
@@ -79,9 +72,7 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out, given = Path(name) / "model", Path(name) / "task.json"
         write_json(given, task)
-        command = [sys.executable, "-m", "runner.parts.export.compressed", str(folder), str(out), str(given)]
-        env = os.environ | {child_process.PARENT: str(os.getpid())}
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
+        done = llama_cpp.apart("compressed", str(folder), str(out), str(given))
         if done.returncode or not (out / "config.json").is_file():
             raise Stop(*worded("export.not-compressed", form=form, reason=llama_cpp.why(done)))
         for file in folder.glob("*.safetensors*"):
@@ -113,9 +104,8 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
         numbers = row.get("input_ids")
         if not numbers:
             tools = row.get("tools")
-            text = written(
-                words, [*map(bare, row["messages"])], asking=False, tools=json.loads(tools) if tools else None
-            )
+            tools = json.loads(tools) if tools else None
+            text = written(words, [*map(bare, row["messages"])], asking=False, tools=tools)
             numbers = words(text, add_special_tokens=False)["input_ids"]
         yield numbers[:TOKENS]
 

@@ -155,7 +155,7 @@ def _adapter(source: TrainedModel) -> Writer:
         raise Stop(*worded("export.base-not-here"))
     base = source.base
     with _base_at_hand(base[0]):
-        modules = trained_model.modules_of(base, trust)
+        modules = {name for name, _ in trained_model.without_weights(base, trust).named_modules()}
     if found := list(trained_model.faults(adapter, modules)):
         message, merged = worded("export.adapter-not-served", faults="; ".join(found))
         raise Stop(message, merged if adapter.follows_formula else worded("export.merged-by-peft", model=BEST_MODEL)[0])

@@ -77,14 +77,14 @@ def architectures(converter: Path) -> Iterator[str]:
 def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | None) -> None:
     """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. Raises Stop if the converter refuses it."""
     end = [str(turn_end)] if turn_end is not None else []
-    done = _run("convert", str(converter), str(model), str(out), kind, *end)
+    done = apart("llama_cpp", "convert", str(converter), str(model), str(out), kind, *end)
     if done.returncode or not out.is_file():
         raise Stop(f"llama.cpp's converter cannot convert this model: {why(done)}", ELSE)
 
 
 def quantise(whole: Path, out: Path, kind: str) -> None:
     """Writes a GGUF file with fewer bits per weight. Raises Stop if llama.cpp refuses."""
-    done = _run("quantise", str(whole), str(out), kind)
+    done = apart("llama_cpp", "quantise", str(whole), str(out), kind)
     if done.returncode:
         raise Stop(*worded("export.cannot-quantize", kind=kind, why=why(done)))
 
@@ -94,16 +94,17 @@ def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "task.json"
         write_json(given, task)
-        done = _run("read", str(file), str(given))
+        done = apart("llama_cpp", "read", str(file), str(given))
     if done.returncode:
         raise Stop(f"llama.cpp cannot load the converted model: {why(done)}", ELSE)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def apart(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program of this part in a process of its own, until it ends."""
     env = os.environ | {child_process.PARENT: str(os.getpid())}
-    command = [sys.executable, "-m", "runner.parts.export.llama_cpp", *arguments]
+    command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner import __version__
 from runner.parts.export import card, exporting
@@ -140,11 +142,8 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             model_format_name=form,
             model_format_version="1",
             model_source_kind="recipe-runner",
-            model_source_class=source.run.kind,
-            model_source_group=source.run.name,
-            model_source_id=source.run.state.id,
-            model_source_name=source.stage.name,
             metadata=facts,
+            **{name: attrgetter(place)(source) for name, place in _lineage()["fields"].items()},
         )
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
@@ -175,29 +174,16 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     raise Stop(*worded("export.no-address"))
 
 
+def _lineage() -> dict[str, dict[str, str]]:
+    return tomllib.loads(Path(__file__).with_name("lineage.toml").read_text(encoding="utf-8"))
+
+
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
     """A model's origin and quality as flat properties, without those that are unknown."""
-    run, stage, planned = source.run, source.stage, source.run.planned
-    facts: dict[str, Any] = {
-        "recipe": planned.file,
-        "recipe_fingerprint": planned.fingerprint,
-        "recipe_commit": planned.commit,
-        "scenario": planned.scenario,
-        "run": run.state.id,
-        "kind": run.kind,
-        "stage": stage.name,
-        "trained_at": planned.at,
-        "base_model": planned.model,
-        "base_model_revision": planned.revision,
-        "licence": planned.licence,
-        "weights_hash": stage.weights,
-        "runner": __version__,
-    }
-    of_data = {"data": "source", "data_hash": "key", "data_licence": "licence", "data_rows": "train_rows"}
-    for part, data in run.data.items():
-        facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in of_data.items()}
-    for name in ("steps", "first_validation_loss", "best_validation_loss"):
-        facts[name] = getattr(stage.summary, name)
+    table, stage = _lineage(), source.stage
+    facts = {name: attrgetter(place)(source) for name, place in table["properties"].items()} | {"runner": __version__}
+    for part, data in source.run.data.items():
+        facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in table["data"].items()}
     numbers = ((name, value) for name, value in card.measured(source).items() if isinstance(value, int | float))
     facts |= {f"evaluation.{name}": float(value) for name, value in numbers}
     if stage.verdicts:

@@ -156,16 +156,15 @@ def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
         yield worded("export.strange-layer", strange=strange, others=others)[0]
 
 
-def modules_of(base: Base, trust_remote_code: bool) -> set[str]:
-    """The names of all modules of a model, by its config alone."""
+def without_weights(model: Base, trust_remote_code: bool) -> Any:
+    """A model by its config alone."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    name, revision = base
+    name, revision = model
     config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    return {name for name, _ in model.named_modules()}
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
 def loaded(name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:

@@ -179,19 +179,10 @@ def container(
 ) -> Manifest:
     """A container of the plan's image, which writes only to volumes. last_words: whether the end of its log is the
     reason for its end, if it leaves no other."""
-    return {
-        "name": name,
-        "image": image(plan),
-        # Every start checks a name that can move. A machine then downloads only new layers.
-        **({"imagePullPolicy": "Always"} if movable(plan) else {}),
-        "command": command,
-        "env": env,
-        **({"ports": ports} if ports else {}),
-        "resources": resources,
-        **({"terminationMessagePolicy": "FallbackToLogsOnError"} if last_words else {}),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": mounts(folders),
-    }
+    words: dict[str, Any] = {"name": name, "image": image(plan), "pull": "Always" if movable(plan) else None}
+    words |= {"command": command, "env": env, "ports": ports, "resources": resources, "mounts": mounts(folders)}
+    words |= {"words": "FallbackToLogsOnError" if last_words else None, "security": CONTAINER_SECURITY}
+    return filled(Path(__file__).with_name("container.yaml"), **words)
 
 
 def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:

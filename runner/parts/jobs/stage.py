@@ -159,15 +159,15 @@ def main(arguments: list[str]) -> int:
         plan = read_plan(Path(chosen.file))
         folder = StageFolder(plan, plan.stages[-1])
         if chosen.verb == "run":
-            return run(folder, command, _say)
-        return gate(folder, _say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, _say)
+            return run(folder, command, say)
+        return gate(folder, say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, say)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
         leave(stop.text)
         return 1
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(line, flush=True)
 
 

@@ -65,6 +65,7 @@ DRIVER: dict[str, Callable[[int], float]] = {
     "recipe_gpu_memory_used_bytes": lambda gpu: torch.cuda.device_memory_used(gpu),
     "recipe_gpu_utilization_ratio": lambda gpu: torch.cuda.utilization(gpu) / 100,
 }
+Gauge = tuple[str, dict[str, float]]  # a figure's meaning, and its values by label
 
 
 class Metrics(TrainerCallback):
@@ -72,7 +73,7 @@ class Metrics(TrainerCallback):
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.values: dict[str, tuple[str, float]] = {}
+        self.values: dict[str, Gauge] = {}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
@@ -86,23 +87,22 @@ class Metrics(TrainerCallback):
 
     def _put(self, name: str, meaning: str, value: float) -> None:
         # A new dict, because another thread may be reading the old one.
-        self.values = self.values | {name: (meaning, float(value))}
+        self.values = self.values | {name: (meaning, {"": float(value)})}
 
     def text(self) -> str:
-        gauges = {name: (meaning, {"": value}) for name, (meaning, value) in self.values.items()} | gpus()
         return "".join(
             f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
             + "".join(f"{name}{labels} {_number(value)}\n" for labels, value in values.items())
-            for name, (meaning, values) in gauges.items()
+            for name, (meaning, values) in (self.values | gpus()).items()
         )
 
 
-def gpus() -> dict[str, tuple[str, dict[str, float]]]:
+def gpus() -> dict[str, Gauge]:
     """The driver's figures of the GPUs of this machine's processes, by rank; empty without GPUs."""
     if not torch.cuda.is_available():
         return {}
     first, count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    found: dict[str, tuple[str, dict[str, float]]] = {}
+    found: dict[str, Gauge] = {}
     for name, ask in DRIVER.items():
         for gpu in range(min(count, torch.cuda.device_count())):
             with suppress(Exception):  # the driver, or a part of a card (MIG), may lack this figure

@@ -9,7 +9,8 @@ config map beside the pipeline. Sources: kfp 2.17's specification, and the outpu
 from pathlib import Path
 
 from runner.parts.jobs import code, kubernetes, podspec
-from runner.parts.openshift import driver_job, jobs
+from runner.parts.openshift import jobs
+from runner.parts.openshift.pipeline import PIPELINE, SHARE, driver_command, driver_stage
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -18,7 +19,7 @@ from runner.tools.text import from_template, yaml_text
 
 # A piece of a pipeline, as Kubeflow Pipelines defines it.
 Spec = kubernetes.Manifest
-NAME = driver_job.PIPELINE
+NAME = PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
 # This name also exists in images of 0.1.
@@ -52,7 +53,7 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 def render(plan: Plan) -> list[Artifact]:
     """The config map with the plan, and the pipeline. plan: whole, as the cluster gets it."""
-    own = driver_job.stage(plan, NAME)
+    own = driver_stage(plan, NAME)
     alone = plan.only(own)
     # The annotations of `jobs.Owner`.
     marks = zip(jobs.OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
@@ -111,13 +112,13 @@ def _ports(parameters: Spec, **artifacts: Spec | None) -> Spec:
 
 def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
     """The pod of a task. Its command clones the code, because it can have no init container."""
-    command = code.wrapped(plan, driver_job.command(alone, module=MODULE))
+    command = code.wrapped(plan, driver_command(alone, module=MODULE))
     options = ["--stage", "{{$.inputs.parameters['stage']}}", "--executor-input", "{{$}}"]
     if part == "closed":
         options += ["--said", "{{$.inputs.parameters['said']}}"]
     if part == "train":
         options += ["--model", "{{$.outputs.artifacts['model'].path}}"]
-    requests, limits = driver_job.SHARE["requests"], driver_job.SHARE["limits"]
+    requests, limits = SHARE["requests"], SHARE["limits"]
     return {
         "container": {
             "image": kubernetes.image(plan),

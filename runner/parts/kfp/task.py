@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.stage import say
 from runner.parts.kfp import target
-from runner.parts.openshift import controller, driver_job, pipeline
+from runner.parts.openshift import controller, pipeline
 from runner.parts.openshift.client import Cluster
-from runner.parts.openshift.controller import say, walk
+from runner.parts.openshift.controller import walk
 from runner.parts.openshift.errors import patiently, pause
 from runner.parts.openshift.jobs import pods_of
 from runner.parts.openshift.pipeline import Milestone
@@ -118,7 +119,7 @@ def main(arguments: list[str]) -> int:
         leave(given.executor_input, *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted), given.model)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
-        return driver_job.DECIDED
+        return pipeline.DECIDED
     return 0
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -197,32 +197,24 @@ class Cluster:
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object, or None without such an object or kind."""
-        try:
+        with _about(kind, namespace, name, lambda refused: _absent(refused, kind)):
             return self._read(kind, namespace, name)
-        except Refused as refused:
-            if _absent(refused, kind):
-                return None
-            raise refused.stop(kind, namespace, name) from None
+        return None
 
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
     ) -> Manifests:
         """All objects with these labels; none of an unknown kind or, if `forgiving`, where this user may not look."""
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
-        try:
+        hidden = 403 if forgiving else None
+        with _about(kind, namespace, "", lambda refused: _absent(refused, kind) or refused.status == hidden):
             return list(self._read(kind, namespace, None, query).get("items") or ())
-        except Refused as refused:
-            if _absent(refused, kind) or (forgiving and refused.status == 403):
-                return []
-            raise refused.stop(kind, namespace, "") from None
+        return []
 
     def require_namespace(self, namespace: str) -> None:
         """Raises Stop if the namespace does not exist. A cluster lists nothing in a missing one."""
-        try:
+        with _about("Namespace", namespace, "", lambda refused: refused.status != 404):
             self._json("GET", address("Namespace", "", namespace))
-        except Refused as refused:
-            if refused.status == 404:
-                raise refused.stop("Namespace", namespace, "") from None
 
     def knows(self, kind: str, namespace: str) -> bool:
         try:
@@ -243,13 +235,10 @@ class Cluster:
         that this person may not create, because sites of earlier releases lack that permission."""
         query = [*_changes(dry_run), ("force", "true")]
         kind, meta = manifest["kind"], manifest["metadata"]
-        path = address(kind, meta["namespace"], meta["name"])
-        try:
-            return self._json("PATCH", path, query, manifest, "application/apply-patch+yaml")
-        except Refused as refused:
-            if (kind, refused.status) == ("NetworkPolicy", 403):
-                return {}
-            raise refused.stop(kind, meta["namespace"], meta["name"]) from None
+        where = kind, meta["namespace"], meta["name"]
+        with _about(*where, lambda refused: (kind, refused.status) == ("NetworkPolicy", 403)):
+            return self._json("PATCH", address(*where), query, manifest, "application/apply-patch+yaml")
+        return {}
 
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
         """Creates an object; False if its name is taken, unless by an earlier attempt of ours without an answer."""
@@ -263,10 +252,8 @@ class Cluster:
         return True
 
     def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
-        try:
+        with _about(kind, namespace, name, lambda refused: False):
             self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
-        except Refused as refused:
-            raise refused.stop(kind, namespace, name) from None
 
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
@@ -298,12 +285,9 @@ class Cluster:
         query = {"container": container, "previous": "true" if previous else "", "tailLines": tail}
         query |= {"timestamps": "true" if stamped else "", "sinceTime": since}
         path, asked = f"{address('Pod', namespace, pod)}/log", [(key, value) for key, value in query.items() if value]
-        try:
+        with _about("Pod", namespace, pod, lambda refused: refused.status in (400, 404)):
             return self.request("GET", path, asked).data.decode(errors="replace")
-        except Refused as refused:
-            if refused.status in (400, 404):
-                return None
-            raise refused.stop("Pod", namespace, pod) from None
+        return None
 
     def _json(
         self, method: str, path: str, query: Query = (), body: Any = None, content: str = "application/json"
@@ -411,6 +395,16 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
         yield from response.stream(size)
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise unreachable(cluster.server, error) from None
+
+
+@contextmanager
+def _about(kind: str, namespace: str, name: str, accepted: Callable[[Refused], bool]) -> Iterator[None]:
+    """Raises Stop for a refusal in the block, about this object. One that the caller accepts ends the block."""
+    try:
+        yield
+    except Refused as refused:
+        if not accepted(refused):
+            raise refused.stop(kind, namespace, name) from None
 
 
 def _changes(dry_run: bool) -> list[tuple[str, Any]]:

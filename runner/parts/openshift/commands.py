@@ -23,7 +23,6 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
-from runner.parts.openshift.driver_job import PART as DRIVER
 from runner.parts.openshift.errors import TryAgain, accounted, pause
 from runner.parts.openshift.jobs import Confirm, Owner
 from runner.parts.openshift.pipeline import Milestone
@@ -284,7 +283,7 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[
         state = {FAILED: "has ended", FINISHED: "done"}.get(ended(driver) or "", "continues by itself")
         say(f"driver: {state}{jobs.by(driver)}")
         failed = ended(driver) == FAILED
-        for text in pipeline.last_words(cluster, driver, DRIVER) if failed else why(cluster, look(cluster, driver)):
+        for text in pipeline.last_words(cluster, driver) if failed else why(cluster, look(cluster, driver)):
             say(f"  {text}")
     for run in runs.values():
         say(f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}")

@@ -11,14 +11,13 @@ from pathlib import Path
 
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.jobs.stage import leave
-from runner.parts.openshift import driver_job, pipeline, submit
+from runner.parts.jobs.stage import leave, say
+from runner.parts.openshift import pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
-from runner.parts.openshift.driver_job import ACCOUNT
 from runner.parts.openshift.errors import TryAgain, accounted, patient, pause
 from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, named, sent
-from runner.parts.openshift.pipeline import Milestone
+from runner.parts.openshift.pipeline import ACCOUNT, Milestone
 from runner.parts.openshift.status import FAILED
 from runner.parts.openshift.submit import Sending, Tell, ask, make_room, post, replacing, seal, step
 from runner.parts.openshift.transfer import Files
@@ -49,7 +48,7 @@ class Program(argparse.ArgumentParser):
 
 def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
     """The cluster, and the plan in the pod. Raises Stop without either."""
-    plan = read_plan(given.file, driver_job.read)
+    plan = read_plan(given.file, pipeline.plan_in)
     return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
 
 
@@ -181,13 +180,9 @@ def main(arguments: list[str]) -> int:
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
         leave(stop.text)
-        return driver_job.DECIDED
+        return pipeline.DECIDED
     leave(f"All stages of `{plan.name}` are done.")
     return 0
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

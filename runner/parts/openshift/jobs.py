@@ -10,7 +10,6 @@ import yaml
 
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
@@ -32,10 +31,11 @@ PART = "recipe-runner/part"
 FILES = "recipe-runner/files"
 # Who sent a job, from which machine and recipe file. Added at sending, because rendered files are the same everywhere.
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
+DRIVER = "driver"  # the part of the driver's Job
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, among all in it.
-WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
+WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, DRIVER, FETCH, SEND, PROMOTE, LOOK)
 
 # Asks the user, given a fact, the action (`stop it`) and the other person whose job it is, or empty; True for yes.
 # Raises Stop without a terminal and without an option that answers.

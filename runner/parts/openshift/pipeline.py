@@ -3,21 +3,27 @@
 What the cluster shows is for people; each stage's own pod reads the records on the claim before it starts.
 """
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from runner.catalog import troubles
-from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.jobs.stage import ON_CLUSTER
-from runner.parts.openshift import diagnose, driver_job, jobs
+from runner.parts.openshift import diagnose, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import accounted, in_time
 from runner.parts.openshift.jobs import Owner, Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
-from runner.plan import Plan, Stage
+from runner.plan import PLAN_FILE, Plan, Stage
+from runner.scenarios.shared import common
+from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
 
 MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "being deleted"
@@ -32,6 +38,15 @@ PROMOTION = "recipe-runner/promotion"
 OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
 CONTENT = "recipe-runner/content"
 CLAIM = "PersistentVolumeClaim"
+# The alternative to the driver: a run of Kubeflow Pipelines, by the target of that name.
+PIPELINE = "kfp"
+# The driver's service account, which `recipe site` writes with its rights.
+ACCOUNT = "recipe-driver"
+# In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
+SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
+# The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
+DECIDED = 3
+SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 # A recipe's claims on the cluster by name; None for a missing one.
 Claims = dict[str, Manifest | None]
 
@@ -171,23 +186,18 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
 
 def closed(cluster: Cluster, milestone: Milestone) -> str:
     """The message of a closed gate: its table, or why it could not be measured, and the remedies."""
-    name = milestone.stage.name
-    lines = [
-        f"The gate after `{name}` is closed, so later stages do not start.",
-        *(f"  {line}" for line in table(cluster, milestone)),
-        f"To overrule it: recipe promote RECIPE {name}{ON_CLUSTER} --by NAME --reason TEXT",
-        "To measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
-    ]
-    return "\n".join(lines)
+    measured = "".join(f"  {line}\n" for line in table(cluster, milestone))
+    return worded("openshift.gate-closed", name=milestone.stage.name, measured=measured, where=ON_CLUSTER)[0]
 
 
 def table(cluster: Cluster, milestone: Milestone) -> list[str]:
     """The last message of a gate's pod; empty if it is gone."""
-    return last_words(cluster, milestone.job, batch.GATE) if milestone.job else []
+    return last_words(cluster, milestone.job) if milestone.job else []
 
 
-def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
-    """The last message of the container `part` of a job's pod; empty if it is gone."""
+def last_words(cluster: Cluster, job: Manifest) -> list[str]:
+    """The last message of a job's pod; empty if it is gone."""
+    part = jobs.container(job)
     for pod in jobs.pods_of(cluster, job):
         for entry in (one for one in jobs.containers_of(pod) if one["name"] == part):
             end = entry.get("state", {}).get("terminated") or {}
@@ -200,18 +210,78 @@ def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
     return []
 
 
+def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> Stage:
+    """The driver as one more stage of a plan, independent of the others. Its file is the whole plan."""
+    own = common.work(plan.place, name, {}, common.PREPARING)
+    return replace(own, files=(Artifact(PLAN_FILE, plan_text(plan)),))
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan as JSON with each text of its stages' files once, under `texts`. A file's text is its number there, or
+    null for a stage's own plan, which follows from the rest."""
+    form, texts = asdict(plan), dict[str, int]()
+    for stage in form["stages"]:
+        # As `plan_in` returns them, so that a pod finds the config map of its plan by its content.
+        stage["needs"] = {name: float(value) for name, value in stage["needs"].items()}
+        known = _of_stage(form, stage["name"])
+        for file in stage["files"]:
+            file["text"] = None if file["text"] == known else texts.setdefault(file["text"], len(texts))
+    return json.dumps(form | {"texts": list(texts)}, indent=1, ensure_ascii=False) + "\n"
+
+
+def plan_in(text: str) -> Plan:
+    """The plan that `plan_text` wrote, or `Plan.as_json` in earlier releases. Raises ValueError for any other text."""
+    form = json.loads(text)
+    texts = form.pop("texts", None)
+    for stage in form["stages"] if texts else ():
+        for file in stage["files"]:
+            file["text"] = _of_stage(form, stage["name"]) if file["text"] is None else texts[file["text"]]
+    return Plan.read(json.dumps(form))
+
+
+def _of_stage(form: Mapping[str, Any], name: str) -> str:
+    """The plan beside a stage's config as `runner.scenarios.shared.common.plan` writes it: the stage and those before
+    it, without the guards of their commands and later estimates. form: the whole plan's JSON form."""
+    stages = []
+    for stage in form["stages"]:
+        command = list(stage["command"])
+        plain = command[command.index("--") + 1 :] if "--" in command else command
+        stages.append(stage | {"files": [], "command": plain, "needs": {}, "grace_seconds": None})
+        if stage["name"] == name:
+            break
+    return json.dumps({**form, "stages": stages, "claims_gib": {}}, indent=1, ensure_ascii=False) + "\n"
+
+
+def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
+    """The command of a pod that asks the cluster; plan: of that stage alone."""
+    return ["python", "-m", module, f"{plan.place.config_dir}/{PLAN_FILE}", "--server", SERVER, "--keys", KEYS]
+
+
+def driver_job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
+    """The Job. plan: of the driver alone; own: its stage; options: of its command."""
+    more: Manifest = {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
+    pod = batch.small(plan, own, jobs.DRIVER, [*driver_command(plan), *options], [podspec.config(plan, own)], **more)
+    account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
+    template = {**pod, "spec": {**pod["spec"], **account}}
+    file = Path(__file__).with_name("driver-job.yaml")
+    spec = kubernetes.filled(file, part=jobs.DRIVER, decided=DECIDED, template=template)
+    # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
+    origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
+    return batch.job(plan, own, kubernetes.job_name(plan), jobs.DRIVER, spec, origin)
+
+
 def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
-    own = driver_job.stage(plan)
+    own = driver_stage(plan)
     alone = plan.only(own)
     options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
     config = yaml.safe_load(kubernetes.config_map(alone, own).text)
-    return Sent(alone, own, (config,), driver_job.job(alone, own, options))
+    return Sent(alone, own, (config,), driver_job(alone, own, options))
 
 
 def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
     """The driver on the cluster. Raises Stop if its name is in use for something else."""
-    alone = plan.only(driver_job.stage(plan))
+    alone = plan.only(driver_stage(plan))
     job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
     return jobs.require_of(job, alone.name) if job else None
 
@@ -265,7 +335,7 @@ def owner_of_runs(cluster: Cluster, plan: Plan) -> Owner:
 
 def _of_runs(plan: Plan) -> tuple[Plan, Stage]:
     """The plan that the tasks of a run mount, as one more stage."""
-    own = driver_job.stage(plan, driver_job.PIPELINE)
+    own = driver_stage(plan, PIPELINE)
     return plan.only(own), own
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.parts.jobs import batch, code
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import driver_job, jobs
+from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.tools import child_process
@@ -131,7 +131,7 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
-    return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(jobs.container(job), PREPARING)
+    return {batch.GATE: MEASURING, jobs.DRIVER: WALKING}.get(jobs.container(job), PREPARING)
 
 
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:

@@ -432,11 +432,6 @@ def _default(classes: dict[str, Manifest]) -> str:
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
     """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, as it
     seals measured results; in earlier releases it is the first sender's own key. Raises Stop if the cluster refuses."""
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": "Opaque",
-        "metadata": {"name": KEY_SECRET, "namespace": namespace},
-        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True, namespace=namespace)},
-    }
-    return cluster.create(manifest, dry_run)
+    word = "" if dry_run else parts.hook("seal_key")(make=True, namespace=namespace)
+    made: Manifest = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "stringData": {KEY: word}}
+    return cluster.create({**made, "metadata": {"name": KEY_SECRET, "namespace": namespace}}, dry_run)

@@ -29,15 +29,8 @@ def model_facts(settings: Settings) -> Model:
     shape: sections.Model = settings["model"]
     return Model(
         id=settings.get("name", "model"),
-        model_type=shape.architecture,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.attention_heads,
-        num_key_value_heads=shape.key_value_heads,
+        **_sizes(shape),
         head_dim=shape.hidden_size // shape.attention_heads,
-        vocab_size=shape.vocabulary,
-        max_position_embeddings=shape.context,
         tied=shape.tied,
         layer_class="LlamaDecoderLayer",
         linear=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
@@ -48,6 +41,20 @@ def model_facts(settings: Settings) -> Model:
         parameters=parameters(shape),
         source="the recipe",
     )
+
+
+def _sizes(shape: sections.Model) -> dict[str, Any]:
+    """The architecture by transformers' names, without the tying of embeddings."""
+    return {
+        "model_type": shape.architecture,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.attention_heads,
+        "num_key_value_heads": shape.key_value_heads,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.context,
+    }
 
 
 def parameters(shape: sections.Model) -> int:
@@ -183,17 +190,7 @@ def first_weights(recipe: Recipe, place: Place) -> FirstWeights:
         out=place.below("init").best_model_dir,
         tokenizer=f"{place.data_dir}/tokenizer",
         seed=model.seed,
-        architecture={
-            "model_type": model.architecture,
-            "hidden_size": model.hidden_size,
-            "intermediate_size": model.intermediate_size,
-            "num_hidden_layers": model.layers,
-            "num_attention_heads": model.attention_heads,
-            "num_key_value_heads": model.key_value_heads,
-            "vocab_size": model.vocabulary,
-            "max_position_embeddings": model.context,
-            "tie_word_embeddings": model.tied,
-        },
+        architecture=_sizes(model) | {"tie_word_embeddings": model.tied},
         parameters=parameters(model),
         dtype="float32" if stated == "fp32" or model.master_weights != "bf16" else "bfloat16",
     )

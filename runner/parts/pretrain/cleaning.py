@@ -9,7 +9,7 @@ import shutil
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -33,8 +33,8 @@ from runner.tools.files import Record
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
-# The rows of a part, counted from 0: the first, and the one after the last; None for the end.
-Span = tuple[int, int | None]
+# A part of a file: the values of a FilePart, or the first row, from 0, and the one after the last, None for the end.
+Part = Sequence[Any]
 
 # datatrove's reasons, in words.
 REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
@@ -116,11 +116,13 @@ def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
         _worked(corpus, work, on)
 
 
-def spans(source: data_sets.DataSource, most: int | None, count: int) -> list[Span]:
-    """The rows of each of `count` parts of a file that cannot be cut. It is parsed once to count them."""
+def parts_of(one: CorpusSet, count: int) -> list[Part]:
+    """As many parts of a file. One that cannot be cut is parsed once to count its rows."""
+    if one.file and (cut := rows.parts_of_file(one.file, one.limit, count)):
+        return [astuple(part) for part in cut]
     if count == 1:
-        return [(0, most)]
-    whole = sum(1 for _ in islice(rows.read(source), most))
+        return [(0, one.limit)]
+    whole = sum(1 for _ in islice(rows.read(one), one.limit))
     return [(whole * part // count, whole * (part + 1) // count) for part in range(count)]
 
 
@@ -170,13 +172,13 @@ LOGS = "logs"
 
 
 class CorpusRows(PipelineStep):
-    """Documents of a data set in a local file; other lines are counted and listed. index: of the data set; parts: for
-    each task, a part of the file, or a Span of its rows if it cannot be cut."""
+    """Documents of a data set in a local file; other lines are counted and listed. index: of the data set; parts: one
+    for each task."""
 
     name = "Rows"
     type = "reader"
 
-    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[FilePart] | list[Span]) -> None:
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: Sequence[Part]) -> None:
         super().__init__()
         self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
@@ -185,8 +187,8 @@ class CorpusRows(PipelineStep):
         if data:
             yield from data
         bad, part = [], self.parts[rank]
-        numbered = rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
-        for number, row in numbered:
+        cut = FilePart(*part) if len(part) == 3 else None
+        for number, row in islice(rows.read(self.source, cut), *([None] if cut else part)):
             self.stat_update("documents_in")
             text = None if isinstance(row, Bad) else row.get(self.source.column)
             where = data_sets.where(self.corpus, self.index, number)
@@ -265,8 +267,7 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
     """The step that reads a data set, after the documents of those before it."""
     one, tasks = corpus.sets[index], on.tasks
     if one.file:
-        made = on.agreed(work / f"parts-{index}.json", lambda: _parts(one, tasks))
-        parts = [FilePart(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
+        parts = on.agreed(work / f"parts-{index}.json", lambda: parts_of(one, tasks))
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     # Asked even without a limit: a dataset that cannot be read is reported before tasks begin.
@@ -277,11 +278,6 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
     reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
     reader.source, reader.seed = one, corpus.seed
     return reader
-
-
-def _parts(one: CorpusSet, tasks: int) -> list[Any]:
-    cut = rows.parts_of_file(one.file, one.limit, tasks) if one.file else None
-    return [astuple(part) for part in cut] if cut else spans(one, one.limit, tasks)
 
 
 class HubRows(HuggingFaceDatasetReader):

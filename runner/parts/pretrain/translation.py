@@ -5,11 +5,14 @@ goes through every stage and every gate on any machine, with a tiny twin of the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from runner import catalog
 from runner.check.validate import as_written
@@ -167,24 +170,10 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
     return config | {name: [{"path": folder, "type": ""}] for name in ("datasets", "test_datasets")}
 
 
-# The sections that all stages of both forms share, and those of pretraining.
-SHARED = (
-    *("name", "description", "evaluation", "sharding", "communication", "limits", "machines"),
-    *("openshift", "serve", "image"),
-)
-FIRST = ("model", "tokenizer", "speed", "data")
-# The lines of a stage that are not in its section `train`, or have another name there.
-MOVED: Mapping[str, Path_] = {
-    "data": ("data",),
-    "gates": ("gates",),
-    "sequence_len": ("model", "sequence_len"),
-    "precision": ("model", "precision"),
-    "rank": ("train", "lora_rank"),
-    "alpha": ("train", "lora_alpha"),
-    "dropout": ("train", "lora_dropout"),
-    "loss": ("train", "objective"),
-    "domain_share": (EARLIER_ROWS,),
-}
+# What moves where from a pipeline's form to that of `stages`.
+FORMS = tomllib.loads(Path(__file__).with_name("in_stages.toml").read_text(encoding="utf-8"))
+SHARED, FIRST = FORMS["shared"], FORMS["first"]
+MOVED: Mapping[str, Path_] = {name: tuple(path) for name, path in FORMS["moved"].items()}
 
 
 def in_stages(recipe: Recipe) -> Recipe:
@@ -256,17 +245,8 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
 
 # The rules.
 
-# The settings that each executor needs, and those that it also accepts.
-NEEDS = {"local": (), "pods": ("pods",), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
-KNOWS = {
-    "local": ("tasks", "workers"),
-    "pods": ("tasks", "workers"),
-    "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
-    "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
-}
 # How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
 MOST_TIMES = 40
-IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}  # the defaults of some of them in the schema
 
 
 def shape(recipe: Recipe) -> Iterator[Problem]:
@@ -319,11 +299,10 @@ def context(recipe: Recipe) -> Iterator[Problem]:
     most = recipe.model.context
     for index, part in enumerate(recipe.pretrain.curriculum):
         if part.sequence_len > most:
-            said = worded("pretrain.blocks-beyond-context", part=part, most=most)
-            yield recipe.problem(("pretrain", "curriculum", index, "sequence_len"), *said)
+            place = ("pretrain", "curriculum", index, "sequence_len")
+            yield recipe.problem(place, *worded("pretrain.blocks-beyond-context", part=part, most=most))
     for stage in AFTER:
-        section = recipe.settings.get(stage)
-        if section and section.sequence_len > most:
+        if (section := recipe.settings.get(stage)) and section.sequence_len > most:
             said = worded("pretrain.rows-beyond-context", most=most, section=section)
             yield recipe.problem((stage, "sequence_len"), *said)
 
@@ -345,10 +324,7 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
         yield recipe.note("tokenizer.vocabulary", *worded("pretrain.vocabulary-without-effect", recipe=recipe))
-
-
-def packed_words(recipe: Recipe) -> Iterator[Problem]:
-    if recipe.data.packed and not recipe.tokenizer.base:
+    elif recipe.data.packed and not recipe.tokenizer.base:
         yield recipe.problem("data.packed", *worded("pretrain.packed-without-tokenizer"))
 
 
@@ -356,36 +332,33 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.data.packed:
         return
     folder = recipe.folder / recipe.data.packed
-    expected = {
-        folder / f"{split}-{part.sequence_len}.npy": part.sequence_len
-        for part in recipe.pretrain.curriculum
-        for split in ("train", "validation")
-    }
-    # Unlike a path's own `is_file`, this answers for a name that is too long for a file.
-    missing = [file.name for file in expected if not os.path.isfile(file)]
+    missing = []
+    for length, split in product((part.sequence_len for part in recipe.pretrain.curriculum), ("train", "validation")):
+        file = folder / f"{split}-{length}.npy"
+        # Unlike a path's own `is_file`, this answers for a name that is too long for a file.
+        if not os.path.isfile(file):
+            missing.append(file.name)
+            continue
+        try:
+            architecture.packed_blocks(file, length)
+        except Stop as stop:
+            yield recipe.problem("data.packed", *stop.text.split("\n", 1))
     if missing:
         said = worded("pretrain.packed-files-missing", folder=folder, missing=listed(missing))
         yield recipe.problem("data.packed", *said)
-    for file, length in expected.items():
-        if os.path.isfile(file):
-            try:
-                architecture.packed_blocks(file, length)
-            except Stop as stop:
-                message, _, remedy = stop.text.partition("\n")
-                yield recipe.problem("data.packed", message, remedy)
 
 
 def cleaning(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.data.cleaning
     if not section:
         return
-    name = section.executor
-    if missing := [setting for setting in NEEDS[name] if section.get(setting) is None]:
-        said = worded("pretrain.executor-needs", name=name, missing=listed(missing))
-        yield recipe.problem("data.cleaning.executor", *said)
+    name, known = section.executor, tomllib.loads(Path(__file__).with_name("executors.toml").read_text("utf-8"))
+    if lacking := listed(setting for setting in known["needs"][name] if section.get(setting) is None):
+        yield recipe.problem("data.cleaning.executor", *worded("pretrain.executor-needs", name=name, missing=lacking))
     # Only written settings. One with its default value, as `recipe show` prints it, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
-        if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
+        own = setting in ("executor", *known["needs"][name], *known["accepts"][name])
+        if not own and value != known["defaults"].get(setting):
             said = worded("pretrain.not-of-executor", setting=setting, name=name)
             yield recipe.problem(("data", "cleaning", setting), *said, key=True)
     if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
@@ -408,16 +381,14 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, packed_words, cleaning, stage_job_names),
+    *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, cleaning, stage_job_names),
     common.cadence,
 )
 FILE_RULES = (packed_files,)
 
 
 # Of a rehearsal.
-STEPS = 120
-FEW = "few rows and a small model"
-# Half of that of a warmed-up twin, because this model meets each word only in its own few steps.
+# Half of the words of a warmed-up twin, because this model meets each word only in its own few steps.
 VOCABULARY = 1024
 
 
@@ -430,11 +401,14 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
             made += overrides.from_data_option(data)
         else:
             made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
-    made.append(substitute("data.cleaning", None, "this machine"))
-    made.append(substitute("data.limit", None, "the sample is small"))
-    made.append(substitute("data.packed", None, "the sample is packed with the twin's own tokenizer"))
-    made.append(substitute("data.validation_share", 0.1, "the sample is small"))
-    return [*made, *_small(recipe), *rehearsal.gates(recipe)]
+    table = yaml.safe_load(Path(__file__).with_name("rehearsal.yaml").read_text(encoding="utf-8"))
+    sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
+    for setting, value, why in table["whole"]:
+        made.append(substitute(setting, sizes[value[1:]] if str(value).startswith("$") else value, why))
+    made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(BY)]
+    for kind in filter(recipe.settings.get, TRAINED):
+        made += _few_steps(recipe, kind, table[kind])
+    return [*made, *rehearsal.gates(recipe)]
 
 
 after_data = None  # nothing more follows from the rows, and the stage `init` makes the tiny model
@@ -444,84 +418,33 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
 
 
-def _small(recipe: Recipe) -> Iterator[Override]:
-    shape = twin.geometry(recipe.facts, 2, VOCABULARY)
-    tiny, gpu = "a tiny twin of the same architecture, random weights", "needs a GPU"
-    for name in ("hidden_size", "intermediate_size"):
-        yield substitute(f"model.{name}", shape[name], tiny)
-    for name in ("layers", "attention_heads", "key_value_heads"):
-        yield substitute(f"model.{name}", shape[f"num_hidden_{name}" if name == "layers" else f"num_{name}"], tiny)
-    yield substitute("model.vocabulary", VOCABULARY + 64, "more rows than words, as in the recipe")
-    yield substitute("tokenizer.base", None, "a tokenizer trained on the sample")
-    yield substitute("tokenizer.vocabulary", VOCABULARY, "a tokenizer trained on the sample")
-    yield substitute("model.precision", "fp32", "runs on any CPU")
-    for stage in TRAINED:
-        if (recipe.settings.get(stage) or {}).get("precision"):
-            yield substitute(f"{stage}.precision", None, "runs on any CPU")
-    yield substitute("model.attention", "sdpa", "FlashAttention needs a GPU")
-    yield substitute("speed.compile", "off", gpu)
-    for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
-        yield substitute(f"speed.{setting}", False, gpu)
-    yield substitute("speed.data_workers", 0, "few rows")
-    yield from rehearsal.on_processors(recipe, 1)
-    yield overrides.without_time_limit(BY)
-    yield from _few_steps(recipe)
-
-
-# For each stage after pretraining: the least epochs, the learning rate, and the longest row in tokens.
-SHORT = {"sft": (5, 0.005, 512), "dpo": (1, 0.0005, 256), "lora": (5, 0.01, 256)}
-
-
-def _few_steps(recipe: Recipe) -> Iterator[Override]:
-    large, train = "random weights need larger steps", recipe.pretrain
-    yield from rehearsal.optimizer("pretrain", train)
-    for setting, value, why in (
-        ("steps", STEPS, FEW),
-        ("warmup_ratio", None, FEW),
-        ("warmup_steps", STEPS // 12, FEW),
-        ("learning_rate", 0.01, large),
-        ("min_learning_rate", 0.001, large),
-        ("micro_batch_size", min(2, train.micro_batch_size), FEW),
-        ("gradient_accumulation_steps", min(2, train.gradient_accumulation_steps), FEW),
-        ("eval_steps", STEPS // 12, FEW),
-        ("save_steps", STEPS // 12, FEW),
-        ("logging_steps", 1, "few steps"),
-    ):
-        yield substitute(f"pretrain.{setting}", value, why)
-    for stage, (epochs, rate, longest) in SHORT.items():
-        if not (section := recipe.settings.get(stage)):
-            continue
-        if stage == "lora":
-            yield from rehearsal.narrow("lora.", section.rank, section.alpha)
-        if "packing" in section:
-            yield rehearsal.packing(recipe, stage, section)
-        # The default intervals suit the few rows of a rehearsal.
-        own = ("save_steps",) if stage == "dpo" else ("eval_steps", "save_steps")
-        yield from (substitute(f"{stage}.{name}", None, FEW) for name in own if name in section)
-        yield from rehearsal.any_improvement(stage, section)
-        yield substitute(f"{stage}.epochs", max(epochs, section.epochs), FEW)
-        yield substitute(f"{stage}.learning_rate", rate, large)
-        yield substitute(f"{stage}.sequence_len", min(longest, section.sequence_len), "short rows make quick steps")
-        if stage != "sft":
-            yield substitute(f"{stage}.micro_batch_size", 4, FEW)
-        yield substitute(f"{stage}.gradient_accumulation_steps", 1, FEW)
-        yield from rehearsal.optimizer(stage, section)
-        yield substitute(f"{stage}.logging_steps", 1, "few steps")
+def _few_steps(recipe: Recipe, kind: str, rows: Iterable[tuple[str, Any, str]]) -> Iterator[Override]:
+    """The substitutions of a stage. rows: its part of the table."""
+    section = recipe.settings[kind]
+    yield from rehearsal.optimizer(kind, section)
+    if kind == "lora":
+        yield from rehearsal.narrow("lora.", section.rank, section.alpha)
+    if "packing" in section:
+        yield rehearsal.packing(recipe, kind, section)
+    yield from rehearsal.any_improvement(kind, section)
+    for name, value, why in rows:
+        for bound, limit in value.items() if isinstance(value, dict) else ():
+            value = {"most": min, "least": max}[bound](limit, section[name])
+        yield substitute(f"{kind}.{name}", value, why)
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
     """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy rose."""
     by_stage = {summary.stage: summary for summary in summaries}
-    lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
-    if lengths:
-        _fell("pretraining", lengths[0].first_validation_loss, lengths[-1].last_validation_loss)
-    for name in AFTER:
-        if name in by_stage:
-            _fell(name, by_stage[name].first_validation_loss, by_stage[name].best_validation_loss)
+    fell = {
+        name: (by_stage[name].first_validation_loss, by_stage[name].best_validation_loss)
+        for name in AFTER
+        if name in by_stage
+    }
+    if lengths := [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]:
+        fell = {"pretraining": (lengths[0].first_validation_loss, lengths[-1].last_validation_loss)} | fell
+    for name, (first, last) in fell.items():
+        if first is None or last is None or not last < first:
+            raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))
     if "dpo" in by_stage:
         rehearsal.preferred(by_stage["dpo"])
-
-
-def _fell(name: str, first: float | None, last: float | None) -> None:
-    if first is None or last is None or not last < first:
-        raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))

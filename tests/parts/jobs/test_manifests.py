@@ -18,7 +18,7 @@ from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes, podspec
-from runner.parts.openshift import controller, diagnose, driver_job, helper_pod, site
+from runner.parts.openshift import controller, diagnose, helper_pod, pipeline, site
 from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.render import emit, planned
@@ -586,7 +586,7 @@ def test_no_container_can_write_to_its_root_and_each_has_scratch_for_home_and_ca
         made += [helper_pod.pod(alone, stage, "word", "/x", writes) for writes in (True, False)]
         made += [helper_pod.look_pod(alone, stage, ""), site.opening_pod(whole, stage)]
         made.append(controller.promotion_pod(alone, stage, "me", "why"))
-    made.append(driver_job.job(whole.only(driver_job.stage(whole)), driver_job.stage(whole), []))
+    made.append(pipeline.driver_job(whole.only(pipeline.driver_stage(whole)), pipeline.driver_stage(whole), []))
     found = [(manifest, *pair) for manifest in made for pair in containers_of(manifest)]
     assert {manifest["kind"] for manifest, _, _ in found} >= {"PyTorchJob", "TrainJob", "Job", "Pod", "Deployment"}
     for manifest, pod, container in found:

@@ -19,7 +19,7 @@ from typing import Any
 
 from runner.parts.jobs import training_metrics
 from runner.parts.jobs.kubernetes import CONFIG_DIR
-from runner.parts.openshift.driver_job import KEYS, SERVER
+from runner.parts.openshift.pipeline import KEYS, SERVER
 from tests.conftest import ROOT
 from tests.parts.openshift.api import KEY_OF, Api, free_port, stamp, value_of
 from tests.parts.openshift.pods import ALONE, operators

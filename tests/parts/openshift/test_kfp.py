@@ -23,7 +23,7 @@ from runner.check.validate import changed, load
 from runner.parts.jobs import kubernetes
 from runner.parts.kfp import target
 from runner.parts.kfp import task as kfp_task
-from runner.parts.openshift import driver_job, submit
+from runner.parts.openshift import pipeline, submit
 from runner.parts.openshift.jobs import Owner
 from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
@@ -337,10 +337,10 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(site, 
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     (mounted / "plan.json").write_text(config["data"]["plan.json"], encoding="utf-8")
-    (mounted / "token").write_text(KEY_OF[driver_job.ACCOUNT], encoding="utf-8")
+    (mounted / "token").write_text(KEY_OF[pipeline.ACCOUNT], encoding="utf-8")
     text = files["kfp/pipeline.yaml"].replace(f"{kubernetes.CONFIG_DIR}/kfp", str(mounted))
     (tmp_path / target.FILE).write_text(
-        text.replace(driver_job.SERVER, site.api.url).replace(driver_job.KEYS, str(mounted))
+        text.replace(pipeline.SERVER, site.api.url).replace(pipeline.KEYS, str(mounted))
     )
 
     machines = Machines(site.api, lambda job: True)

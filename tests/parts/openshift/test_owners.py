@@ -12,7 +12,7 @@ import yaml
 
 from runner.commands import cli
 from runner.parts.kfp import task as kfp_task
-from runner.parts.openshift import driver_job
+from runner.parts.openshift import pipeline
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.errors import Refused
 from runner.parts.openshift.jobs import OWNER, Owner
@@ -241,8 +241,8 @@ def test_a_run_sends_for_the_person_who_sent_its_plan(site, monkeypatch, person)
     owner = Owner("ann", "anns-desk", str(SURVIVAL)) if person else Owner()
     run_of(site, owner=owner)
     _, _, config = emitted(SURVIVAL, f"openshift.namespace={site.namespace}")
-    plan = driver_job.read(yaml.safe_load(config)["data"][PLAN_FILE])
-    site.api.kubeconfig(Path("kubeconfig-driver"), site.namespace, KEY_OF[driver_job.ACCOUNT])
+    plan = pipeline.plan_in(yaml.safe_load(config)["data"][PLAN_FILE])
+    site.api.kubeconfig(Path("kubeconfig-driver"), site.namespace, KEY_OF[pipeline.ACCOUNT])
     monkeypatch.setenv("KUBECONFIG", "kubeconfig-driver")
     for one in plan.site["claims"]:
         site.claim(one["name"])

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.parts.openshift import client, driver_job, pipeline
+from runner.parts.openshift import client, pipeline
 from runner.parts.openshift.jobs import sent
 from runner.parts.openshift.status import ended
 from runner.parts.openshift.submit import Sending, step
@@ -212,8 +212,8 @@ def test_a_dry_run_judges_the_driver_too_and_one_stage_is_not_all(site, capsys):
 def test_what_it_sends_is_what_a_person_sends(path):
     """Its plan has gone through JSON, and makes the same manifests, byte for byte."""
     plan = planned(load(path)[0], "pytorchjob")
-    text = driver_job.stage(plan).files[0].text
-    again, earlier = driver_job.read(text), driver_job.read(plan.as_json())
+    text = pipeline.driver_stage(plan).files[0].text
+    again, earlier = pipeline.plan_in(text), pipeline.plan_in(plan.as_json())
     # Each stage's own plan follows from the whole, and their recipe is there once.
     form = json.loads(text)
     assert [file["text"] for stage in form["stages"] for file in stage["files"] if file["path"] == PLAN_FILE] == [

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.check.validate import load
-from runner.data.rows import parts_of_file
 from runner.parts.pretrain import architecture, cleaning, executors
 from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
 from runner.recipe.overrides import from_options
@@ -332,7 +331,7 @@ def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     """What each task yields or keeps aside, as (id, text) and lines, and the bytes that all of them have read."""
 
     one = text.sets[0]
-    parts = parts_of_file(one.file, one.limit, tasks) or cleaning.spans(one, one.limit, tasks)
+    parts = cleaning.parts_of(one, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
         reader = cleaning.CorpusRows(text, 0, dropped / str(tasks), parts)

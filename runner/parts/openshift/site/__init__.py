@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, Manifest, image
-from runner.parts.openshift import driver_job
+from runner.parts.openshift import pipeline
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
@@ -37,15 +37,8 @@ README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
 # For a TensorBoard that would keep its claim from a job on another machine.
 STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no job runs"
-# Blanks of templates that are comments or whole lines, and not YAML values.
-FREE = (
-    *("claims", "command", "driver", "managed", "ports", "recipes", "replicas", "resources"),
-    *("size", "space", "steps", "storage", "who", "why"),
-)
-MANAGED = (
-    "    # Lets Kueue queue its jobs. OpenShift AI then refuses jobs without a queue: every recipe here must name one.\n"
-    '    kueue.openshift.io/managed: "true"\n'
-)
+# `free`: blanks of templates that are comments or whole lines, and not YAML values; `comments`: on files of a site.
+TABLES = tomllib.loads((TEMPLATES / "files.toml").read_text(encoding="utf-8"))
 
 
 def render(plans: Sequence[Plan]) -> list[Artifact]:
@@ -116,12 +109,12 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     # Versions with network policies for TrainJobs need a way through them.
     walled = any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites)
     parts = {
-        "namespace.yaml": [filled("namespace", managed=MANAGED if queues else "")],
+        "namespace.yaml": [filled("namespace", managed=TABLES["managed"] if queues else "")],
         "queue.yaml": [filled("queue", queue=queue, api=api) for queue in queues],
         "access.yaml": [
             *(filled("account", account=account) for account in accounts),
             filled("access"),
-            filled("driver", account=driver_job.ACCOUNT),
+            filled("driver", account=pipeline.ACCOUNT),
             *(filled("mlflow", account=account) for account in tracked),
         ],
         "build.yaml": builds,
@@ -132,8 +125,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
     recipes, typed = listed(plan.name for plan in own), "\n".join(f"#   {step}" for step in steps(own, "."))
-    comments = tomllib.loads((TEMPLATES / "files.toml").read_text(encoding="utf-8"))
-    resources = _resources({file.path: comments[file.path] for file in files if file.path in comments})
+    resources = _resources({name: what for name, what in TABLES["comments"].items() if parts.get(name)})
     listing = filled("kustomization", space=space, recipes=recipes, steps=typed, resources=resources)
     return [*files, Artifact("kustomization.yaml", listing)]
 
@@ -207,7 +199,7 @@ def _resources(files: dict[str, str]) -> str:
 
 def _filled(name: str, /, **words: str) -> str:
     """A template with its blanks filled in, as YAML values."""
-    values = {key: word if key in FREE else _word(word) for key, word in words.items()}
+    values = {key: word if key in TABLES["free"] else _word(word) for key, word in words.items()}
     return _aligned(from_template(TEMPLATES / f"{name}.yaml", **values))
 
 
