@@ -40,9 +40,10 @@ def opened(document: Document) -> tuple[Document, list[Problem]]:
     return next((made for way in ways if (made := way(document))), (document, []))
 
 
-def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
-    """The document as a Recipe, and notes. Raises Stop with every Problem at once if it is not valid."""
-    recipe, problems = judge(document, look)
+def valid(document: Document, look: bool = True, earlier: tuple[Recipe, ...] = ()) -> tuple[Recipe, list[Problem]]:
+    """The document as a Recipe, and notes. earlier: as in Recipe. Raises Stop with every Problem at once if it is not
+    valid."""
+    recipe, problems = judge(document, look, earlier)
     if recipe is None or errors_of(problems):
         raise Stop(errors_of(problems))
     return recipe, problems
@@ -57,12 +58,14 @@ def override(document: Document, changes: Iterable[Override]) -> tuple[Document,
 def changed(recipe: Recipe, changes: Iterable[Override], look: bool = True) -> tuple[Recipe, list[Override]]:
     """The recipe with the changes, and those that had an effect. Raises Stop if it is then invalid."""
     document, made = override(recipe.document, changes)
-    return valid(document, look)[0], made
+    return valid(document, look, recipe.earlier)[0], made
 
 
-def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:
-    """The document as a Recipe, or None if the schema refuses it, and all Problems with it."""
-    recipe, problems, valid = _judged(document, look)
+def judge(
+    document: Document, look: bool = True, earlier: tuple[Recipe, ...] = ()
+) -> tuple[Recipe | None, list[Problem]]:
+    """The document as a Recipe, or None if the schema refuses it, and all Problems with it. earlier: as in Recipe."""
+    recipe, problems, valid = _judged(document, look, earlier)
     return recipe if valid else None, problems
 
 

@@ -191,7 +191,7 @@ def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
         # Names in the first column are copied, so they are wrapped last.
         widths[max(firsts, key=lambda at: (at > 0 and widths[at] > KEEPS, widths[at]))] -= 1
     for row in rows:
-        several = zip_longest(*(textwrap.wrap(row[at], widths[at]) for at in firsts), fillvalue="")
+        several = zip_longest(*(textwrap.wrap(row[at], max(1, widths[at])) for at in firsts), fillvalue="")
         padded = [[cell.ljust(widths[at]) for cell, at in zip(cells, firsts, strict=True)] for cells in several]
         rest = "".join(row[at] for at in under)
         if len(under) > 1:

@@ -185,8 +185,8 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
         _launch(folder, watch)
         for line in finish(folder):
             tell(f"  {line}")
-    # A stage that reached its time limit can continue later, and is measured then.
-    if folder.finished:
+    # A stage that reached its time limit can continue later, and is measured then. Random weights never are.
+    if folder.finished and folder.run.kind != "measurement":
         judge(folder, tell)
 
 

@@ -207,7 +207,7 @@ def rehearse(
         keeping = partial(keep, run, recipe, plan, rehearsed)
         carry_out(plan, data_alone, tell, watch, run.made_with(changes, made, run.state.processor), keeping)
         rows = PreparedRows.read(Path(place.data_dir))
-        if not rows:
+        if not StageFolder(plan, prepares).finished:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
         following = _of_real(rehearsed, rows, place) if model else own.after_data(rehearsed, rows, run.path)
         rehearsed, more = changed(rehearsed, following)

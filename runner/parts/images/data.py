@@ -451,8 +451,7 @@ def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
     counts = np.zeros((3, 256))
     for picture in pictures:
         pixels = np.frombuffer(picture.pixels, np.uint8).reshape(-1, 3)
-        for colour in range(3):
-            counts[colour] += np.bincount(pixels[:, colour], minlength=256)
+        counts += [np.bincount(colour, minlength=256) for colour in pixels.T]
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255
     mean = share @ values

@@ -98,10 +98,10 @@ class Search:
         return (summary.best_reward if self.higher else summary.best_validation_loss) if summary else None
 
     @property
-    def best(self) -> Tried | None:
-        results = [(value, each) for each in self.tried if (value := self.reached(each)) is not None]
-        best = max if self.higher else min
-        return best(results, key=lambda result: result[0])[1] if results else None
+    def in_order(self) -> list[Tried]:
+        """The trials, the best first; those without a result last."""
+        sign = -1 if self.higher else 1
+        return sorted(self.tried, key=lambda each: math.inf if (one := self.reached(each)) is None else sign * one)
 
 
 @command
@@ -198,16 +198,14 @@ def _conclude(found: Search, rehearse: bool) -> None:
     """Prints all results, the best first, and writes the page about them and the best recipe."""
     from runner.parts.search.pruning import ENDED
 
-    if (best := found.best) is None:
+    best, *_ = in_order = found.in_order
+    if found.reached(best) is None:
         raise Stop(*worded("search.unfinished"))
-    results = {each.trial.number: value for each in found.tried if (value := found.reached(each)) is not None}
     rows = [("TRIAL", *best.trial.settings, "MEAN REWARD" if found.higher else "VALIDATION LOSS", "STEPS", "")]
-    worst = -math.inf if found.higher else math.inf
-    in_order = sorted(found.tried, key=lambda each: results.get(each.trial.number, worst), reverse=found.higher)
     for each in in_order:
         known, summary = found.known(each), each.summary
         note = "best" if each is best and not rehearse else "ended early" if known and ENDED in known.user_attrs else ""
-        reached = f"{results[each.trial.number]:.4f}" if each.trial.number in results else "no result"
+        reached = "no result" if (value := found.reached(each)) is None else f"{value:.4f}"
         steps = f"{summary.steps:,}" if summary else ""
         rows.append((str(each.trial.number), *map(copying.written, each.trial.settings.values()), reached, steps, note))
     say()

@@ -102,17 +102,16 @@ def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
 def _settings_exist(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     for kind in ("over", "between"):
         for name in section[kind]:
+            at = ("search", kind, name)
             if name.partition(".")[0] in NEVER or not by_schema.has(recipe.scenario, name):
-                yield recipe.problem(("search", kind, name), *worded("search.no-setting", name=name), key=True)
+                yield recipe.problem(at, *worded("search.no-setting", name=name), key=True)
+            if name in MEASURED_ON:
+                yield recipe.note(at, *worded("search.other-rows", name=name), key=True)
     for name, (low, high) in section["between"].items():
         if low >= high:
             yield recipe.problem(("search", "between", name), *worded("search.bounds", name=name, low=low, high=high))
         if name in section["over"]:
             yield recipe.problem(("search", "between", name), *worded("search.twice", name=name), key=True)
-    for kind in ("over", "between"):
-        for name in MEASURED_ON:
-            if name in section[kind]:
-                yield recipe.note(("search", kind, name), *worded("search.other-rows", name=name), key=True)
 
 
 def each_is_valid(recipe: Recipe) -> Iterator[Problem]:

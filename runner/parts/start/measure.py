@@ -1,5 +1,5 @@
-"""`recipe doctor RECIPE --gpu`: a few minutes of a recipe's training at full size on this machine, beside its plan. The
-weights are random numbers in the shape of the recipe's model, so nothing is downloaded."""
+"""`recipe doctor RECIPE --gpu`: a few minutes of a stage's training at full size on this machine, beside its plan. The
+weights are random numbers in the shape of the recipe's model, and images are random too, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from runner import catalog
+from runner import catalog, scenarios
 from runner.check.validate import changed
 from runner.commands.options import say
 from runner.commands.run import watch
@@ -17,16 +18,18 @@ from runner.data.report import PreparedRows
 from runner.parts.planner import calibration, forecast, processor
 from runner.parts.planner.constants import GIB, kind
 from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.workload import Workload, row_tokens
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.recipe.stages import PRETRAIN
 from runner.run import inference, pipeline
 from runner.run import run as running
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
-from runner.scenarios.shared import rehearsal
+from runner.scenarios.shared import common, rehearsal
 from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.trainer.records import Summary
@@ -35,49 +38,66 @@ BY = "doctor --gpu"
 # Steps are planned to take this long; the limit ends a machine that is slower than its plan.
 SECONDS, LONGEST = 150, "3 min"
 ENOUGH_STEPS, FEWEST_STEPS, ROWS = 40, 3, 2000
+# Settings that a measurement drops: of a pretraining's text, and of everything else.
+OF_TEXT, JUDGED = ("data.cleaning", "data.limit", "data.packed", "tokenizer.base"), ("gates", "evaluation")
 LARGE = 1_000_000  # larger files are weights and the state of the optimizer, which have no use afterwards
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The substitutions of a measurement. gpus: the driver's names of those that the recipe may use here."""
+    """The substitutions of a measurement. gpus: the driver's names of those that the recipe may use here. run: its
+    folder. blocks: tokens of a block, for one context length of a pretraining."""
 
     gpus: list[str]
+    run: Path
+    blocks: int = 0
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        judged = ((name, None, "random weights learn nothing that could be judged") for name in ("gates", "evaluation"))
-        made = [*rehearsal.data(recipe, file), *rehearsal.split(recipe), *rehearsal.substitutes(recipe, judged)]
+        why = "the sample is small" if self.blocks else "random weights learn nothing that could be judged"
+        table: list[tuple[str, Any, str]] = [(name, None, why) for name in (OF_TEXT if self.blocks else JUDGED)]
+        # Of a pretraining, one context length; its gates stay, because it needs some.
+        table += [("pretrain.curriculum", [{"sequence_len": self.blocks, "until": 1}], "it is measured alone")]
+        images = recipe.settings["model"].knows("image_size")
+        data = _random_images(recipe, self.run) if images else rehearsal.data(recipe, file)
+        made = [*data, *rehearsal.split(recipe), *rehearsal.substitutes(recipe, table)]
         made += running.changes_for(recipe, self.gpus)
         if self.gpus:
             made.append(Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's"))
         return made
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
+        if not recipe.settings["model"].knows("base"):  # the network starts from random weights anyway
+            return {}
         return {"twin": {**rehearsal.twin_of(recipe, folder / rehearsal.TWIN), "layers": 0}, "sample_rows": ROWS}
 
     def after_data(self, recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
         weights, few = "random numbers in its shape", "a measurement takes minutes"
+        home = PRETRAIN if self.blocks else "train"
         table = (
             ("model.revision", None, weights),
             ("model.trust_remote_code", None, "random weights come without code"),
             ("resume_from", None, weights),
+            ("report_to", "tensorboard", "needs no account"),
             ("train.report_to", "tensorboard", "needs no account"),
-            ("train.logging_steps", 1, few),
-            ("train.early_stopping", None, few),
+            (f"{home}.logging_steps", 1, few),
+            (f"{home}.early_stopping", None, few),
             ("demo.max_new_tokens", 1, "random weights have no answers"),
+            ("model.base", str(folder / rehearsal.TWIN), weights),
         )
-        base = Override("model.base", None, str(folder / rehearsal.TWIN), BY, weights)
-        made = [base, *rehearsal.substitutes(recipe, table), Override("limits.time", None, LONGEST, BY, few)]
+        made = [*rehearsal.substitutes(recipe, table), Override("limits.time", None, LONGEST, BY, few)]
         here = changed(recipe, made)[0]
         (planned,) = forecast.of(here, translate(here, RunFolder.at(folder).place()))
         _require_memory(planned)
         if steps := planned.steps:
             pace = planned.time.step_seconds if planned.time else 0.0
             count = max(FEWEST_STEPS, min(ENOUGH_STEPS, int(SECONDS / pace) if pace else ENOUGH_STEPS))
-            epochs = round(recipe.train.epochs * count / steps, 3)
-            made.append(Override("train.epochs", None, epochs, BY, f"about {count} steps"))
             # One evaluation and one checkpoint, at the end.
-            made += [Override(f"train.{name}", None, count, BY, few) for name in ("eval_steps", "save_steps")]
+            length: dict[str, float | None] = {"eval_steps": count, "save_steps": count}
+            if self.blocks:
+                length |= {"steps": count, "warmup_ratio": None, "warmup_steps": 1}
+            else:
+                length |= {"epochs": round(recipe.train.epochs * count / steps, 3)}
+            made += [Override(f"{home}.{name}", None, one, BY, f"about {count} steps") for name, one in length.items()]
         return made
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
@@ -93,18 +113,57 @@ def _require_memory(planned: Forecast) -> None:
         raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
 
 
-def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override]) -> None:
-    """Trains in the run folder, prints what it took beside its plan, and keeps that for `recipe plan`. Raises Stop for a
-    recipe of several stages, or without a base model of language, and if this machine's memory is too small."""
-    if recipe.stage_recipes or not recipe.settings["model"].knows("base") or "train" not in recipe.settings:
+def _random_images(recipe: Recipe, folder: Path) -> Iterator[Override]:
+    """Images of random pixels in the recipe's size and classes, as a Parquet file in the folder. There are enough for
+    two steps with full batches."""
+    import numpy as np
+    from datasets import Dataset, Features, Image, Value
+
+    model, data, file = recipe.model, recipe.data, folder / "random-images.parquet"
+    draw, pixels = np.random.default_rng(recipe.train.seed), (model.image_size, model.image_size, 3)
+    count = max(ROWS, 4 * model.classes, 3 * common.effective_batch_size(recipe))
+    rows = {
+        data.image_column: [draw.integers(256, size=pixels, dtype=np.uint8) for _ in range(count)],
+        data.label_column: [number % model.classes for number in range(count)],
+    }
+    kinds = Features({data.image_column: Image(), data.label_column: Value("int64")})
+    Dataset.from_dict(rows, kinds).to_parquet(str(file))
+    for name, value in (("hub", None), ("test_split", None), ("path", str(file))):
+        yield Override(f"data.{name}", None, value, BY, "random images of the recipe's size")
+
+
+def stage_of(recipe: Recipe, run: RunFolder, name: str | None) -> Forecast:
+    """The forecast of a stage of a recipe, by default of the one that needs the most memory. Raises Stop if there is no
+    such stage, or if the planner has no formulas for it."""
+    plan = translate(recipe, run.place())
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+    except UnknownArchitecture as error:
+        raise Stop(forecast.unknown_architecture(recipe, error)) from None
+    if name:
+        forecasts = [each for each in forecasts if each.stage == plan.stage(name)]
+    if not forecasts:
         raise Stop(*worded("start.not-measurable"))
+    return max(forecasts, key=lambda each: each.memory.total)
+
+
+def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override], stage: str | None = None) -> None:
+    """Trains in the run folder, prints what it took beside its plan, and keeps that for `recipe plan`. Of several stages
+    one is trained, as if it were alone. Raises Stop as `stage_of`, and if this machine's memory is too small."""
+    chosen, whole = stage_of(recipe, run, stage).stage, scenarios.in_stages(recipe)
+    if whole.stage_recipes:
+        say(f"Stage `{chosen.name}` is measured.")
+        recipe, changes = whole.of_stage(chosen.name), ()  # the changes are in it
+    blocks = chosen.config["sequence_len"] if PRETRAIN in recipe.settings else 0
     gpus, devices = running.gpus_here(recipe)
     run.mark("running", processor=not gpus)
     env = {"CUDA_VISIBLE_DEVICES": devices} if gpus else {"OMP_NUM_THREADS": str(threads())}
     if not gpus:
         say("This machine has no GPU, so its CPU is measured.")
         processor.measure()
-    running.rehearse(recipe, run, None, pipeline.Selection(), say, watch, changes, own=Measured(gpus), env=env)
+    running.rehearse(
+        recipe, run, None, pipeline.Selection(), say, watch, changes, own=Measured(gpus, run.path, blocks), env=env
+    )
     plan = inference.plan_of(recipe, run)
     (summary,) = pipeline.summaries(plan)
     say(f"\ntrained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters, {summary.steps} steps")
@@ -137,7 +196,7 @@ SWITCHES = ("checkpointing", "fp32_weights", "fused_kernels", "compile", "fp8", 
 def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
     """The measurement as a row of the table of published runs. Empty without a GPU, for a model that is not in the
     catalog, and for last layers and preferences, for which the table has no columns."""
-    work, base = planned.workload, recipe.model.base
+    work, base = planned.workload, recipe.model.get("base")
     if not summary.gpu or base not in catalog.model_ids() or not isinstance(work, Workload):
         return ""
     if work.unfrozen or work.objective != "sft":

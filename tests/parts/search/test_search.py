@@ -21,6 +21,7 @@ from transformers import Trainer, TrainingArguments
 
 from runner.check.validate import examine, load
 from runner.commands.cli import _code as command
+from runner.commands.options import table
 from runner.parts.search import pruning, trials
 from runner.recipe.recipe import Settings
 from runner.trainer.settings import RunSettings
@@ -209,3 +210,9 @@ def test_a_search_that_was_killed_repeats_no_finished_trial_and_writes_the_best(
     assert "searched-best.yaml" in done.stderr
     again = recipe_command("search", "searched.yaml", "--yes", cwd=tmp_path, env=without_gpu(tmp_path))
     assert again.returncode == 0 and "Trial 2 of 2" not in again.stdout
+
+
+def test_a_table_whose_last_column_is_empty_is_printed(capsys):
+    """As the results of a rehearsed search in which no trial ended early."""
+    table([("TRIAL", "STEPS", ""), ("1", "5", "")])
+    assert capsys.readouterr().out == "TRIAL  STEPS\n1      5\n"

@@ -7,8 +7,10 @@ import json
 
 import pytest
 import yaml
+from datasets import Dataset
 
 from benchmarks import outside
+from runner import scenarios
 from runner.check.validate import changed, load
 from runner.commands.cli import _code as command
 from runner.parts.planner import forecast
@@ -16,6 +18,7 @@ from runner.parts.planner.constants import GIB
 from runner.parts.start import measure
 from runner.recipe.overrides import Override, from_options
 from runner.render import place
+from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
 from runner.trainer.records import Summary
 from tests.conftest import ROOT
@@ -80,10 +83,13 @@ def test_what_the_table_has_no_columns_for_has_no_public_line():
     assert measure.public_line(*planned("survival"), TAKEN) == "", "last layers"
 
 
-def test_a_measurement_keeps_the_settings_of_the_recipe_on_these_gpus():
+GPU = ["NVIDIA H100 80GB HBM3"]
+
+
+def test_a_measurement_keeps_the_settings_of_the_recipe_on_these_gpus(tmp_path):
     """Another card, fewer of them; but the same batch on each, the same technique, kernels and attention."""
     recipe, _ = planned("survival")
-    own = measure.Measured(["NVIDIA H100 80GB HBM3"])
+    own = measure.Measured(GPU, tmp_path)
     here = changed(recipe, own.before_data(recipe, None))[0]
     assert (here.machines.gpu, here.machines.nodes, here.machines.gpus_per_node) == ("NVIDIA-H100-80GB-HBM3", 1, 1)
     assert here.model.plain() == recipe.model.plain() and here.data.hub is None and not here.settings.get("gates")
@@ -91,12 +97,49 @@ def test_a_measurement_keeps_the_settings_of_the_recipe_on_these_gpus():
     assert same.items() <= here.train.plain().items()
 
 
+def test_images_are_random_ones_of_the_recipes_size_and_classes(tmp_path):
+    recipe, _ = planned(
+        "resnet", "data.hub=nobody/has-it", "model.classes=700", "model.image_size=16", "train.micro_batch_size=1000"
+    )
+    here = changed(recipe, measure.Measured(GPU, tmp_path).before_data(recipe, None))[0]
+    assert here.model.plain() == recipe.model.plain() and here.data.hub is None and here.data.test_split is None
+    rows = Dataset.from_parquet(here.data.path, cache_dir=str(tmp_path / "cache"))
+    assert rows[0][recipe.data.image_column].size == (16, 16) and set(rows[recipe.data.label_column]) == set(range(700))
+    assert len(rows) * (1 - recipe.data.validation_share) > 2 * 1000, "two full batches"
+
+
+LARGEST = {"minimal/stages": "dpo", "domain": "text", "minimal/pipeline": "pretrain-2048", "resnet": "train"}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_stage_that_needs_the_most_memory_is_measured(name, tmp_path):
+    recipe, _, _ = load(RECIPES / f"{name}.yaml")
+    assert measure.stage_of(recipe, RunFolder(tmp_path, "measurement"), None).stage.name == LARGEST[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("seven-b", stage) for stage in ("pretrain-1024", "sft", "dpo", "lora")] + [("sft-dpo", "sft")]
+)
+def test_every_stage_can_be_measured_as_a_recipe_of_its_own(name, stage, tmp_path):
+    """The same memory as in its place in the whole recipe, with the machines of the recipe."""
+    recipe, _, _ = load(RECIPES / f"{name}.yaml")
+    whole, run = measure.stage_of(recipe, RunFolder(tmp_path, "measurement"), stage), tmp_path
+    one = scenarios.in_stages(recipe).of_stage(stage)
+    blocks = 1024 if stage == "pretrain-1024" else 0
+    made = measure.Measured(GPU * whole.stage.machines.world_size, run, blocks).before_data(one, None)
+    # The sample's rows have other lengths than the data set's.
+    kept = [change for change in made if not change.setting.startswith(("machines.", "data."))]
+    here = changed(one, kept)[0]
+    (alone,) = forecast.of(here, translate(here, place(here)), look=False)
+    assert alone.stage.name in (stage, "train") and alone.memory.total == pytest.approx(whole.memory.total, rel=0.05)
+
+
 @pytest.mark.parametrize("name", ["seven-b", "resnet", "sft-dpo"])
 def test_what_cannot_be_measured_is_refused(name, capsys, tmp_path, monkeypatch, golden_message):
     monkeypatch.chdir(tmp_path)
-    assert command(["doctor", str(RECIPES / f"{name}.yaml"), "--gpu"]) == 1
+    for stage, code in (("data", 1), ("trian", 2)):
+        assert command(["doctor", str(RECIPES / f"{name}.yaml"), "--gpu", "--stage", stage]) == code
     golden_message(capsys.readouterr().err)
-    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_a_measurement_needs_a_recipe(capsys, golden_message):
@@ -139,3 +182,62 @@ def test_a_measurement_trains_random_weights_in_full_size_and_the_next_plan_know
     assert not [file for file in run.rglob("*") if file.is_file() and file.stat().st_size > measure.LARGE]
     # Nobody takes it for a run of the recipe.
     assert "no run" in recipe_command("report", "own.yaml", cwd=tmp_path, env=env).stderr.lower()
+
+
+def small(name: str, **sections):
+    return {"name": name, "machines": {"gpu": "NVIDIA-L40S"}, **sections}
+
+
+def measured_here(recipe_command, folder, recipe, *options: str) -> str:
+    (folder / "own.yaml").write_text(yaml.safe_dump(recipe))
+    done = recipe_command("doctor", "own.yaml", "--gpu", *options, cwd=folder, env=without_gpu(folder))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "This machine has no GPU, so its CPU is measured." in done.stdout
+    (kept,) = json.loads((folder / "config" / "recipe-runner" / "learned.json").read_text())["runs"]
+    assert kept["gpu"] == "processor" and kept["seconds"] > 0 and kept["planned"] > 0
+    run = folder / "runs" / f"{recipe['name']}-measurement"
+    assert not [file for file in run.rglob("*") if file.is_file() and file.stat().st_size > measure.LARGE]
+    return done.stdout
+
+
+def test_a_measurement_of_images_needs_none(tmp_path, recipe_command):
+    network = {"width": 8, "image_size": 16, "classes": 3}
+    recipe = small("own", scenario="image-classification", model=network, data={"hub": "nobody/has-it"})
+    said = measured_here(recipe_command, tmp_path, recipe)
+    assert "images in                2,000" in said and "train: a step took " in said
+
+
+@pytest.mark.long
+def test_a_measurement_of_several_stages_trains_the_largest_alone(tmp_path, recipe_command):
+    base_of("survival", tmp_path / "small")
+    rows = {"path": str(RECIPES / "data" / "survival-sample.jsonl"), "question": "[question]", "answer": "[answer]"}
+    train = {"micro_batch_size": 1, "gradient_accumulation_steps": 1}
+    stages = [
+        {"name": "one", "technique": "lora", "data": rows, "train": train, "gates": ["perplexity < 2"]},
+        {"name": "two", "technique": "full", "data": rows, "train": train, "gates": ["perplexity < 2"]},
+    ]
+    recipe = small("own", scenario="stages", model={"base": "small", "sequence_len": 256}, stages=stages)
+    said = measured_here(recipe_command, tmp_path, recipe, "--set", "stages.1.train.micro_batch_size=2")
+    assert "Stage `two` is measured." in said and "train: a step took " in said and "gate" not in said.split("data:")[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("stage", "trained"), [(None, "pretrain-128"), ("sft", "train")])
+def test_a_measurement_of_a_pipeline_trains_a_context_length_or_a_stage_after_it(
+    stage, trained, tmp_path, recipe_command
+):
+    data, gates, batch = RECIPES / "data", ["perplexity < 2"], {"micro_batch_size": 2, "gradient_accumulation_steps": 1}
+    shape = {"hidden_size": 64, "intermediate_size": 128, "layers": 2, "attention_heads": 2, "key_value_heads": 2}
+    lengths = [{"sequence_len": 64, "until": 0.5}, {"sequence_len": 128, "until": 1}]
+    questions = {"path": str(data / "seven-b-questions.jsonl"), "question": "[instruction]", "answer": "[response]"}
+    recipe = small(
+        "own",
+        scenario="pipeline",
+        model={**shape, "vocabulary": 2048, "context": 256},
+        tokenizer={"vocabulary": 1024},
+        data={"path": str(data / "seven-b-text.jsonl")},
+        pretrain={"steps": 2000, "gates": gates, "curriculum": lengths, **batch},
+        sft={"data": questions, "gates": gates, "sequence_len": 64, **batch},
+    )
+    said = measured_here(recipe_command, tmp_path, recipe, *(["--stage", stage] if stage else []))
+    assert f"Stage `{stage or trained}` is measured." in said and f"{trained}: a step took " in said

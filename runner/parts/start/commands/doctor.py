@@ -421,7 +421,7 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 @command
-def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: bool) -> int:
+def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: bool, stage: str | None) -> int:
     """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
     if measured:
         from runner.parts.start import measure
@@ -429,7 +429,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: b
         if path is None:
             raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
         with at_work("measurement", path, sets, out, True) as (trained, made, run):
-            measure.measure(trained, run, made)
+            measure.measure(trained, run, made, stage)
         end("Measured: `recipe plan` now uses the pace of this machine.", "plan", path)
         return 0
     recipe = plan = None
