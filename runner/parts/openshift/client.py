@@ -217,7 +217,7 @@ class Cluster:
             raise refused.stop(kind, namespace, "") from None
 
     def named(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object of a kind that roles of earlier releases do not include; None where this user may not look."""
+        """The object of a kind that roles of earlier releases do not include; None if this user may not look."""
         every = self.list(kind, namespace, forgiving=True)
         return next((one for one in every if one["metadata"]["name"] == name), None)
 

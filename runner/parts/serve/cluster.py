@@ -28,6 +28,7 @@ from runner.tools.process import HOST, free_port
 Tell = Callable[[str], None]
 Plans = Sequence[Plan]
 RUNTIME = "ServingRuntime"
+REMOVING = "`recipe serve RECIPE --stop` removes it."
 POD_LABEL = "serving.kserve.io/inferenceservice"
 # The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
@@ -66,22 +67,21 @@ def start(
             cluster.apply(manifest, dry_run=True)
             tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
         return
-    known = listed(server.models, "or")
-    if server.kind == LLM:
-        send(cluster, manifests, tell, mine, confirm)
-        wait(cluster, manifests[-1], tell)
-        tell(worded("serve.gateway-at", url=_address(cluster, manifests[-1]), known=known)[0])
-        return tell("`recipe serve RECIPE --stop` removes it.")
-    free_port(port)
+    known, alone = listed(server.models, "or"), server.kind == LLM
+    if not alone:
+        free_port(port)
     send(cluster, manifests, tell, mine, confirm)
-    pod = wait(cluster, manifests[-1], tell)
+    state = wait(cluster, manifests[-1], tell)
+    if alone:
+        tell(worded("serve.gateway-at", url=state.address, known=known)[0])
+        return tell(REMOVING)
 
     def connected(local: int) -> None:
         tell(worded("serve.answers-at", host=HOST, local=local, known=known)[0])
-        tell("`recipe serve RECIPE --stop` removes it.")
+        tell(REMOVING)
 
     def answering() -> str:
-        return _ready(_pods(cluster, manifests[-1])) or pod  # another pod may have replaced it
+        return _ready(_pods(cluster, manifests[-1])) or str(state.ready)  # another pod may have replaced it
 
     client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
 
@@ -101,15 +101,6 @@ def chosen(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> Serving
     if there and there["kind"] != kind:
         raise Stop(*worded("serve.other-kind", there=named(there), wanted=kind, kind=there["kind"]))
     return replace(server, kind=kind)
-
-
-def _address(cluster: Cluster, service: Manifest) -> str:
-    """Where the platform's gateway has an LLMInferenceService. Raises Stop if it is nowhere."""
-    there = cluster.get(LLM, service["metadata"]["namespace"], service["metadata"]["name"]) or {}
-    status = there.get("status") or {}
-    if url := status.get("url") or next((one["url"] for one in status.get("addresses") or ()), ""):
-        return str(url).rstrip("/")
-    raise Stop(*worded("serve.no-address", service=named(service)))
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
@@ -188,7 +179,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
     if there and Owner.of(there) != mine:
         ask({"kind": kind, **there}, mine, confirm, replaces=True)
     if there and kind == LLM:
-        # Its Deployment would want a second machine beside the first, and wait for it.
+        # Its Deployment would need a second machine beside the first, and wait for it.
         jobs.delete(cluster, {"kind": kind, **there}, [])
         there = None
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
@@ -205,8 +196,8 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
     return all(annotation(there, name) == annotation(wanted, name) for name in (CONTENT, TRAINED_BY))
 
 
-def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
-    """The name of the first pod that answers. Raises Stop if the server is deleted or changed, or can never start."""
+def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:
+    """The state of the server once a pod answers. Raises Stop if the server is deleted or changed, or can never start."""
     tell("Waiting until it is ready. ^C leaves the server running; the same command waits for it again.")
     cluster, kind, meta, missing, said = cluster.once(), service["kind"], service["metadata"], 0, list[str]()
     while True:
@@ -223,11 +214,11 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                     raise Stop(*worded("serve.changed-meanwhile", service=kind, meta=meta, owner=Owner.of(there)))
                 state = look(cluster, there)
                 if state.ready:
-                    return state.ready
+                    return state
                 lines = [state.phase, *reasons(state)]
                 if state.hopeless:
                     why = " ".join(lines[1:]) or f"It ended {state.restarts} times."
-                    raise Stop(f"The server does not start. {why}", "`recipe serve RECIPE --stop` removes it.")
+                    raise Stop(f"The server does not start. {why}", REMOVING)
         except TryAgain as silence:
             lines = [f"{silence.text.splitlines()[0]} The server continues; trying again."]
         for line in lines:
@@ -285,7 +276,14 @@ class ServerState:
     @property
     def ready(self) -> str | None:
         """The first pod that answers; of an LLMInferenceService, once the gateway leads to it."""
-        return None if self.alone and not jobs.holds(self.service, "Ready") else _ready(self.pods)
+        reached = not self.alone or (jobs.holds(self.service, "Ready") and self.address)
+        return _ready(self.pods) if reached else None
+
+    @property
+    def address(self) -> str:
+        """The address of an LLMInferenceService at the gateway; empty if it has none yet."""
+        status = self.service.get("status") or {}
+        return str(status.get("url") or next((one["url"] for one in status.get("addresses") or ()), "")).rstrip("/")
 
     @property
     def alone(self) -> bool:

@@ -21,7 +21,7 @@ from runner.render import emit, place
 from runner.tools import names
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
-from tests.conftest import ROOT, setting_of
+from tests.conftest import ROOT, WRITE_GOLDEN, setting_of
 from tests.parts.openshift.judging import core_refusals, refusals
 from tests.parts.openshift.kserve import PLATFORM, container, llm_pod, pod
 
@@ -288,14 +288,17 @@ def test_results_on_another_claim_get_a_mount_of_their_own(tmp_path):
 
 # The same as an LLMInferenceService.
 
+GOLDEN = Path(__file__).with_name("llminferenceservice.yaml")
 ALONE = ("serve.kind=LLMInferenceService", "serve.recipes=[songs.yaml]")
 
 
-def test_each_model_of_an_llm_inference_service_has_a_name_and_an_address(tmp_path, golden_message):
+def test_each_model_of_an_llm_inference_service_has_a_name_and_an_address(tmp_path):
     file = sharing(tmp_path, __output_dir="/shared/workspace/songs", __lora_rank="24")
     recipe, plan, server, needs = shared_server(file, *ALONE)
     (made,) = kserve.render(plan, server)
-    golden_message(made.text)
+    if WRITE_GOLDEN:
+        GOLDEN.write_text(made.text, "utf-8")
+    assert made.text == GOLDEN.read_text("utf-8")
     service = yaml.safe_load(made.text)
     assert made.path == "serve/llminferenceservice.yaml" and refusals(service) == []
     service["metadata"] |= {"uid": "1", "generation": 1}
@@ -340,7 +343,7 @@ def test_kserve_would_take_every_llm_inference_service(way):
 @pytest.mark.parametrize(
     ("sets", "setting", "said"),
     [
-        ((), "serve.kind", "needs the base model and each adapter on a claim of its own"),
+        ((), "serve.kind", "needs a claim for the base model and for each adapter"),
         (("serve.runtime=vllm-cpu-runtime",), "serve.runtime", "an LLMInferenceService has none"),
     ],
 )
