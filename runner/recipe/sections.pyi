@@ -375,6 +375,7 @@ class Serve(Settings):
     gpus: int | None
     model: str | None
     recipes: tuple[str, ...] | None
+    kind: Literal["InferenceService", "LLMInferenceService"] | None
     runtime: str
     image: str | None
     route: bool

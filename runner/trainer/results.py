@@ -35,14 +35,18 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
 
 
 def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Saves the best adapter in `lora_adapter/`, and its base model merged with it in `best_model/`."""
+    """Saves the best adapter in `lora_adapter/`, and its base model merged with it in `best_model/`. Servers that have the
+    adapter alone get its generation settings with it."""
     adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
     facts = read_json(adapter / "adapter_config.json")
     # Merging or serving it later needs the same base model.
     facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
     write_json(adapter / "adapter_config.json", facts)
     trust = ["--trust-remote-code"] if config.get("trust_remote_code") else []
-    _alone("runner.trainer.merging", str(adapter), str(run_dir / run_files.BEST_MODEL), precision_of(config), *trust)
+    best = run_dir / run_files.BEST_MODEL
+    _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
+    if (settings := best / "generation_config.json").is_file():
+        shutil.copy(settings, adapter / settings.name)
 
 
 def precision_of(config: Mapping[str, Any]) -> str:
@@ -119,14 +123,15 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
 
 
 def keep_template(demo: Demo, model: Path) -> None:
-    """Writes a chat template with the system prompt of training, for servers."""
+    """Writes a chat template with the system prompt of training for servers, also beside an adapter alone."""
     from runner.trainer.generation import tokenizer_in, with_system
 
     if not demo.system_prompt:
         return
     tokenizer = tokenizer_in(model, demo.trust_remote_code)
     if isinstance(tokenizer.chat_template, str):
-        write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
+        for folder in filter(Path.is_dir, (model, model.with_name(run_files.ADAPTER))):
+            write_text(folder / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 
 
 def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:

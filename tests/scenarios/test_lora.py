@@ -330,6 +330,9 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
     assert read(run, "training_history.json")["epochs"]
     assert list((run / "tensorboard").rglob("events.*"))
     assert (run / "lora_adapter" / "adapter_model.safetensors").is_file()
+    # A server that has the adapter alone answers with the template and the settings of the merged model.
+    for name in ("served_template.jinja", "generation_config.json"):
+        assert (run / "lora_adapter" / name).read_text("utf-8") == (run / "best_model" / name).read_text("utf-8")
     assert (run / "best_model" / "model.safetensors").is_file()
     assert "train.lora_rank: 128 → 16" in printed
     answers = read(run, "demo_outputs/answers.json")

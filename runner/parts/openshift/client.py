@@ -211,16 +211,22 @@ class Cluster:
             return list(self._read(kind, namespace, None, query).get("items") or ())
         return []
 
+    def named(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """The object of a kind that roles of earlier releases do not include; None if this user may not look."""
+        every = self.list(kind, namespace, forgiving=True)
+        return next((one for one in every if one["metadata"]["name"] == name), None)
+
     def require_namespace(self, namespace: str) -> None:
         """Raises Stop if the namespace does not exist. A cluster lists nothing in a missing one."""
         with _about("Namespace", namespace, "", lambda refused: refused.status != 404):
             self._json("GET", address("Namespace", "", namespace))
 
-    def knows(self, kind: str, namespace: str) -> bool:
+    def knows(self, kind: str, namespace: str, usable: bool = False) -> bool:
+        """Whether the cluster has a kind. usable: and this user may list it."""
         try:
             return bool(self._read(kind, namespace, None))
         except Refused as refused:
-            return not refused.no_kind
+            return not refused.no_kind and not (usable and refused.status == 403)
 
     def _read(self, kind: str, namespace: str, name: str | None, query: Query = ()) -> Manifest:
         try:

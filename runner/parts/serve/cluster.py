@@ -1,12 +1,12 @@
 """The server of a trained model on the cluster: sending it, waiting for it, connecting to it, explaining its failures.
 
-KServe creates a Deployment for an InferenceService, whose pods have the object's labels and annotations. These
-distinguish them from pods of an earlier server of the same name, which may still answer."""
+KServe creates a Deployment for an InferenceService or LLMInferenceService, whose pods have annotations of the object.
+These distinguish them from pods of an earlier server of the same name, which may still answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from runner.catalog import troubles
 from runner.parts.jobs import kubernetes
@@ -19,7 +19,7 @@ from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.openshift.submit import ask
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
-from runner.parts.serve.serving import Serving
+from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Plan
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
@@ -27,37 +27,80 @@ from runner.tools.process import HOST, free_port
 
 Tell = Callable[[str], None]
 Plans = Sequence[Plan]
-SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
+RUNTIME = "ServingRuntime"
+REMOVING = "`recipe serve RECIPE --stop` removes it."
 POD_LABEL = "serving.kserve.io/inferenceservice"
 # The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What KServe makes of a kind of server. container: the one that serves; label: of its pods, with the object's name;
+    labels: others of these pods alone; deployment: the end of the Deployment's name, after the object's."""
+
+    container: str
+    deployment: str
+    label: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+WORKLOAD = {"app.kubernetes.io/component": "llminferenceservice-workload"}
+FORMS = {
+    SERVICE: Form("kserve-container", "-predictor", POD_LABEL),
+    LLM: Form("main", "-kserve", "app.kubernetes.io/name", WORKLOAD),
+}
 
 
 def start(
     cluster: Cluster, plans: Plans, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
 ) -> None:
     """Sends the server of the first plan, which has the adapters of the others too, waits until it answers, and
-    forwards `port` of this machine to it until ^C; the server continues. An identical server is not sent again.
+    forwards `port` of this machine to an InferenceService until ^C, or tells the address of an LLMInferenceService; the
+    server continues. An identical server is not sent again.
     `confirm` is asked before another person's server is replaced. port: 0 for any; mine: the owner of what is sent.
     Raises Stop if a model is not trained yet, the cluster refuses anything, or the server cannot start."""
+    server = chosen(cluster, plans[0], server, tell)
     manifests = objects(cluster, plans, server, tell)
     if dry_run:
         for manifest in manifests:
             cluster.apply(manifest, dry_run=True)
             tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
         return
-    free_port(port)
+    known, alone = listed(server.models, "or"), server.kind == LLM
+    if not alone:
+        free_port(port)
     send(cluster, manifests, tell, mine, confirm)
-    pod = wait(cluster, manifests[-1], tell)
+    state = wait(cluster, manifests[-1], tell)
+    if alone:
+        tell(worded("serve.gateway-at", url=state.address, known=known)[0])
+        return tell(REMOVING)
 
     def connected(local: int) -> None:
-        tell(worded("serve.answers-at", host=HOST, local=local, known=listed(server.models, "or"))[0])
-        tell("`recipe serve RECIPE --stop` removes it.")
+        tell(worded("serve.answers-at", host=HOST, local=local, known=known)[0])
+        tell(REMOVING)
 
     def answering() -> str:
-        return _ready(_pods(cluster, manifests[-1])) or pod  # another pod may have replaced it
+        return _ready(_pods(cluster, manifests[-1])) or str(state.ready)  # another pod may have replaced it
 
     client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
+
+
+def chosen(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> Serving:
+    """The server with its kind: the recipe's, or that of the server which is there, or for several adapters the one that
+    the cluster offers. Raises Stop if it is there in another kind."""
+    space = plan.site["namespace"]
+    there = next((one for one in _ours(cluster, plan) if one["kind"] != RUNTIME), None)
+    kind = server.kind
+    if kind is None:
+        several = len(server.source.adapters) > 1
+        offered = there["kind"] == LLM if there else several and cluster.knows(LLM, space, usable=True)
+        kind = LLM if offered and server.declarable else SERVICE
+        if offered and kind == SERVICE:
+            tell(worded("serve.on-one-claim")[0])
+    if there and there["kind"] != kind:
+        raise Stop(*worded("serve.other-kind", there=named(there), wanted=kind, kind=there["kind"]))
+    return replace(server, kind=kind)
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
@@ -73,15 +116,14 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
 
 
 def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list[Manifest]:
-    """The objects of `recipe render`, the InferenceService last, annotated with the training jobs of its models. Raises
+    """The objects of `recipe render`, the server last, annotated with the training jobs of its models. Raises
     Stop if a model is not trained yet, or its gate is closed."""
     plan, trained = plans[0], plans if server.source.results else ()
     trained_by = ",".join(filter(None, (_trained_by(cluster, each, tell) for each in trained)))
     service = kserve.service(plan, server)
     if trained_by:
-        for notes in (service["metadata"]["annotations"], service["spec"]["predictor"]["annotations"]):
+        for notes in kserve.annotated(service):
             notes[TRAINED_BY] = trained_by
-    _ours(cluster, plan)
     made = kserve.runtime(plan, server)
     return [*([made] if made else []), service]
 
@@ -109,19 +151,23 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
 
 def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
     """The server and the runtime of a plan on the cluster. Raises Stop if one of them is another recipe's."""
-    names = ((SERVICE, kubernetes.job_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
-    found = [(kind, cluster.get(kind, plan.site["namespace"], name)) for kind, name in names]
+    space, name = plan.site["namespace"], kubernetes.job_name(plan)
+    found = [
+        (SERVICE, cluster.get(SERVICE, space, name)),
+        (LLM, cluster.named(LLM, space, name)),
+        (RUNTIME, cluster.get(RUNTIME, space, kserve.own_runtime(plan))),
+    ]
     return [jobs.require_of({"kind": kind, **there}, plan.name) for kind, there in found if there]
 
 
 def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
     """Sends what is missing or different, with its owner's marks. Raises Stop, with nothing sent, after a refusal."""
     service = manifests[-1]
-    meta = service["metadata"]
-    there = cluster.get(SERVICE, meta["namespace"], meta["name"])
+    kind, meta = service["kind"], service["metadata"]
+    there = cluster.get(kind, meta["namespace"], meta["name"])
     if there and going(there):
-        tell(f"The old {SERVICE} `{meta['name']}` is being deleted. Waiting until it is gone.")
-        jobs.gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
+        tell(f"The old {kind} `{meta['name']}` is being deleted. Waiting until it is gone.")
+        jobs.gone(cluster, kind, meta["namespace"], meta["name"], there["metadata"]["uid"])
         there = None
     if there and _same(there, service):
         tell(f"{named(service)} already exists, made from this recipe as it is now. Nothing changes.")
@@ -131,11 +177,15 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
     for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
     if there and Owner.of(there) != mine:
-        ask({"kind": SERVICE, **there}, mine, confirm, replaces=True)
+        ask({"kind": kind, **there}, mine, confirm, replaces=True)
+    if there and kind == LLM:
+        # Its Deployment would need a second machine beside the first, and wait for it.
+        jobs.delete(cluster, {"kind": kind, **there}, [])
+        there = None
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
         for manifest in map(mine.signed, manifests):
             # Another person may have sent one in the meantime.
-            if there or manifest["kind"] != SERVICE:
+            if there or manifest["kind"] != kind:
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
                 raise Stop(f"Someone else sent {named(service)} a moment ago.", "Run the command again.")
@@ -146,29 +196,29 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
     return all(annotation(there, name) == annotation(wanted, name) for name in (CONTENT, TRAINED_BY))
 
 
-def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
-    """The name of the first pod that answers. Raises Stop if the server is deleted or changed, or can never start."""
+def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:
+    """The state of the server once a pod answers. Raises Stop if the server is deleted or changed, or can never start."""
     tell("Waiting until it is ready. ^C leaves the server running; the same command waits for it again.")
-    cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
+    cluster, kind, meta, missing, said = cluster.once(), service["kind"], service["metadata"], 0, list[str]()
     while True:
         lines: list[str] = []
         try:
-            there = cluster.get(SERVICE, meta["namespace"], meta["name"])
+            there = cluster.get(kind, meta["namespace"], meta["name"])
             missing = missing + 1 if there is None else 0
             if missing > 2:
-                raise Stop(f"{SERVICE} `{meta['name']}` no longer exists; someone deleted it.", "Start it again.")
+                raise Stop(f"{kind} `{meta['name']}` no longer exists; someone deleted it.", "Start it again.")
             if there is not None:
                 if going(there):
-                    raise Stop(*worded("serve.being-deleted", service=SERVICE, meta=meta))
+                    raise Stop(*worded("serve.being-deleted", service=kind, meta=meta))
                 if not _same(there, service):
-                    raise Stop(*worded("serve.changed-meanwhile", service=SERVICE, meta=meta, owner=Owner.of(there)))
+                    raise Stop(*worded("serve.changed-meanwhile", service=kind, meta=meta, owner=Owner.of(there)))
                 state = look(cluster, there)
                 if state.ready:
-                    return state.ready
+                    return state
                 lines = [state.phase, *reasons(state)]
                 if state.hopeless:
                     why = " ".join(lines[1:]) or f"It ended {state.restarts} times."
-                    raise Stop(f"The server does not start. {why}", "`recipe serve RECIPE --stop` removes it.")
+                    raise Stop(f"The server does not start. {why}", REMOVING)
         except TryAgain as silence:
             lines = [f"{silence.text.splitlines()[0]} The server continues; trying again."]
         for line in lines:
@@ -180,22 +230,24 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
 def look(cluster: Cluster, service: Manifest) -> ServerState:
     """The state of a server: its own pods, and the messages about them."""
-    space, name = service["metadata"]["namespace"], service["metadata"]["name"]
+    space, name, form = service["metadata"]["namespace"], service["metadata"]["name"], FORMS[service["kind"]]
     pods = _pods(cluster, service)
     workloads = cluster.list("Workload", space, forgiving=True)
 
     def deployed(event: Manifest) -> bool:
         # Only the Deployment and its ReplicaSets explain a missing pod, and people may not be allowed to read them.
         of = event["involvedObject"]
-        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(f"{name}-predictor")
+        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(
+            f"{name}{form.deployment}"
+        )
 
     events = events_about(cluster, [service, *pods], deployed)
-    return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, kserve.CONTAINER))
+    return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, form.container))
 
 
 def _pods(cluster: Cluster, service: Manifest) -> Manifests:
-    meta = service["metadata"]
-    pods = cluster.list("Pod", meta["namespace"], {POD_LABEL: meta["name"]})
+    meta, form = service["metadata"], FORMS[service["kind"]]
+    pods = cluster.list("Pod", meta["namespace"], {form.label: meta["name"], **form.labels})
     return [pod for pod in pods if not going(pod) and _same(pod, service)]
 
 
@@ -206,12 +258,13 @@ def _ready(pods: Manifests) -> str | None:
 LESS = "`serve.gpus` or `serve.concurrency`"
 TRIES = 3  # after this many exits, a slow disk or network is not the reason
 # KServe's reasons if it does not find a runtime, or must not use it.
+_UNMERGED = (("PresetsCombined", "False"),)  # an LLMInferenceService that does not go with the platform's template
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """A server on the cluster. service: its InferenceService; pods: its own; events: warnings about them; workloads:
+    """A server on the cluster. service: its object; pods: its own; events: warnings about them; workloads:
     Kueue's of the namespace; log_of: the end of a pod's log, of its last failed try if it was restarted."""
 
     service: Manifest
@@ -222,7 +275,24 @@ class ServerState:
 
     @property
     def ready(self) -> str | None:
-        return _ready(self.pods)
+        """The first pod that answers; of an LLMInferenceService, once the gateway leads to it."""
+        reached = not self.alone or (jobs.holds(self.service, "Ready") and self.address)
+        return _ready(self.pods) if reached else None
+
+    @property
+    def address(self) -> str:
+        """The address of an LLMInferenceService at the gateway; empty if it has none yet."""
+        status = self.service.get("status") or {}
+        return str(status.get("url") or next((one["url"] for one in status.get("addresses") or ()), "")).rstrip("/")
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is an LLMInferenceService, which needs no runtime."""
+        return bool(self.service["kind"] == LLM)
+
+    @property
+    def container(self) -> str:
+        return FORMS[self.service["kind"]].container
 
     @property
     def restarts(self) -> int:
@@ -237,7 +307,8 @@ class ServerState:
     @property
     def failure(self) -> Manifest:
         """KServe's last reason for not serving the model."""
-        return dict(self._status.get("lastFailureInfo") or {})
+        refused = (one for one in jobs.conditions_of(self.service) if (one["type"], one["status"]) in _UNMERGED)
+        return dict(self._status.get("lastFailureInfo") or next(refused, {}))
 
     @property
     def _status(self) -> Manifest:
@@ -246,7 +317,7 @@ class ServerState:
     @property
     def _containers(self) -> Manifests:
         entries = [entry for pod in self.pods for entry in jobs.containers_of(pod)]
-        return [entry for entry in entries if entry["name"] == kserve.CONTAINER]
+        return [entry for entry in entries if entry["name"] == self.container]
 
     @property
     def phase(self) -> str:
@@ -257,6 +328,8 @@ class ServerState:
         conditions = [(each["type"], each["status"]) for pod in self.pods for each in jobs.conditions_of(pod)]
         if ("PodScheduled", "False") in conditions:
             return "waiting for a machine"
+        if self.alone and _ready(self.pods):
+            return "waiting for the gateway"
         if any("running" in entry.get("state", {}) for entry in self._containers):
             return "loading the model"
         return "restarted" if self.restarts else "pulling the image"
@@ -269,6 +342,9 @@ def reasons(server: ServerState) -> list[str]:
 
 def _refused(server: ServerState) -> Iterator[str]:
     """Refusals by KServe, and why the Deployment could not create a pod, which only its ReplicaSet's events show."""
+    if server.alone and _ready(server.pods):
+        missing = (each for each in jobs.conditions_of(server.service) if each["status"] == "False")
+        yield from (f"{each['type']}: {each['message']}" for each in missing if each.get("message"))
     reason = server.failure.get("reason", "")
     why = str(server.failure.get("message", "")).rstrip(".") or reason
     if reason in _NO_RUNTIME:
@@ -297,7 +373,7 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
 
 
 def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
-    serves = entry["name"] == kserve.CONTAINER
+    serves = entry["name"] == server.container
     remedy = (
         "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin."
         if serves
@@ -308,7 +384,7 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
     again = diagnose.again(entry)
     for ended in diagnose.ends(entry):
         if serves and ended.get("reason") == "OOMKilled":
-            limit = diagnose.limit_of(pod, (kserve.CONTAINER,))
+            limit = diagnose.limit_of(pod, (server.container,))
             yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]
         else:
             who = where if serves else f"{where}: `{entry['name']}`"
@@ -317,7 +393,8 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:
-    text, uri = server.log_of(pod), server.service["spec"]["predictor"]["model"]["storageUri"]
+    text, spec = server.log_of(pod), server.service["spec"]
+    uri = spec["model"]["uri"] if server.alone else spec["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
     said = troubles.last_error(text, whatever=True)

@@ -18,6 +18,7 @@ from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
 from runner.parts.serve import kserve, openai_api
+from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import folder
@@ -106,7 +107,7 @@ def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
 
 
 def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
-    """The models of the recipe's own InferenceService, at the address that KServe gave it."""
+    """The models of the recipe's own server, at the address that KServe gave it."""
     from runner.parts.jobs.kubernetes import job_name
     from runner.parts.openshift.client import connect
 
@@ -115,10 +116,11 @@ def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
     if wanted != plan.stages[-1]:
         raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
     name, space, cluster = job_name(plan), plan.site["namespace"], connect()
-    there = cluster.get("InferenceService", space, name)
+    there = cluster.get(SERVICE, space, name) or cluster.named(LLM, space, name)
     if there is None:
         cluster.require_namespace(space)
-    url = ((there or {}).get("status", {}).get("address") or {}).get("url")
+    status = (there or {}).get("status", {})
+    url = (status.get("address") or status).get("url")  # an LLMInferenceService has only that of the gateway
     if not url:
         raise Stop(*worded("serve.not-served", name=name, space=space))
     models = (server.name, server.base_name) if server.base_name else (server.name,)

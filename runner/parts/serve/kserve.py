@@ -1,6 +1,8 @@
 """Target kserve: the trained model as an InferenceService (serving.kserve.io/v1beta1), with OpenShift AI's vLLM runtime
-or one of its own. KServe appends our arguments to the runtime's; the last one of a name counts."""
+or one of its own, or as an LLMInferenceService (v1alpha2), which has its adapters by name and address. KServe appends
+our arguments to its own; the last one of a name counts."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ from runner.check.validate import load
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.parts.serve import serving
-from runner.parts.serve.serving import ServedModel, Serving, ServingForecast
+from runner.parts.serve.serving import LLM, SERVICE, ServedModel, Serving, ServingForecast
 from runner.plan import Machines, OnClaim, Plan
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -21,8 +23,8 @@ from runner.tools.vllm import SERVER
 
 NAME = "kserve"
 FOLDER = "serve"
-# As in the templates beside this file: KServe's container that serves, its port, and its mount of the model.
-CONTAINER, PORT, MODELS = "kserve-container", 8080, "/mnt/models"
+# As in the template beside this file: the port of an InferenceService, and KServe's mounts of a model and of adapters.
+PORT, MODELS, ADAPTERS = 8080, "/mnt/models", "/mnt/lora"
 # The mount of training's results if they are on another claim than the base model; more claims get a number.
 TRAINED = "/mnt/trained"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -43,13 +45,17 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
     """The plan on the cluster, the server of its trained model, and its needs, None if the model is unknown. It reads
-    only recipe and catalog. Raises Stop if the recipe lacks a section, or its model is on no claim."""
+    only recipe and catalog. Raises Stop if the recipe lacks a section, its model is on no claim, or the recipe's kind of
+    server cannot have it."""
     if "serve" not in recipe.settings:
         if recipe.settings.knows("serve"):
             raise Stop(*worded("serve.no-section", recipe=recipe))
         raise Stop(*worded("serve.cannot-have-section", recipe=recipe))
     plan = planned(recipe, NAME)
-    return plan, *serving.server_of(recipe, sharing(recipe, plan))
+    server, needs = serving.server_of(recipe, sharing(recipe, plan))
+    if server.kind == LLM and not server.declarable:
+        raise Stop([recipe.problem("serve.kind", *worded("serve.one-claim"))])
+    return plan, server, needs
 
 
 def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
@@ -73,20 +79,23 @@ def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
-    """The InferenceService, and the ServingRuntime if it has one of its own. plan: whole, with a place on a cluster."""
-    text = header(plan, server) + yaml_text(service(plan, server))
-    files = [Artifact(f"{FOLDER}/inferenceservice.yaml", text)]
+    """The server, and the ServingRuntime if it has one of its own. plan: whole, with a place on a cluster."""
+    name, text = (server.kind or SERVICE).lower(), header(plan, server) + yaml_text(service(plan, server))
+    files = [Artifact(f"{FOLDER}/{name}.yaml", text)]
     if made := runtime(plan, server):
         files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(made)))
     return files
 
 
 def service(plan: Plan, server: Serving) -> Manifest:
+    """The server's object, an InferenceService unless it is of another kind."""
     machines, folders = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus), _folders(server)
-    # The platform creates a route only for this label.
-    route = {"networking.kserve.io/visibility": "exposed"} if server.route else {}
+    source, alone = server.source, server.kind == LLM
+    # The platform creates a route only for this label; an LLMInferenceService always has the platform's gateway.
+    route = {"networking.kserve.io/visibility": "exposed"} if server.route and not alone else {}
+    declared = [{"name": one.name, "uri": one.results.below(ADAPTER).uri} for one in source.adapters]
     made = _filled(
-        "inferenceservice",
+        (server.kind or SERVICE).lower(),
         plan,
         name=kubernetes.job_name(plan),
         labels=_labels(plan) | kubernetes.queue(plan) | route,
@@ -95,8 +104,13 @@ def service(plan: Plan, server: Serving) -> Manifest:
         pod_security=podspec.POD_SECURITY,
         security=kubernetes.CLOSED,
         runtime=own_runtime(plan) if server.image else server.runtime,
-        uri=server.source.uri,
-        arguments=arguments(server),
+        image=server.image,
+        pull=_pull(server),
+        uri=source.uri,
+        base_name=server.base_name or server.name,
+        lora={"adapters": declared} if declared else None,
+        # KServe's command passes them through a shell once more.
+        arguments=[*map(shlex.quote, declaring_arguments(server, plan))] if alone else arguments(server),
         # All files are mounted, so the hub is not needed; and no telemetry.
         env=podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
         resources=podspec.as_text(podspec.amounts(machines)),
@@ -104,12 +118,18 @@ def service(plan: Plan, server: Serving) -> Manifest:
         volumes=kubernetes.volumes(folders) or None,
         **{"nodeSelector": None, "tolerations": None, **podspec.where(plan, machines)},
     )
-    beside = [one.content for one in server.source.adapters[1:]]
+    beside = [one.content for one in source.adapters[1:]]
     content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside])
-    made["metadata"]["annotations"][CONTENT] = content
     # Also on its pods, so that other weights get new pods.
-    made["spec"]["predictor"]["annotations"] = {CONTENT: content}
+    for annotations in annotated(made):
+        annotations[CONTENT] = content
     return made
+
+
+def annotated(made: Manifest) -> tuple[dict[str, str], dict[str, str]]:
+    """The annotations of a server and of its pods."""
+    of_pods = made["spec"].get("predictor", made["spec"])
+    return made["metadata"]["annotations"], of_pods.setdefault("annotations", {})
 
 
 def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:
@@ -122,32 +142,52 @@ def _labels(plan: Plan) -> dict[str, str]:
 
 
 def arguments(server: Serving) -> list[str]:
-    """vLLM's arguments, the same for 0.21 and 0.32. With adapters, vLLM loads the base model, and all models get
-    training's template, end token and tokenizer."""
+    """vLLM's arguments for an InferenceService, the same for 0.21 and 0.32. With adapters, vLLM loads the base model, and
+    all models get training's template, end token and tokenizer."""
     source = server.source
     adapters = source.adapters
-    called = [one.base_name for one in adapters] or [server.name]
     results = [pod_path(source, one.results) for one in adapters]
-    whole = f"{results[0]}/{BEST_MODEL}" if results else MODELS
-    said = [
-        *([f"--model={MODELS}/{source.model}"] if source.model else []),
-        *(["--served-model-name", *called] if len(called) > 1 else [f"--served-model-name={called[0]}"]),
+    said = [f"--model={MODELS}/{source.model}"] if source.model else []
+    said += [*_named(called(server)), *_shared(server, f"{results[0]}/{BEST_MODEL}" if results else MODELS)]
+    if not adapters:
+        return said
+    modules = [f"{one.name}={folder}/{ADAPTER}" for one, folder in zip(adapters, results, strict=True)]
+    return [*said, *(["--lora-modules", *modules] if len(modules) > 1 else [f"--lora-modules={modules[0]}"])]
+
+
+def declaring_arguments(server: Serving, plan: Plan) -> list[str]:
+    """vLLM's arguments for an LLMInferenceService. KServe adds the model's folder and its first name, the adapters with
+    their names, and names with the namespace, by which gateways choose a server."""
+    names, adapters = called(server), server.source.adapters
+    spaced = [*names, f"publishers/{plan.site['namespace']}/models/{names[0]}"]
+    home = f"{ADAPTERS}/{adapters[0].name}" if adapters else MODELS
+    return [*(_named(spaced) if len(names) > 1 else []), *_shared(server, home)]
+
+
+def called(server: Serving) -> list[str]:
+    """The names of the model that vLLM loads: of the base model, one for each adapter's recipe."""
+    return [one.base_name for one in server.source.adapters] or [server.name]
+
+
+def _named(names: list[str]) -> list[str]:
+    return ["--served-model-name", *names] if len(names) > 1 else [f"--served-model-name={names[0]}"]
+
+
+def _shared(server: Serving, home: str) -> list[str]:
+    """The arguments of both kinds of a server. home: the folder with training's tokenizer and template."""
+    source, count = server.source, len(server.source.adapters)
+    return [
         f"--dtype={DTYPES[server.precision]}",
         f"--max-model-len={server.context}",
         f"--max-num-seqs={server.concurrency}",
         f"--gpu-memory-utilization={serving.GPU_SHARE:g}",
         f"--tensor-parallel-size={server.gpus}",
-        *([f"--chat-template={whole}/{SERVED_TEMPLATE}"] if source.template else []),
+        *([f"--chat-template={home}/{SERVED_TEMPLATE}"] if source.template else []),
         *(["--trust-remote-code"] if server.trust_remote_code else []),
+        *([f"--tokenizer={home}", f"--generation-config={home}"] if count else []),
+        *(["--enable-lora", f"--max-lora-rank={source.room_for_rank}"] if count else []),
+        *([f"--max-loras={count}"] if count > 1 else []),
     ]
-    if not adapters:
-        return said
-    said += [f"--tokenizer={whole}", f"--generation-config={whole}"]
-    said += ["--enable-lora", f"--max-lora-rank={source.room_for_rank}"]
-    modules = [f"{one.name}={folder}/{ADAPTER}" for one, folder in zip(adapters, results, strict=True)]
-    if len(modules) == 1:
-        return [*said, f"--lora-modules={modules[0]}"]
-    return [*said, f"--max-loras={len(modules)}", "--lora-modules", *modules]
 
 
 def mount_of(index: int) -> str:
@@ -166,8 +206,8 @@ def own_runtime(plan: Plan) -> str:
 
 
 def runtime(plan: Plan, server: Serving) -> Manifest | None:
-    """The recipe's own ServingRuntime; None if the server uses the platform's."""
-    if not server.image:
+    """The recipe's own ServingRuntime; None if the server uses the platform's, or is of a kind that has none."""
+    if not server.image or server.kind == LLM:
         return None
     return _filled(
         "servingruntime",
@@ -176,10 +216,14 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
         labels=_labels(plan),
         title=f"vLLM for {plan.name}",
         image=server.image,
-        pull=None if "@" in server.image else "Always",
+        pull=_pull(server),
         module=SERVER,
         env=podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
     )
+
+
+def _pull(server: Serving) -> str | None:
+    return "Always" if server.image and "@" not in server.image else None
 
 
 def _folders(server: Serving) -> list[Folder]:
@@ -193,11 +237,18 @@ def _folders(server: Serving) -> list[Folder]:
 
 
 def header(plan: Plan, server: Serving) -> str:
-    """The first lines of the InferenceService's file, for people."""
+    """The first lines of the server's file, for people."""
+    name, space, kind = kubernetes.job_name(plan), plan.site["namespace"], server.kind or SERVICE
+    address = f"# Its address in the cluster is https://{name}-predictor.{space}.svc.cluster.local:8443/v1"
+    then = "connects its port to your machine"
+    if kind == LLM:
+        address = f"# Its address, before /v1: oc get {kind.lower()} {name} -n {space} -o jsonpath='{{.status.url}}'"
+        then = "shows its address"
     words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "gpus": server.gpus, "gpu": server.gpu}
-    words |= {"name": kubernetes.job_name(plan), "namespace": plan.site["namespace"], "folder": FOLDER}
+    words |= {"name": name, "namespace": space, "folder": FOLDER, "address": address, "then": then}
     words |= {"concurrency": server.concurrency, "context": f"{server.context:,}", "runtime": server.runtime}
     trained = listed([one.name for one in server.source.adapters] or [server.name], "or")
     models = trained + (f", and `{server.base_name}` as it was before" if server.base_name else "")
-    head, for_platform = from_template(Path(__file__).with_name("header.txt"), models=models, **words).split("\n\n")
-    return f"{head}\n" if server.image else f"{head}\n{for_platform}"
+    words |= {"models": models, "objects": f"{kind.lower()}s"}
+    head, for_platform = from_template(Path(__file__).with_name("header.txt"), **words).split("\n\n")
+    return f"{head}\n" if server.image or kind == LLM else f"{head}\n{for_platform}"

@@ -37,6 +37,7 @@ SHARED = {
     "chat template": ("chat_template", "chat_template_jinja", "eot_tokens"),
     "vocabulary": ("special_tokens", "tokens"),
 }
+SERVICE, LLM = "InferenceService", "LLMInferenceService"  # KServe's kinds of a server
 GPU_SHARE = 0.9  # the share of a GPU's memory for the server, vLLM's default
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 # Bytes of a weight of a linear layer in the formats of `recipe export`; four bits have a 16-bit scale for 128 weights.
@@ -102,7 +103,8 @@ class Serving:
     name, base_name: the names of the trained and of the original model, None if the server lacks the original one.
     precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus: of one
     machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by name;
-    image: of a runtime of its own, which replaces that one. needs: estimated bytes on each GPU, or None."""
+    image: of a runtime of its own, which replaces that one. kind: SERVICE or LLM, None if the cluster decides. needs:
+    estimated bytes on each GPU, or None."""
 
     name: str
     base_name: str | None
@@ -118,6 +120,7 @@ class Serving:
     image: str | None = None
     route: bool = False
     trust_remote_code: bool = False
+    kind: str | None = None
     needs: int | None = None
 
     @property
@@ -125,6 +128,12 @@ class Serving:
         """The names of its models, the recipe's own first."""
         adapters = self.source.adapters
         return (*(one.name for one in adapters), *(one.base_name for one in adapters)) or (self.name,)
+
+    @property
+    def declarable(self) -> bool:
+        """Whether an LLMInferenceService can have its models. KServe mounts each of them as a volume of its own, and a
+        pod with one claim in two volumes waits forever (kubernetes, issue 127004)."""
+        return not self.source.adapters or len(self.source.mounted) == 1 + len(self.source.adapters)
 
 
 def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[Plan] = ()) -> ServedModel:
@@ -320,6 +329,7 @@ def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingFo
     gpus = needs.gpus if needs else section.gpus or 1
     memory = needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE
     base_name, name = served(recipe.name)
+    of_runtime = recipe.document.lookup(("serve", "runtime")) is not None  # only an InferenceService has one
     server = Serving(
         name=name,
         base_name=base_name if found.rank else None,
@@ -335,6 +345,7 @@ def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingFo
         image=section.image,
         route=section.route,
         trust_remote_code=any(config.get("trust_remote_code") for config in trained),
+        kind=section.kind or (SERVICE if of_runtime else None),
         needs=needs.total if needs else None,
     )
     return server, needs
@@ -401,6 +412,8 @@ def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
     if section.image and recipe.document.lookup(("serve", "runtime")) is not None:
         yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
+    elif section.kind == LLM and recipe.document.lookup(("serve", "runtime")) is not None:
+        yield recipe.problem("serve.runtime", *worded("serve.kind-and-runtime"))
 
 
 def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
@@ -408,7 +421,7 @@ def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
 
     if section.recipes and section.model:
         yield recipe.problem("serve.recipes", *worded("serve.recipes-and-model"))
-    elif section.recipes:
+    elif section.recipes or section.kind == LLM:
         try:
             kserve.served(recipe) if "openshift" in recipe.settings else kserve.sharing(recipe, None)
         except Stop as stop:

@@ -74,7 +74,9 @@ def test_our_reduced_schemas_say_nothing_else_than_the_whole_ones(name):
     if folder is None:
         pytest.skip("the whole schemas are not here; RECIPE_TEST_CRDS names their folder")
     entry = reduced()[name]
-    whole = json.loads((folder / entry["full"]).read_text("utf-8"))
+    if not (file := folder / entry["full"]).is_file():
+        pytest.skip(f"the whole schemas are without {file.name}")
+    whole = json.loads(file.read_text("utf-8"))
     assert list(differences(entry["schema"], whole)) == []
 
 

@@ -49,6 +49,7 @@ KINDS = {
     "pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"),
     "trainjobs": ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
     "inferenceservices": ("serving.kserve.io/v1beta1", "InferenceService"),
+    "llminferenceservices": ("serving.kserve.io/v1alpha2", "LLMInferenceService"),
     "servingruntimes": ("serving.kserve.io/v1alpha1", "ServingRuntime"),
     "localqueues": ("kueue.x-k8s.io/v1beta2", "LocalQueue"),
     "workloads": ("kueue.x-k8s.io/v1beta2", "Workload"),
@@ -241,7 +242,11 @@ class Api:
                 self.objects[(plural, space, name)] = fresh
         if not known and not dry:
             self.made(plural, space, fresh)
-        if plural == "inferenceservices" and not dry and fresh["spec"] != (known or {}).get("spec"):
+        if (
+            plural in ("inferenceservices", "llminferenceservices")
+            and not dry
+            and fresh["spec"] != (known or {}).get("spec")
+        ):
             kserve.operate(self, space, fresh)
         return fresh
 

@@ -8,8 +8,10 @@ import re
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,7 @@ from runner.parts.openshift import client
 from runner.parts.openshift.jobs import sent
 from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
-from runner.parts.serve.cluster import POD_LABEL, SERVICE, ServerState, reasons
+from runner.parts.serve.cluster import LLM, POD_LABEL, SERVICE, ServerState, reasons
 from runner.parts.serve.kserve import served
 from runner.plan import Plan
 from runner.recipe.overrides import from_options
@@ -628,6 +630,117 @@ def test_a_server_of_several_recipes_waits_for_each_of_them(platform, tmp_path, 
     manifests = cluster.objects(platform.cluster, target.sharing(recipe, plan), server, TOLD.append)
     uid = platform.job("PyTorchJob", "songs")["metadata"]["uid"]
     assert manifests[-1]["metadata"]["annotations"]["recipe-runner/trained-by"].split(",")[-1] == uid
+
+
+# The same as an LLMInferenceService, for recipes whose adapters are on claims of their own.
+
+LYRICS_JOB = "llm-music-finetuning"
+
+
+@pytest.fixture
+def alone(platform, tmp_path):
+    """Options of `recipe serve` for two recipes, both trained; only one of their servers is to be sent."""
+    file = sharing(tmp_path, __output_dir="/shared/workspace/songs", __namespace=platform.namespace)
+    here = (f"openshift.namespace={platform.namespace}",)
+    for path in (file.with_name("songs.yaml"), file):
+        plan, _, _ = served(load(path, from_options(here), look=False)[0])
+        trained(platform, plan=plan)
+    platform.here = ("--set", here[0])
+    platform.file = str(file)
+    return platform
+
+
+def gateway(site, ready: bool = True) -> None:
+    """What KServe writes once the platform's gateway leads to the server, or while it does not."""
+    said = {"type": "RouterReady", "status": str(ready), "message": "Gateway openshift-ai-inference is not ready"}
+    conditions = [said, {"type": "Ready", "status": str(ready)}]
+    url = {"url": f"https://gateway.example/{site.namespace}/{LYRICS_JOB}"} if ready else {}
+    site.set_status(LLM, LYRICS_JOB, {"conditions": conditions, **url})
+
+
+def llm_pod_soon(site) -> str:
+    for _ in range(200):
+        labels = {"app.kubernetes.io/component": "llminferenceservice-workload"}
+        if found := site.cluster.list("Pod", site.namespace, labels):
+            return found[0]["metadata"]["name"]
+        time.sleep(0.05)
+    raise AssertionError("no pod of the server")
+
+
+def test_several_recipes_are_served_behind_the_platforms_gateway(alone, monkeypatch, capsys, golden_message):
+    at_work = Serve(alone, monkeypatch, *alone.here, path=alone.file)
+    pod = llm_pod_soon(alone)
+    alone.set_status("Pod", pod, {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
+    gateway(alone, ready=False)
+    said = heard(capsys, "waiting for the gateway", "Gateway openshift-ai-inference is not ready")
+    gateway(alone)
+    assert at_work.ended() == 0
+    said += capsys.readouterr().out
+    golden_message("\n".join(line for line in said.splitlines() if "waiting" not in line and "no pod" not in line))
+    service = alone.job(LLM, LYRICS_JOB)
+    assert [one["name"] for one in service["spec"]["model"]["lora"]["adapters"]] == ["lyrics", "songs"]
+    uids = ",".join(alone.job("PyTorchJob", name)["metadata"]["uid"] for name in (LYRICS_JOB, "songs"))
+    assert service["metadata"]["annotations"]["recipe-runner/trained-by"] == uids
+    assert alone.job(SERVICE, LYRICS_JOB) is None
+    # Sent again it stays; without the other recipe it is another server, which replaces this one.
+    assert alone.recipe("serve", "--cluster", "--port", "0", *alone.here, path=alone.file) == 0
+    assert "Nothing changes" in capsys.readouterr().out
+    uid = service["metadata"]["uid"]
+    again = Serve(alone, monkeypatch, *alone.here, "--set", "serve={kind: LLMInferenceService}", path=alone.file)
+    while (there := alone.job(LLM, LYRICS_JOB)) is None or there["metadata"]["uid"] == uid:
+        assert again.is_alive()
+        time.sleep(0.05)
+    alone.set_status("Pod", llm_pod_soon(alone), READY)
+    gateway(alone)
+    assert again.ended() == 0
+    assert alone.recipe("serve", "--stop", *alone.here, path=alone.file) == 0
+    assert (
+        f"LLMInferenceService `{LYRICS_JOB}` removed." in capsys.readouterr().out and alone.job(LLM, LYRICS_JOB) is None
+    )
+
+
+@pytest.mark.parametrize("why", ["unknown", "forbidden", "one claim", "runtime"])
+def test_elsewhere_they_are_served_by_an_inference_service(alone, capsys, why, monkeypatch):
+    more: tuple[str, ...] = ()
+    if why == "unknown":
+        alone.api.missing.add("llminferenceservices")
+    elif why == "forbidden":
+        monkeypatch.setattr(client.Cluster, "knows", lambda *_, usable=False: not usable)
+    elif why == "runtime":
+        more = ("--set", "serve.runtime=vllm-cuda-runtime")
+    else:
+        songs = Path(alone.file).with_name("songs.yaml")
+        songs.write_text(songs.read_text("utf-8").replace("/shared/workspace/", "/shared/models/"), "utf-8")
+        alone.cluster.delete("PyTorchJob", alone.namespace, "songs")
+    assert alone.recipe("serve", "--cluster", "--dry-run", *alone.here, *more, path=alone.file) == 0
+    said = capsys.readouterr().out
+    assert f"would accept InferenceService `{LYRICS_JOB}`" in said
+    assert ("two of its models are on one claim" in said) == (why == "one claim")
+
+
+def test_one_recipe_has_one_server_of_one_kind(alone, capsys, golden_message):
+    plan, server, _ = served(load(Path(alone.file), from_options((alone.here[1],)), look=False)[0])
+    alone.cluster.create(target.service(plan, server))
+    assert alone.recipe("serve", "--cluster", "--dry-run", *alone.here, path=alone.file) == 0
+    assert "would accept InferenceService" in capsys.readouterr().out, "it keeps the kind that is there"
+    kind = ("--set", "serve.kind=LLMInferenceService")
+    assert alone.recipe("serve", "--cluster", "--dry-run", *alone.here, *kind, path=alone.file) == 1
+    golden_message(capsys.readouterr().err)
+
+
+def test_without_llm_inference_services_that_kind_is_refused(alone, capsys, golden_message):
+    alone.api.missing.add("llminferenceservices")
+    kind = ("--set", "serve.kind=LLMInferenceService")
+    assert alone.recipe("serve", "--cluster", "--port", "0", *alone.here, *kind, path=alone.file) == 1
+    golden_message(capsys.readouterr().err)
+
+
+def test_a_template_of_the_platform_that_does_not_fit_is_told(golden_message):
+    plan, server = plan_and_server()
+    service = target.service(plan, replace(server, kind=LLM))
+    refused = {"type": "PresetsCombined", "status": "False", "reason": "Error", "message": "no template `main`."}
+    (said,) = reasons(ServerState(service | {"status": {"conditions": [refused]}}, []))
+    golden_message(said)
 
 
 def test_a_recipe_that_trains_no_language_model_is_told_so(platform, capsys):

@@ -139,12 +139,17 @@ def test_the_kubeconfigs_token_goes_only_to_a_safe_address(monkeypatch):
 
 
 def test_the_recipes_own_server_on_the_cluster_is_measured_in_its_namespace(monkeypatch, capsys):
+    alone: dict[str, Any] = {}
     there: dict[str, Any] = {"status": {"address": {"url": "https://lyrics-predictor.demo.svc.cluster.local:8443"}}}
 
     class Cluster:
         def get(self, kind: str, namespace: str, name: str) -> Any:
             assert (kind, namespace, name) == ("InferenceService", "demo", "llm-music-finetuning")
             return there
+
+        def named(self, kind: str, namespace: str, name: str) -> Any:
+            assert (kind, namespace, name) == ("LLMInferenceService", "demo", "llm-music-finetuning")
+            return alone
 
     monkeypatch.setattr(client, "connect", Cluster)
     scores = done(hellaswag={"acc": 0.4}, gsm8k={"exact_match": 0.1})
@@ -154,6 +159,9 @@ def test_the_recipes_own_server_on_the_cluster_is_measured_in_its_namespace(monk
         assert command([*asked, "--evalhub", url]) == 0
         there.clear()
         assert command([*asked, "--evalhub", url]) == 1
+        alone["status"] = {"url": "https://gateway.example/demo/llm-music-finetuning"}
+        assert command([*asked, "--evalhub", url]) == 0
+    assert hub.jobs[-1]["model"]["url"] == "https://gateway.example/demo/llm-music-finetuning/v1"
     assert hub.jobs[0]["model"]["url"] == "https://lyrics-predictor.demo.svc.cluster.local:8443/v1"
     assert hub.jobs[0]["benchmarks"][0]["parameters"]["tokenizer"] == "microsoft/Phi-4-mini-instruct"
     assert {each[2] for each in hub.heard} == {"demo"}

@@ -21,9 +21,9 @@ from runner.render import emit, place
 from runner.tools import names
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
-from tests.conftest import ROOT, setting_of
+from tests.conftest import ROOT, WRITE_GOLDEN, setting_of
 from tests.parts.openshift.judging import core_refusals, refusals
-from tests.parts.openshift.kserve import PLATFORM, container, pod
+from tests.parts.openshift.kserve import PLATFORM, container, llm_pod, pod
 
 # What vLLM's server takes, by the names of its arguments, as its own parser says; its choices where it has some.
 KNOWN = json.loads((ROOT / "tests" / "fixtures" / "vllm-arguments.json").read_text("utf-8"))
@@ -284,6 +284,74 @@ def test_results_on_another_claim_get_a_mount_of_their_own(tmp_path):
     assert mounts == {"trained": ("/mnt/trained", "lyrics"), "trained-2": ("/mnt/trained-2", "songs")}
     claims = [one["persistentVolumeClaim"]["claimName"] for one in predictor["volumes"]]
     assert claims == ["trained-models-pvc", "workspace-pvc"]
+
+
+# The same as an LLMInferenceService.
+
+GOLDEN = Path(__file__).with_name("llminferenceservice.yaml")
+ALONE = ("serve.kind=LLMInferenceService", "serve.recipes=[songs.yaml]")
+
+
+def test_each_model_of_an_llm_inference_service_has_a_name_and_an_address(tmp_path):
+    file = sharing(tmp_path, __output_dir="/shared/workspace/songs", __lora_rank="24")
+    recipe, plan, server, needs = shared_server(file, *ALONE)
+    (made,) = kserve.render(plan, server)
+    if WRITE_GOLDEN:
+        GOLDEN.write_text(made.text, "utf-8")
+    assert made.text == GOLDEN.read_text("utf-8")
+    service = yaml.safe_load(made.text)
+    assert made.path == "serve/llminferenceservice.yaml" and refusals(service) == []
+    service["metadata"] |= {"uid": "1", "generation": 1}
+    one = llm_pod(service)
+    assert core_refusals(one) == []
+    claims = [each["persistentVolumeClaim"]["claimName"] for each in one["spec"]["volumes"]]
+    assert claims == ["training-data-pvc", "trained-models-pvc", "workspace-pvc"]
+    mounts = {each["mountPath"]: each["subPath"] for each in one["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts["/mnt/lora/lyrics"] == "lyrics/lora_adapter" and mounts["/mnt/lora/songs"] == "songs/lora_adapter"
+    args = one["spec"]["containers"][0]["args"]
+    said = options(args)
+    assert {*said} <= KNOWN["arguments"].keys() and (said["max-loras"], said["max-lora-rank"]) == ("2", "128")
+    # The last list of names counts, so it has KServe's own too.
+    names = "lyrics-base songs-base publishers/lyrical-professor/models/lyrics-base"
+    assert said["served-model-name"] == names and said["chat-template"].startswith("/mnt/lora/lyrics/")
+    assert [problem.severity for problem in serving.problems(recipe, server, needs)] == ["note"]
+
+
+def test_a_list_of_recipes_is_all_that_differs_between_two_servers(tmp_path):
+    file = sharing(tmp_path, __output_dir="/shared/workspace/songs")
+    _, plan, server, _ = shared_server(file, *ALONE)
+    more = kserve.service(plan, server)["spec"]["model"]
+    _, plan, server, _ = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={kind: LLMInferenceService}")
+    less = kserve.service(plan, server)["spec"]["model"]
+    assert more["lora"]["adapters"][:1] == less["lora"]["adapters"]
+    assert more | {"lora": 0} == less | {"lora": 0} and more["lora"]["adapters"][1]["name"] == "songs"
+
+
+@pytest.mark.parametrize("way", ["a whole model", "an adapter", "several GPUs", "a model in an image"])
+def test_kserve_would_take_every_llm_inference_service(way):
+    name, sets = WAYS[way]
+    sets = (*sets, "serve.image=registry/vllm:1")
+    recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(sets))
+    plan, server, _ = served(recipe)
+    server = replace(server, kind=kserve.LLM)
+    service = kserve.service(plan, server)
+    assert refusals(service) == [] and kserve.runtime(plan, server) is None
+    assert service["spec"]["template"]["containers"][0]["image"] == "registry/vllm:1"
+    assert ("lora" in service["spec"]["model"]) == bool(server.source.adapters)
+
+
+@pytest.mark.parametrize(
+    ("sets", "setting", "said"),
+    [
+        ((), "serve.kind", "needs a claim for the base model and for each adapter"),
+        (("serve.runtime=vllm-cpu-runtime",), "serve.runtime", "an LLMInferenceService has none"),
+    ],
+)
+def test_what_an_llm_inference_service_cannot_have_is_said_at_its_line(sets, setting, said, tmp_path):
+    (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
+    with pytest.raises(Stop) as stop:
+        load(sharing(tmp_path), from_options((*ALONE, *sets)))
+    assert any(said in each.message and setting_of(each) == setting for each in stop.value.problems)
 
 
 def test_recipes_with_other_system_prompts_share_a_template_without_one(tmp_path):
