@@ -48,6 +48,7 @@ EXTRAS = {
     "mlflow": {"mlflow"},
     "registry": {"model_registry"},
     "report": {"jinja2", "pydantic"},
+    "s3": {"s3fs"},
     "search": {"optuna"},
     "serve": {"fastapi", "openai", "uvicorn"},
     "train": {

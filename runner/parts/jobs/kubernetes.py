@@ -238,6 +238,7 @@ def header(plan: Plan, stage: Stage) -> str:
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
         ("tracking_secret", "The tracking server's key comes", tracking),
+        ("connection", "The keys for S3 come", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_S3_ENDPOINT")),
     ):
         if secret := plan.site.get(setting):
             files = " ".join(f"--from-file={key}=FILE" for key in keys)

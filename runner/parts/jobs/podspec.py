@@ -25,6 +25,12 @@ OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
 _OWN_VOLUMES = ("config", "shm", "tmp", "code", "mlflow-token")  # the volumes of a pod that are not claims
 # The variables of Weights & Biases and MLflow.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+# The keys of the Secret of a data connection (OpenShift AI's S3 compatible object storage), and the variables of S3's
+# tools; the bucket is in each address.
+CONNECTION = {
+    **{name: name for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")},
+    **{"AWS_S3_ENDPOINT": "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION": "AWS_DEFAULT_REGION"},
+}
 # OpenShift AI's own MLflow: since this version (opendatahub-io/mlflow-operator, its Service and `StaticPrefix`); the account
 # that may write to it, if the recipe names none; and that account's token, which MLflow's client looks for there, with
 # the authority of the cluster's Services.
@@ -61,7 +67,8 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
 
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
-    env, needs, inside = variables(plan, environment(plan, stage)), resources(plan, stage), folders(plan, stage)
+    env = variables(plan, environment(plan, stage)) + connection(plan, stage)
+    needs, inside = resources(plan, stage), folders(plan, stage)
     ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
     box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
     meta = metadata(plan, stage)
@@ -175,6 +182,18 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
         # A Secret has the keys of one tool; the others are missing.
         entries += [_from_secret(name, {"name": secret, "key": name, "optional": True}) for name in TRACKING]
     return entries
+
+
+def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:
+    """The keys of the data connection, for pods that read from it or write there: those of stages without a GPU, and with
+    a mirror all. stage: None for a pod that only reads or writes the mirror."""
+    secret = plan.site.get("connection")
+    if not secret or not (plan.site.get("mirror") or (stage and not stage.trains)):
+        return []
+    # A connection to Amazon itself needs no endpoint.
+    needed = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    optional = {key: {} if key in needed else {"optional": True} for key in CONNECTION}
+    return [_from_secret(name, {"name": secret, "key": key, **optional[key]}) for key, name in CONNECTION.items()]
 
 
 def _from_secret(variable: str, key: Manifest) -> Manifest:

@@ -21,7 +21,7 @@ from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
-from runner.tools.files import LazyArtifact
+from runner.tools.files import LazyArtifact, remote
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
 from runner.tools.run_files import TENSORBOARD
@@ -204,9 +204,12 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder, or on a claim."""
+    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder, on a claim, or an
+    address."""
     if name is None:
         return None
+    if remote(name):
+        return name
     if place.files_dir is None or recipe.on_claim(name):
         return str(recipe.folder / name)
     # Absolute paths and `..` also stay below that folder.
@@ -327,7 +330,8 @@ def fetched_model(recipe: Recipe) -> Mapping[str, object]:
 
 def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
     """The base model that the data stage downloads, and its folder; None if training does that, or nothing must."""
-    return {**fetched_model(recipe), "folder": place.model_dir} if place.prepared and place.model_dir else None
+    ahead = place.model_dir and (place.prepared or remote(recipe.model.base))
+    return {**fetched_model(recipe), "folder": place.model_dir} if ahead else None
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
@@ -342,6 +346,8 @@ def plan(
 ) -> Plan:
     """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a cluster each
     stage's checkpoints are under its own key, and its pods check earlier stages and their gates."""
+    if place.model_dir is None and remote((recipe.settings.get("model") or {}).get("base")):
+        place = replace(place, model_dir=f"{place.run_dir}/fetched_model")  # no trainer reads such an address
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
     by_stage = {} if judged_only else plans.keys(bare, place)
