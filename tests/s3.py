@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -25,6 +26,7 @@ class Server:
         self.moto.start()
         host, port = self.moto.get_host_and_port()
         self.url, self.cut = f"http://{host}:{port}", None
+        urllib.request.urlopen(f"{self.url}/moto-api/reset", b"").read()  # all servers of a process share their buckets
         self.proxy = socket.create_server(("127.0.0.1", 0))
         self.line = f"http://127.0.0.1:{self.proxy.getsockname()[1]}"
         self.port = port

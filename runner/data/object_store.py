@@ -55,7 +55,7 @@ def _client() -> Any:
         import s3fs
     except ImportError:
         raise Stop(*worded("data.no-s3fs", install=packaged.install("s3"))) from None
-    patience = {"connect_timeout": SECONDS, "read_timeout": 6 * SECONDS, "retries": {"max_attempts": 2}}
+    patience = {"connect_timeout": SECONDS, "read_timeout": 6 * SECONDS, "retries": {"max_attempts": 1}}
     # No listing is cached, because other processes write too.
     fresh = {"skip_instance_cache": True, "use_listings_cache": False}
     return s3fs.S3FileSystem(endpoint_url=_endpoint() or None, config_kwargs=patience, **fresh)

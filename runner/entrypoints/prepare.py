@@ -22,7 +22,7 @@ from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
-from runner.tools.files import read_json, remote, write_json, write_text
+from runner.tools.files import in_image, read_json, remote, write_json, write_text
 from runner.tools.names import content_hash, did_you_mean, listed
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
@@ -150,6 +150,8 @@ def fetch_model(
 def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
     """Copies a model's files from an `s3://` address, or the rest after an interruption. Raises Stop as above."""
     base = model["base"]
+    if in_image(base):
+        raise Stop(*worded("entrypoints.only-on-a-cluster", base=base))
     with object_store.asking(base) as store:
         every = object_store.objects(store, base)
         there = {name: one for name, one in every.items() if any(Path(name).match(form) for form in MODEL_FILES)}

@@ -58,7 +58,12 @@ def model(server, folder: Path, base: str = "s3://team/model") -> dict[str, str]
 
 
 def test_a_model_comes_whole_or_not_at_all(server, tmp_path, monkeypatch):
-    files = {"config.json": b"{}", "model.safetensors": os.urandom(3_000_000), "tokenizer.json": b"{}", "notes.bin": b"-"}
+    files = {
+        "config.json": b"{}",
+        "model.safetensors": os.urandom(3_000_000),
+        "tokenizer.json": b"{}",
+        "notes.bin": b"-",
+    }
     for name, content in files.items():
         server.put(f"team/model/{name}", content)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.line)
@@ -104,7 +109,9 @@ def test_a_folder_without_a_model_is_refused(server, tmp_path, golden_message):
 @pytest.mark.parametrize("what", ["no-bucket", "no-object", "wrong-key", "no-keys", "no-endpoint"])
 def test_what_is_wrong_is_named(server, monkeypatch, golden_message, what):
     server.put("team/data/rows.jsonl", ROWS)
-    address = {"no-bucket": "s3://taem/rows.jsonl", "no-object": "s3://team/rows.jsonl"}.get(what, "s3://team/data/rows.jsonl")
+    address = {"no-bucket": "s3://taem/rows.jsonl", "no-object": "s3://team/rows.jsonl"}.get(
+        what, "s3://team/data/rows.jsonl"
+    )
     if what == "wrong-key":
         server.guard(True)
     elif what == "no-keys":

@@ -49,9 +49,9 @@ def address_of(plan: Plan, stage: Stage | None = None) -> str:
     return "/".join((mirror, plan.name, *([stage.name] if stage else []))) if mirror else ""
 
 
-def newest(store: Any, address: str, key: str) -> Manifest | None:
-    """The last manifest of a stage with this key; None without one."""
-    fitting = [one for one in _manifests(store, address).values() if one.key == key]
+def newest(store: Any, address: str, key: str | None = None) -> Manifest | None:
+    """The last manifest of a stage, with this key if one is given; None without one."""
+    fitting = [one for one in _manifests(store, address).values() if key in (None, one.key)]
     return max(fitting, key=lambda one: (one.ended, one.step), default=None)
 
 
@@ -135,6 +135,12 @@ def _local(folder: StageFolder, name: str) -> Path | None:
         file = folder.run.path / name
         return None if file.exists() else file  # of the whole run: the present one is newer
     return folder.results / name.removeprefix(f"{DATA}/") if name.startswith(f"{DATA}/") else folder.path / name
+
+
+def read(store: Any, address: str, known: Manifest, name: str) -> bytes:
+    """The content of a file of a manifest."""
+    content: bytes = store.cat_file(f"{object_store.path_of(address)}/{known.files[name]['at']}")
+    return content
 
 
 def restore(folder: StageFolder, tell: Tell) -> None:

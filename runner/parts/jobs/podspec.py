@@ -22,13 +22,21 @@ CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/inductor",
 }
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
-_OWN_VOLUMES = ("config", "shm", "tmp", "code", "mlflow-token")  # the volumes of a pod that are not claims
+_OWN_VOLUMES = (
+    "config",
+    "shm",
+    "tmp",
+    "code",
+    "base-model",
+    "mlflow-token",
+)  # the volumes of a pod that are not claims
 # The variables of Weights & Biases and MLflow.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
 # The keys of the Secret of a data connection (OpenShift AI's S3 compatible object storage), and the variables of S3's
 # tools; the bucket is in each address.
+REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 CONNECTION = {
-    **{name: name for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")},
+    **{name: name for name in REQUIRED},
     **{"AWS_S3_ENDPOINT": "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION": "AWS_DEFAULT_REGION"},
 }
 # OpenShift AI's own MLflow: since this version (opendatahub-io/mlflow-operator, its Service and `StaticPrefix`); the account
@@ -150,7 +158,15 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
     own = [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
-    return [*own, *([TOKEN] if tracking(plan, stage) else [])]
+    return [*own, *base_model(plan), *([TOKEN] if tracking(plan, stage) else [])]
+
+
+def base_model(plan: Plan) -> list[Folder]:
+    """The folder of a base model in an image, if the plan has one. As for KServe, its files are in the image's `/models`."""
+    if not plan.model_image:
+        return []
+    volume = {"image": {"reference": plan.model_image}}
+    return [kubernetes.folder("base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models")]
 
 
 def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
@@ -191,8 +207,7 @@ def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:
     if not secret or not (plan.site.get("mirror") or (stage and not stage.trains)):
         return []
     # A connection to Amazon itself needs no endpoint.
-    needed = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    optional = {key: {} if key in needed else {"optional": True} for key in CONNECTION}
+    optional = {key: {} if key in REQUIRED else {"optional": True} for key in CONNECTION}
     return [_from_secret(name, {"name": secret, "key": key, **optional[key]}) for key, name in CONNECTION.items()]
 
 

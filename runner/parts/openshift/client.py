@@ -195,13 +195,15 @@ class Cluster:
             # `oc login` names a user NAME/SERVER.
             return self.user.partition("/")[0]
 
-    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, or None without such an object or kind."""
+    def get(self, kind: str, namespace: str, name: str, forgiving: bool = False) -> Manifest | None:
+        """The object, or None without such an object or kind; if `forgiving`, an empty one where this user may not look."""
         try:
             return self._read(kind, namespace, name)
         except Refused as refused:
             if _absent(refused, kind):
                 return None
+            if forgiving and refused.status == 403:
+                return {}
             raise refused.stop(kind, namespace, name) from None
 
     def list(
@@ -215,6 +217,13 @@ class Cluster:
             if _absent(refused, kind) or (forgiving and refused.status == 403):
                 return []
             raise refused.stop(kind, namespace, "") from None
+
+    def version(self) -> tuple[int, int]:
+        """The version of its Kubernetes, as two numbers; an unreadable one counts as old."""
+        facts = self._json("GET", "/version")
+        numbers = [re.match(r"\d+", str(facts.get(name, ""))) for name in ("major", "minor")]
+        major, minor = (int(number[0]) if number else 0 for number in numbers)
+        return major, minor
 
     def require_namespace(self, namespace: str) -> None:
         """Raises Stop if the namespace does not exist. A cluster lists nothing in a missing one."""

@@ -253,6 +253,8 @@ def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Addresses of S3 need keys in the pods, and keys need an address."""
     named = [(where, name) for where, name in recipe.addresses() if name.startswith(object_store.S3)]
+    if served := (recipe.settings.get("serve") or {}).get("model"):
+        named += [(("serve", "model"), served)] if served.startswith(object_store.S3) else []
     if site.mirror:
         named.append((("openshift", "mirror"), site.mirror))
     if named and not site.connection:

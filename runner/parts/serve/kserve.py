@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.check.validate import load
+from runner.data.object_store import S3, path_of
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.parts.serve import serving
@@ -95,7 +96,7 @@ def service(plan: Plan, server: Serving) -> Manifest:
         pod_security=podspec.POD_SECURITY,
         security=kubernetes.CLOSED,
         runtime=own_runtime(plan) if server.image else server.runtime,
-        uri=server.source.uri,
+        **_storage(plan, server.source.uri),
         arguments=arguments(server),
         # All files are mounted, so the hub is not needed; and no telemetry.
         env=podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
@@ -110,6 +111,16 @@ def service(plan: Plan, server: Serving) -> Manifest:
     # Also on its pods, so that other weights get new pods.
     made["spec"]["predictor"]["annotations"] = {CONTENT: content}
     return made
+
+
+def _storage(plan: Plan, uri: str) -> Manifest:
+    """The source of the model, and of S3 the connection with its keys, by whose name the platform knows it (KServe's
+    `storage-config`)."""
+    if not uri.startswith(S3):
+        return {"uri": uri, "storage": None}
+    bucket, _, path = path_of(uri).partition("/")
+    known = {"key": plan.site["connection"], "path": path, "parameters": {"type": "s3", "bucket": bucket}}
+    return {"uri": None, "storage": known}
 
 
 def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:

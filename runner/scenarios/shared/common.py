@@ -21,7 +21,7 @@ from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
-from runner.tools.files import LazyArtifact, remote
+from runner.tools.files import LazyArtifact, in_image, remote
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
 from runner.tools.run_files import TENSORBOARD
@@ -193,7 +193,7 @@ def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
     """The base model at a place: the folder of its download (if `fetched`), its own folder, or its name on the hub."""
-    if fetched and place.model_dir:
+    if place.model_dir and (fetched or mounted(recipe, place)):
         return place.model_dir
     return (data_file(recipe, place, recipe.model.base) if recipe.base_folder else None) or str(recipe.model.base)
 
@@ -322,15 +322,21 @@ def proof_dir(place: Place) -> str:
     return f"{place.data_dir}/proof"
 
 
+def mounted(recipe: Recipe, place: Place) -> str:
+    """The image with the base model that pods of a cluster mount; empty for none."""
+    base = (recipe.settings.get("model") or {}).get("base")
+    return str(base).removeprefix("oci://") if place.on_cluster and in_image(base) else ""
+
+
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
-    """The base model to download from the hub."""
+    """The base model to download from the hub, or from its address."""
     named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
     return named | {"revision": recipe.model_revision}
 
 
 def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
     """The base model that the data stage downloads, and its folder; None if training does that, or nothing must."""
-    ahead = place.model_dir and (place.prepared or remote(recipe.model.base))
+    ahead = place.model_dir and (place.prepared or remote(recipe.model.base)) and not mounted(recipe, place)
     return {**fetched_model(recipe), "folder": place.model_dir} if ahead else None
 
 
@@ -363,6 +369,7 @@ def plan(
         site=_plain(recipe, "openshift"),
         nodes=_plain(recipe, "nodes"),
         facts=dict(facts or {}),
+        model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
         stages=tuple(_written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
     )

@@ -25,7 +25,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
-from runner.tools.files import remote
+from runner.tools.files import in_image, remote
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, first_line, worded
 
@@ -180,6 +180,8 @@ def add(
         raise click.UsageError("`--recipe` and `--out` both set where to write. Use one of them.")
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
+    if in_image(name):
+        raise Stop(*worded("start.in-image", name=name))
     if remote(name):
         with TemporaryDirectory() as folder:
             with object_store.asking(name) as store:
