@@ -18,12 +18,9 @@ from runner.tools.problem import Stop, first_line, worded
 S3 = "s3://"
 # The variables with the server's address, by which S3's own tools know it, and the key of a connection's Secret.
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_S3_ENDPOINT")
-# S3's answers, and the names of their messages.
-_REFUSED = {
-    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"), "data.wrong-key"),
-    **dict.fromkeys(("AccessDenied", "403"), "data.no-permission"),
-    **dict.fromkeys(("NoSuchBucket", "404"), "data.no-bucket"),
-}
+# S3's answers: to wrong keys, to keys without a right, and about a missing bucket.
+_WRONG_KEY = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError")
+_NO_RIGHT, _NO_BUCKET = ("AccessDenied", "403"), ("NoSuchBucket", "404")
 SECONDS = 10  # until a server counts as away
 
 
@@ -68,16 +65,24 @@ def _endpoint() -> str:
 def why(store: Any, address: str, error: Exception) -> Stop:
     """An error at an address, in words. Most answers have only a number, so the bucket is asked for its reason."""
     bucket, server = path_of(address).partition("/")[0], _endpoint() or "Amazon S3"
-    words = {"address": address, "bucket": bucket, "server": server, "error": first_line(error)}
+    code, reason = "", first_line(error)
     try:
         store.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1)
     except Exception as refusal:  # of the same kinds
         cause = refusal.__cause__ or refusal
         code = (getattr(cause, "response", None) or {}).get("Error", {}).get("Code") or type(cause).__name__
-        return Stop(*worded(_REFUSED.get(code, "data.store-away"), **words | {"error": first_line(refusal)}))
+        reason = first_line(refusal)
+    if code in _WRONG_KEY:
+        return Stop(*worded("data.wrong-key", server=server, address=address, error=reason))
+    if code in _NO_BUCKET:
+        return Stop(*worded("data.no-bucket", server=server, address=address, bucket=bucket))
+    if code in _NO_RIGHT or (not code and isinstance(error, PermissionError)):
+        return Stop(*worded("data.no-permission", server=server, address=address, error=reason))
+    if code:
+        return Stop(*worded("data.store-away", server=server, address=address, error=reason))
     if isinstance(error, FileNotFoundError):
-        return Stop(*worded("data.no-object", **words))
-    return Stop(*worded("data.no-permission" if isinstance(error, PermissionError) else "data.store-failed", **words))
+        return Stop(*worded("data.no-object", address=address, bucket=bucket))
+    return Stop(*worded("data.store-failed", server=server, address=address, error=reason))
 
 
 def path_of(address: str) -> str:

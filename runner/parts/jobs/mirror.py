@@ -230,7 +230,7 @@ def attempt(folder: StageFolder, tell: Tell) -> None:
 
 def begin(folder: StageFolder, tell: Tell) -> None:
     """Makes the claim at least as new as the mirror. Raises Stop if a stage without a GPU may not read and write there;
-    a training goes on with what the claim has."""
+    a training continues with the files of the claim."""
     address = address_of(folder.plan)
     if not address.startswith(S3):
         return
