@@ -43,8 +43,8 @@ def once(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         seen: dict[tuple[str | None, ...], Path_] = {}
         for path, one in sets_of(home, data):
-            path_ = one.get("path")
-            file = path_ if not path_ or remote(path_) else os.path.realpath(recipe.folder / path_)
+            name = one.get("path")
+            file = name if not name or remote(name) else os.path.realpath(recipe.folder / name)
             same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
             if (first := seen.setdefault(same, path)) != path:
                 place = (*path, "path" if file else "hub")
