@@ -271,6 +271,7 @@ class Plan:
     # The size to request for a claim without one, by the claim's name; empty without an estimate.
     claims_gib: Mapping[str, int] = field(default_factory=dict)
     most_nodes: int = 1  # machines of the largest stage, if this plan is one of several that share the claims
+    model_image: str = ""  # the image with the base model, which pods mount at `place.model_dir`; empty for none
     has_gates: bool = False  # whether a stage of the whole plan has gates, so that measurements must be sealed
 
     def claim_gib(self, name: str) -> int:

@@ -111,6 +111,8 @@ def unknown_model(recipe: Recipe) -> Problem:
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
         return recipe.problem("model.base", *worded("check.model-on-claim", base=base, add=add, recipe=recipe))
+    if recipe.elsewhere(base):
+        return recipe.problem("model.base", *worded("check.model-at-address", base=base, add=add))
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
     near = f"Did you mean `{near}`? " if near else ""
     return recipe.problem("model.base", *worded("check.unknown-model", base=base, near=near, add=add, version=version))
@@ -119,7 +121,7 @@ def unknown_model(recipe: Recipe) -> Problem:
 def _no_folder(recipe: Recipe) -> Problem | None:
     """The problem of a base model that can only be a folder, and is not one; None for hub names and claims."""
     base, folder = recipe.model.base, recipe.folder / recipe.model.base
-    if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
+    if recipe.elsewhere(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
         return None
     if isdir(folder):
         below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))

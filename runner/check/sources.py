@@ -12,7 +12,7 @@ from runner.data import conversation_formats, row_files, rows
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.tools.files import saved_by_datasets, text_files
+from runner.tools.files import remote, saved_by_datasets, text_files
 from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop, errors_of, worded
@@ -43,7 +43,8 @@ def once(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         seen: dict[tuple[str | None, ...], Path_] = {}
         for path, one in sets_of(home, data):
-            file = os.path.realpath(recipe.folder / one["path"]) if one.get("path") else None
+            name = one.get("path")
+            file = name if not name or remote(name) else os.path.realpath(recipe.folder / name)
             same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
             if (first := seen.setdefault(same, path)) != path:
                 place = (*path, "path" if file else "hub")
@@ -119,6 +120,9 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
         if not name:
             continue
         place, file = (*home, setting), recipe.folder / name
+        if remote(name):
+            yield recipe.note(place, *worded("check.file-at-address", name=name))
+            continue
         if os.path.isdir(file) and (data.get("image_column") or (data.get("text") and text_files(file))):
             continue
         if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
@@ -245,7 +249,7 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
             continue
         written = recipe.document.lookup(home) or {}
         names = [name for name in _OF_HUB if written.get(name)]
-        if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
+        if saved_by_datasets(recipe.folder / path) or recipe.elsewhere(path):
             names = [name for name in names if name in ("revision", "subset")]
         if names:
             are, lines, have = ("is", "line", "has") if len(names) == 1 else ("are", "lines", "have")

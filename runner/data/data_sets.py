@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from runner.data import object_store
 from runner.data.row_files import Numbered
 from runner.data.tokenizers import Pretrained
-from runner.tools.files import content_of
+from runner.tools.files import content_of, remote
 from runner.tools.problem import Stop, worded
 
 # The most characters that are examined, about 20 MB; of more text, a sample is.
@@ -34,6 +35,9 @@ class DataSource:
 
     @property
     def file(self) -> Path | None:
+        """The file or folder; the first question after one at an `s3://` address copies it to this machine."""
+        if remote(self.path):
+            return object_store.local(str(self.path))
         return Path(self.path) if self.path else None
 
     @property

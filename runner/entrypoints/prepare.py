@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts, scenarios
-from runner.data import conversation_formats, data_sets, general_documents, tokenizers
+from runner.data import conversation_formats, data_sets, general_documents, object_store, tokenizers
 from runner.data.data_sets import DataSource
 from runner.data.report import require_room, rows_of
 from runner.data.tokenizers import Pretrained
@@ -22,8 +22,8 @@ from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
-from runner.tools.files import read_json, write_json, write_text
-from runner.tools.names import did_you_mean, listed
+from runner.tools.files import in_image, read_json, remote, write_json, write_text
+from runner.tools.names import content_hash, did_you_mean, listed
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
@@ -63,7 +63,7 @@ def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
     for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
-        if source["path"] and not Path(source["path"]).exists():
+        if source["path"] and not remote(source["path"]) and not Path(source["path"]).exists():
             raise Stop(*worded("entrypoints.no-data-file", source=source))
     documents = []
     if twin:
@@ -123,6 +123,8 @@ def fetch_model(
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
         tell(f"The model {model['base']} is already in {folder}.")
         return
+    if remote(model["base"]):
+        return copy_model(model, folder, tell)
     from httpx import HTTPError
     from huggingface_hub import HfApi, snapshot_download
 
@@ -143,6 +145,24 @@ def fetch_model(
     except (HTTPError, OSError) as error:
         raise Stop(*worded("entrypoints.no-download", model=model, error=first_line(error), hint=hint)) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
+
+
+def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
+    """Copies a model's files from an `s3://` address, or the rest after an interruption. Raises Stop as above."""
+    base = model["base"]
+    if in_image(base):
+        raise Stop(*worded("entrypoints.only-on-a-cluster", base=base))
+    with object_store.asking(base) as store:
+        every = object_store.objects(store, base)
+        there = {name: one for name, one in every.items() if any(Path(name).match(form) for form in MODEL_FILES)}
+        if "config.json" not in there:
+            raise Stop(*worded("entrypoints.no-model-there", base=base))
+        size = sum(one.size for one in there.values())
+        require_space(folder, size + RESERVE, f"the model {base}")
+        tell(f"Downloading {base}, {size / 2**30:.1f} GiB")
+        object_store.download(store, there, folder)
+    version = content_hash({name: one.etag for name, one in there.items()}, 40)
+    write_json(folder / FETCHED, {"base": base, "revision": model["revision"], "commit": version})
 
 
 def require_space(folder: Path, size: int, what: str) -> None:

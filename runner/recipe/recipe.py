@@ -12,7 +12,7 @@ from runner.catalog import Model
 from runner.plan import claim_of
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
-from runner.tools.files import normal
+from runner.tools.files import normal, remote
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop, worded
 
@@ -304,7 +304,8 @@ class Recipe(Sections):
     def base_folder(self) -> Path | None:
         """The base model's folder, relative to the recipe's; None if the base model is not a folder."""
         facts, name = self.model_facts, self.model.base
-        return self.folder / name if facts and facts.source == f"{name}/config.json" else None
+        here = facts and facts.source == f"{name}/config.json" and not remote(name)
+        return self.folder / name if here else None
 
     @property
     def code_from_git(self) -> ImageCodeFromGit | None:
@@ -340,21 +341,33 @@ class Recipe(Sections):
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
-        """The files and folders that training needs, each with the path of its setting, except those on a claim."""
+        """This machine's files and folders that training needs, each with the path of its setting."""
+        return ((setting, name) for setting, name in self._sources() if not self.elsewhere(name))
+
+    def addresses(self) -> Iterator[tuple[Path_, str]]:
+        """The addresses of data and models on servers for files, in the same form."""
+        return ((setting, name) for setting, name in self._sources() if remote(name))
+
+    def _sources(self) -> Iterator[tuple[Path_, str]]:
         named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
         for home, data in self.data_sections:
             named += [((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")]
-        if "base" in self.settings.get("model", ()) and self.base_folder:
+        base = self.settings.get("model", {}).get("base")
+        if base and (self.base_folder or remote(base)):
             named.append((("model", "base"), self.model.base))
         tokenizer: Settings | None = self.settings.get("tokenizer")
         if tokenizer and tokenizer.get("base") and (self.folder / tokenizer["base"]).is_dir():
             named.append((("tokenizer", "base"), tokenizer["base"]))
-        return ((setting, name) for setting, name in named if name and not self.on_claim(name))
+        return ((setting, name) for setting, name in named if name)
 
     def on_claim(self, path: str) -> bool:
         """Whether a path is on a claim, so that it outlives the pods."""
         site: Openshift | None = self.settings.get("openshift")
         return claim_of(path, site.claims if site else None) is not None
+
+    def elsewhere(self, path: str) -> bool:
+        """Whether a path is not meant for this machine: it is on a claim, or an address."""
+        return remote(path) or self.on_claim(path)
 
     @cached_property
     def gpu_counts(self) -> tuple[int, ...]:

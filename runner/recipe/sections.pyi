@@ -311,6 +311,8 @@ class Openshift(Settings):
     service_account: str | None
     hub_token_secret: str | None
     tracking_secret: str | None
+    connection: str | None
+    mirror: str | None
     network: OpenshiftNetwork
     metrics_port: int
     progress_port: int

@@ -33,6 +33,16 @@ def normal(path: str) -> str:
     return os.path.normpath(f"//{path}" if path.startswith("/") else path)
 
 
+def remote(path: object) -> bool:
+    """Whether it is an address on a server for files (`s3://BUCKET/NAME`, `oci://IMAGE`), not a path."""
+    return isinstance(path, str) and path.startswith(("s3://", "oci://"))
+
+
+def in_image(path: object) -> bool:
+    """Whether it is the address of an image, `oci://REGISTRY/NAME:TAG`, whose files pods mount."""
+    return isinstance(path, str) and path.startswith("oci://")
+
+
 def _own_folder(variable: str, usual: str) -> Path:
     named = os.environ.get(variable, "")
     return Path(named if os.path.isabs(named) else os.path.expanduser(usual)) / "recipe-runner"

@@ -111,6 +111,7 @@ NEEDS: dict[str, dict[str, Any]] = {
         **{f"stages.0.data.{name}": None for name in ("hub", "sample")},
         "stages.0.data.path": OWN_ROWS,
     },
+    "openshift.mirror": {"openshift.connection": "my-s3"},
     "openshift.kueue": {"openshift.queue": "default"},
     "model.trust_remote_code": {"model.revision": "0" * 40},
     "openshift.hardware_profile": {"openshift.hardware_profile": {"name": "gpu"}},

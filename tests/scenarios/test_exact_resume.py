@@ -4,9 +4,13 @@ says, and it ends early when its evaluations bring nothing."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from runner.plan import Plan
 from runner.run.launch import ENGINES, environment
 from runner.tools import child_process
 from runner.trainer.records import EarlyStop, Summary
+from tests import s3
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy
@@ -61,6 +66,60 @@ def test_an_interrupted_adapter_is_bit_for_bit_the_undisturbed_one(whole, tmp_pa
     for file in ("lora_adapter/adapter_model.safetensors", "best_model/model.safetensors"):
         assert (interrupted / file).read_bytes() == (whole / file).read_bytes(), file
     assert losses(interrupted) == losses(whole)
+
+
+@pytest.mark.long
+def test_an_adapter_whose_folder_is_lost_goes_on_from_its_mirror_bit_for_bit(whole, tmp_path):
+    """Stages as their pods start them. Only what a pod brings along is left: configs, and the base model."""
+    with s3.started() as server:
+        server.put("team/readme", "")
+        _, lost = again(whole, tmp_path / "lost")
+        shutil.copy(whole / "run.json", lost / "run.json")
+        assert pod(lost, "data") == 0
+        store, mirror = server.store(), f"team/runs/{json.loads((lost / 'config' / 'plan.json').read_text())['name']}"
+        assert pod(lost, "train", lambda: store.glob(f"{mirror}/train/manifest-*.json")) == -9
+        for path in lost.iterdir():
+            if path.name not in ("base_model", "config", "log"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        assert (lost / "log").read_text("utf-8").count("came from the mirror") == 0
+        assert pod(lost, "train") == 0
+        told = (lost / "log").read_text("utf-8")
+        assert "data: its results came from the mirror" in told and "train: its checkpoint at step" in told
+        assert store.exists(f"{mirror}/train/manifest.json")
+        for file in ("lora_adapter/adapter_model.safetensors", "best_model/model.safetensors"):
+            assert (lost / file).read_bytes() == (whole / file).read_bytes(), file
+            assert store.cat_file(f"{mirror}/train/{file}") == (whole / file).read_bytes()
+        assert losses(lost) == losses(whole)
+    begins = [event["step"] for event in child_process.events(told) if event["event"] == "begin"]
+    assert begins[0] == 0 and begins[1] >= 10
+
+
+def pod(run: Path, name: str, end: Callable[[], object] | None = None) -> int:
+    """Runs a stage of a rehearsal as its pod does, and kills everything once `end` says so; the exit code."""
+    plan = Plan.read((run / "config" / "plan.json").read_text("utf-8"))
+    stage = plan.stage(name)
+    plan = replace(plan.upto(stage), site={"mirror": "s3://team/runs"})
+    (run / "config" / f"{name}.json").write_text(plan.as_json(), encoding="utf-8")
+    command = ENGINES[stage.engine](stage, plan.place)
+    entry = [
+        sys.executable,
+        "-m",
+        "runner.entrypoints.stage",
+        "run",
+        str(run / "config" / f"{name}.json"),
+        "--",
+        *command,
+    ]
+    env = environment(stage, plan.place) | {"PYTHONPATH": str(ROOT)}
+    pipes = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(entry, env=env, cwd=run, start_new_session=True, **pipes)
+    with (run / "log").open("a", encoding="utf-8") as log:
+        for line in process.stdout:
+            log.write(line)
+            if end and '"step"' in line and end():
+                os.killpg(process.pid, signal.SIGKILL)
+                end = None
+    return process.wait(60)
 
 
 def saved(run: Path) -> list[int]:

@@ -115,6 +115,7 @@ def gate_key(stage: Stage) -> str:
 def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str], tries: Manifest) -> Manifest:
     """What a Job does. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
     env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | code.environment(plan))
+    env += podspec.connection(plan, stage)
     needs, folders = podspec.as_text(podspec.resources(plan, stage)), podspec.folders(plan, stage)
     container = kubernetes.container(plan, part, command, env, needs, folders, last_words=True)
     template = pod(plan, stage, part, container, folders, stage.machines)

@@ -15,7 +15,7 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.units import gib
 from runner.render import planned
 from runner.scenarios.shared import common
-from runner.tools.files import Artifact
+from runner.tools.files import Artifact, in_image
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
@@ -31,6 +31,7 @@ CONFIG_DIR = "/etc/recipe-runner"
 CODE_DIR = "/opt/recipe-code"  # where a pod clones its code
 # The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of this project.
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
+MODEL_DIR = "/opt/base-model"  # where pods mount a base model from an image
 # The folder of the files that `recipe submit` sends, below the results folder on the claim.
 SENT_FILES = "files"
 # Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
@@ -84,7 +85,9 @@ def place(recipe: Recipe) -> Place:
     data_dir = site.data_dir or (embedded if site.data_from == "image" else f"{run_dir}/data")
     files_dirs = {"image": IMAGE_FILES, "git": CLONED_FILES, "claim": f"{run_dir}/{SENT_FILES}"}
     base, model_dir = recipe.settings.get("model", {}).get("base"), None
-    if recipe.on_claim(run_dir) and base is not None and not recipe.base_folder and not base.startswith("/"):
+    if in_image(base):
+        model_dir = MODEL_DIR
+    elif recipe.on_claim(run_dir) and base is not None and not recipe.base_folder and not base.startswith("/"):
         # A base model that is downloaded first has a folder that recipes share.
         model_dir = f"{first_mount}/base-models/{label(base)}-{content_hash([base, recipe.model_revision], 8)}"
     return Place(
@@ -229,6 +232,7 @@ def header(plan: Plan, stage: Stage) -> str:
     for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
         ("tracking_secret", "The tracking server's key comes", tracking),
+        ("connection", "The keys for S3 come", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_S3_ENDPOINT")),
     ):
         if secret := plan.site.get(setting):
             files = " ".join(f"--from-file={key}=FILE" for key in keys)

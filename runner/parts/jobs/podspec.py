@@ -22,9 +22,23 @@ CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/inductor",
 }
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
-_OWN_VOLUMES = ("config", "shm", "tmp", "code", "mlflow-token")  # the volumes of a pod that are not claims
+_OWN_VOLUMES = (
+    "config",
+    "shm",
+    "tmp",
+    "code",
+    "base-model",
+    "mlflow-token",
+)  # the volumes of a pod that are not claims
 # The variables of Weights & Biases and MLflow.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+# The keys of the Secret of a data connection (OpenShift AI's S3 compatible object storage), and the variables of S3's
+# tools; the bucket is in each address.
+REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+CONNECTION = {
+    **{name: name for name in REQUIRED},
+    **{"AWS_S3_ENDPOINT": "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION": "AWS_DEFAULT_REGION"},
+}
 # OpenShift AI's own MLflow: since this version (opendatahub-io/mlflow-operator, its Service and `StaticPrefix`); the account
 # that may write to it, if the recipe names none; and that account's token, which MLflow's client looks for there, with
 # the authority of the cluster's Services.
@@ -61,7 +75,8 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
 
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
-    env, needs, inside = variables(plan, environment(plan, stage)), resources(plan, stage), folders(plan, stage)
+    env = variables(plan, environment(plan, stage)) + connection(plan, stage)
+    needs, inside = resources(plan, stage), folders(plan, stage)
     ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
     box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
     meta = metadata(plan, stage)
@@ -143,7 +158,15 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
     own = [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
-    return [*own, *([TOKEN] if tracking(plan, stage) else [])]
+    return [*own, *base_model(plan), *([TOKEN] if tracking(plan, stage) else [])]
+
+
+def base_model(plan: Plan) -> list[Folder]:
+    """The folder of a base model in an image, if the plan has one. As for KServe, its files are in the image's `/models`."""
+    if not plan.model_image:
+        return []
+    volume = {"image": {"reference": plan.model_image}}
+    return [kubernetes.folder("base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models")]
 
 
 def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
@@ -175,6 +198,17 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
         # A Secret has the keys of one tool; the others are missing.
         entries += [_from_secret(name, {"name": secret, "key": name, "optional": True}) for name in TRACKING]
     return entries
+
+
+def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:
+    """The keys of the data connection, for pods that read from it or write there: those of stages without a GPU, and with
+    a mirror all. stage: None for a pod that only reads or writes the mirror."""
+    secret = plan.site.get("connection")
+    if not secret or not (plan.site.get("mirror") or (stage and not stage.trains)):
+        return []
+    # A connection to Amazon itself needs no endpoint.
+    optional = {key: {} if key in REQUIRED else {"optional": True} for key in CONNECTION}
+    return [_from_secret(name, {"name": secret, "key": key, **optional[key]}) for key, name in CONNECTION.items()]
 
 
 def _from_secret(variable: str, key: Manifest) -> Manifest:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from runner import parts
 from runner.data.report import require_room
+from runner.parts.jobs import mirror
 from runner.plan import read_keys, read_plan, tracker
 from runner.run import pipeline
 from runner.run.run_folder import require_of
@@ -41,6 +42,8 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     starts; only the first hashes other stages' results, and keeps the record. Raises Stop if an earlier stage is not as
     needed, a gate is closed, the job has another number of machines than the plan, or the results are incomplete."""
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
+    if first:
+        mirror.begin(folder, tell)
     require(folder, hashes=first)
     # Set by the operator; OpenShift AI's console offers to change the number of a job's machines.
     nodes = os.environ.get("PET_NNODES", "")
@@ -52,6 +55,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         if first:
             # Its inputs are the current ones, whatever their names; the stages after it look for its keys.
             folder.mark("finished", keys=dict(folder.stage.keys))
+            mirror.attempt(folder, tell)
         tell(f"{folder.stage.name}: done already")
         leave_progress(folder)
         return 0
@@ -65,7 +69,9 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     require_of(folder.run, folder.plan.name, TAKEN)
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
-    if code := _child(command):
+    with mirror.following(folder, tell):
+        code = _child(command)
+    if code:
         _send(folder, tell)
         return code
     for line in pipeline.finish(folder):
@@ -94,6 +100,7 @@ def require(folder: StageFolder, hashes: bool) -> None:
 
 def gate(folder: StageFolder, tell: Tell) -> int:
     """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result to measure."""
+    mirror.begin(folder, tell)
     _require_finished(folder)
     is_open, said = parts.hook("gate_in_pod")(folder, tell)
     _send(folder, tell)
@@ -109,12 +116,13 @@ def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
 
 
 def _send(folder: StageFolder, tell: Tell) -> None:
-    """Sends the stage's results with the run's page, if the recipe reports to a server."""
+    """Sends the stage's results with the run's page, if the recipe reports to a server, and everything to its mirror."""
     if tracker(folder.stage.config):
         with suppress(ImportError):  # a stock image lacks what pages are made of
             for write_page in parts.hooks("page_in_pod"):
                 write_page(folder, tell)
     pipeline.send(folder, tell)
+    mirror.attempt(folder, tell)
 
 
 def _require_finished(folder: StageFolder) -> None:

@@ -21,7 +21,7 @@ from runner.check.rules import of_section
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
-from runner.tools.files import Artifact
+from runner.tools.files import Artifact, remote
 from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _data_files(stage: Stage) -> list[str]:
     """Relative data files as the recipe names them; the stage's own paths start from the folder of rendering."""
     data = json.loads(next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")).get("data", {})
     named = [*(one.get("path") for one in data.get("sets", [data])), data.get("validation_path")]
-    return [path for path in named if path and not path.startswith("/")]
+    return [path for path in named if path and not path.startswith("/") and not remote(path)]
 
 
 def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:

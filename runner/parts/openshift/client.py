@@ -195,11 +195,16 @@ class Cluster:
             # `oc login` names a user NAME/SERVER.
             return self.user.partition("/")[0]
 
-    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, or None without such an object or kind."""
-        with _about(kind, namespace, name, lambda refused: _absent(refused, kind)):
+    def get(self, kind: str, namespace: str, name: str, forgiving: bool = False) -> Manifest | None:
+        """The object, or None without such an object or kind; if `forgiving`, an empty one where this user may not look."""
+        try:
             return self._read(kind, namespace, name)
-        return None
+        except Refused as refused:
+            if _absent(refused, kind):
+                return None
+            if forgiving and refused.status == 403:
+                return {}
+            raise refused.stop(kind, namespace, name) from None
 
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
@@ -211,10 +216,12 @@ class Cluster:
             return list(self._read(kind, namespace, None, query).get("items") or ())
         return []
 
-    def named(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object of a kind that roles of earlier releases do not include; None if this user may not look."""
-        every = self.list(kind, namespace, forgiving=True)
-        return next((one for one in every if one["metadata"]["name"] == name), None)
+    def version(self) -> tuple[int, int]:
+        """The version of its Kubernetes, as two numbers; an unreadable one counts as old."""
+        facts = self._json("GET", "/version")
+        numbers = [re.match(r"\d+", str(facts.get(name, ""))) for name in ("major", "minor")]
+        major, minor = (int(number[0]) if number else 0 for number in numbers)
+        return major, minor
 
     def require_namespace(self, namespace: str) -> None:
         """Raises Stop if the namespace does not exist. A cluster lists nothing in a missing one."""

@@ -317,22 +317,30 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
 
 @command
 def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, everything: bool) -> None:
-    """Download a job's results from its claim: model, curves, answers, summary. An interrupted download
-    continues.
+    """Download a job's results from its claim, or from the recipe's mirror: model, curves, answers, summary. An
+    interrupted download continues.
 
     If there are several stages, each gets a folder of its own in the run's folder.
     """
     from runner.parts.openshift import transfer
 
     recipe, plan = open_both(path, sets, look=False)
-    cluster = connect()
     # The last one contains the final result.
     chosen = plan.stage(stage) if stage else plan.stages[-1]
     folder = run_folder.folder(plan.name, "run", to)
     transfer.require_imported(folder, plan)
-    for text in elsewhere(next(iter(jobs.existing(cluster, plan, chosen)), None), path):
-        say(text)
-    came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
+    came, number, mirrored = 0, "", bool(plan.site.get("mirror"))
+    if mirrored:
+        try:
+            came, number = transfer.fetch_mirrored(plan, chosen, folder.path, everything)
+        except Stop as stop:
+            mirrored = False
+            say("\n".join((stop.text, *worded("openshift.claim-instead"))).rstrip())
+    if not mirrored:
+        cluster = connect()
+        for text in elsewhere(next(iter(jobs.existing(cluster, plan, chosen)), None), path):
+            say(text)
+        came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
     where = (Path(to) if to else folder.path) / chosen.folder
     say(f"{came} file{'' if came == 1 else 's'} fetched to {where}")

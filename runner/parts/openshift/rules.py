@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes, of_section
+from runner.data import object_store
 from runner.parts.jobs import code, kubernetes, podspec
 from runner.recipe import units
 from runner.recipe.document import Path_
@@ -211,7 +212,7 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Cloned code can read a pod's Secrets and send them elsewhere, and so can a server that replaces the hub."""
-    secrets = [site[name] for name in ("hub_token_secret", "tracking_secret") if site.get(name)]
+    secrets = [site[name] for name in ("hub_token_secret", "tracking_secret", "connection") if site.get(name)]
     whom: list[tuple[Path_, str]] = [
         (("openshift", "environment", name), f"`{name}` decides where pods send what they read, and that server")
         for name in site.environment or ()
@@ -249,9 +250,22 @@ def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     yield recipe.note("model.base", *worded("openshift.gated", base=recipe.model.base, site=site))
 
 
+def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """Addresses of S3 need keys in the pods, and keys need an address."""
+    named = [(where, name) for where, name in recipe.addresses() if name.startswith(object_store.S3)]
+    if served := (recipe.settings.get("serve") or {}).get("model"):
+        named += [(("serve", "model"), served)] if served.startswith(object_store.S3) else []
+    if site.mirror:
+        named.append((("openshift", "mirror"), site.mirror))
+    if named and not site.connection:
+        yield recipe.problem(named[0][0], *worded("openshift.no-connection", name=named[0][1], site=site))
+    elif site.connection and not named:
+        yield recipe.note("openshift.connection", *worded("openshift.idle-connection", site=site))
+
+
 RULES = (
     *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
-    *of_section("openshift", topology_is_kueues, stated_twice, secrets_beside_code, gated),
+    *of_section("openshift", topology_is_kueues, stated_twice, secrets_beside_code, gated, connected),
     *(trackers, placeholder_commit),
 )
 # Notes about a recipe's files for rendering and sending it, which `check` does not print.

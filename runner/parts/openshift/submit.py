@@ -17,7 +17,7 @@ from runner.parts.openshift.errors import TryAgain, accounted
 from runner.parts.openshift.jobs import Confirm, Owner, Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
-from runner.parts.openshift.transfer import Files, upload
+from runner.parts.openshift.transfer import Files, keys_of, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan
 from runner.recipe import units
@@ -27,6 +27,7 @@ from runner.tools.problem import Stop, worded
 Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
+IMAGE_VOLUMES = (1, 33)  # the version of Kubernetes that mounts images, with `subPath`
 SETTING = "`openshift.claims[].storage_class`"
 NOT_CLOSED = ": not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
 
@@ -183,6 +184,10 @@ class _Sender:
         jobs that this one replaces; files: sent before it; keeps: the existing job and its claims stay."""
         cluster, alone = self.cluster, self.how.alone
         self._queue_is_there(sent)
+        if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
+            keys_of(cluster, sent.plan)
+        if sent.plan.model_image and (version := cluster.version()) < IMAGE_VOLUMES:
+            raise Stop(*worded("openshift.no-image-volumes", sent=sent, major=version[0], minor=version[1]))
         if not keeps:
             self._claims_will_do(sent)
         if sent.plan.has_gates and not alone:

@@ -1,18 +1,22 @@
 """Transfer: data files to a claim, and a run's results from it to this machine, through a short-lived pod."""
 
+import base64
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial as bound
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from runner.catalog.models import BESIDE, CONFIG
+from runner.data import object_store
 from runner.data.report import REPORT_FILE
-from runner.parts.jobs import kubernetes
+from runner.parts.jobs import kubernetes, mirror, podspec
 from runner.parts.jobs.kubernetes import SENT_FILES
 from runner.parts.openshift.client import Cluster, connect, pieces
 from runner.parts.openshift.errors import TryAgain, pause, recent
@@ -21,13 +25,13 @@ from runner.parts.openshift.helper_pod import Share, Tell, helper
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, RunRecord, require_of
-from runner.run.stage_folder import StageRecord
+from runner.run.stage_folder import StageFolder, StageRecord
 from runner.scenarios.shared import common
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import read_record, sha256, write_json
-from runner.tools.names import content_hash
+from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded
-from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, REPORT, RUN, STAGE
+from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
 
 # Bytes of one request: small files travel together, large ones in parts.
 MOST = 8 * 2**20
@@ -161,7 +165,7 @@ def fetch(
         # The run's own record is different on each machine.
         own = [file for file in there if file["path"] != RUN and file["path"].startswith(home)]
         files = [file for file in own if not file["path"].removeprefix(home).startswith(left)]
-        _forget_older(share, {file["path"] for file in files}, target, stage)
+        _forget_older(bound(share.get, f"file/{home}{STAGE}"), {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
         reports = [file for file in there if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
@@ -169,9 +173,58 @@ def fetch(
         return sum(_one(share, file, target, tell) for file in files), number
 
 
-def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
+def fetch_mirrored(plan: Plan, stage: Stage, target: Path, everything: bool = False) -> tuple[int, str]:
+    """The same from the recipe's mirror, with keys from the environment, else from the connection's Secret. Raises Stop if
+    the mirror has no results, or cannot be read."""
+    if "AWS_ACCESS_KEY_ID" not in os.environ:
+        keys = keys_of(connect(), plan) or {}
+        os.environ.update({podspec.CONNECTION[key]: value for key, value in keys.items()})
+    came, number = 0, ""
+    for one in (each for each in plan.stages if each == stage or StageFolder(plan, each).prepares):
+        home = target / one.folder
+        with object_store.asking(address := mirror.address_of(plan, one)) as store:
+            known = mirror.newest(store, address)
+            if known is None:
+                if one == stage:
+                    raise Stop(*worded("openshift.not-mirrored", address=address))
+                continue
+            chosen = {name: _mirrored(name, one == stage, everything, target, home) for name in known.files}
+            for name in {RUN} & known.files.keys() if one == stage else ():
+                number = RunRecord.of(json.loads(mirror.read(store, address, known, name))).id
+            names = {path.relative_to(target).as_posix() for path in chosen.values() if path}
+            _forget_older(bound(mirror.read, store, address, known, STAGE), names, target, one)
+            came += mirror.copy(store, address, known, chosen.get, target)
+    return came, number
+
+
+def _mirrored(name: str, wanted: bool, everything: bool, target: Path, home: Path) -> Path | None:
+    """Where a file of the mirror belongs here; None if it is not fetched."""
+    if name.startswith(f"{mirror.DATA}/"):
+        rows = target / "data" / name.removeprefix(f"{mirror.DATA}/")
+        return rows if everything or f"/{name}".endswith(REPORTS) else None
+    if name == RUN or not wanted or (not everything and name.startswith(LEFT_THERE)):
+        return None  # the run's own record is different on each machine
+    return (target if name == PAGE else home) / name
+
+
+def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
+    """The keys of a plan's data connection; None if this user may not read the Secret. Raises Stop if it is missing or
+    lacks a key."""
+    name, space = plan.site["connection"], plan.site["namespace"]
+    secret = cluster.get("Secret", space, name, forgiving=True)
+    if secret is None:
+        raise Stop(*worded("openshift.no-connection-secret", name=name, space=space))
+    if not secret:
+        return None
+    there = {key: base64.b64decode(text).decode() for key, text in (secret.get("data") or {}).items()}
+    if lacking := [key for key in podspec.REQUIRED if not there.get(key)]:
+        raise Stop(*worded("openshift.connection-lacks-keys", name=name, space=space, lacking=listed(lacking)))
+    return {key: there[key] for key in podspec.CONNECTION if there.get(key)}
+
+
+def _forget_older(read: Callable[[], bytes], names: set[str], target: Path, stage: Stage) -> None:
     """Deletes results of another run of the stage here that the new one does not have: a mix of both would load as a
-    model. Results of the same run stay, and older ones stay until newer ones come. names: of all files that come."""
+    model. Results of the same run stay, and older ones stay until newer ones come. names: of all files that come; read: gives their record."""
     home = target / stage.folder
     record = (home / STAGE).relative_to(target).as_posix()
     results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
@@ -180,7 +233,7 @@ def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> 
     if not left or record not in names or not any(name.startswith(begins) for name in names):
         return
     here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
-    if here != share.get(f"file/{record}"):
+    if here != read():
         for path in left:
             path.unlink()
 

@@ -16,6 +16,7 @@ from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
+from runner.tools.files import remote
 
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
@@ -139,7 +140,8 @@ def _found(data: Mapping[str, Any], folder: Path | None, samples: Sequence[Path 
 def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None, sample: Path | None = None) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
     rows = Rows()
-    if path := one.get("path"):
+    path = one.get("path")
+    if path and not remote(path):
         rows = _local(Path(path), one, data) if folder else rows
     elif facts := catalog.dataset_of(one):
         lengths, source = of_catalog(facts, data), "the catalog of data sets"

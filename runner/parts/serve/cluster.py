@@ -154,7 +154,7 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
     space, name = plan.site["namespace"], kubernetes.job_name(plan)
     found = [
         (SERVICE, cluster.get(SERVICE, space, name)),
-        (LLM, cluster.named(LLM, space, name)),
+        (LLM, cluster.get(LLM, space, name, forgiving=True)),
         (RUNTIME, cluster.get(RUNTIME, space, kserve.own_runtime(plan))),
     ]
     return [jobs.require_of({"kind": kind, **there}, plan.name) for kind, there in found if there]

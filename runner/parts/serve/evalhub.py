@@ -116,7 +116,7 @@ def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
     if wanted != plan.stages[-1]:
         raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
     name, space, cluster = job_name(plan), plan.site["namespace"], connect()
-    there = cluster.get(SERVICE, space, name) or cluster.named(LLM, space, name)
+    there = cluster.get(SERVICE, space, name) or cluster.get(LLM, space, name, forgiving=True)
     if there is None:
         cluster.require_namespace(space)
     status = (there or {}).get("status", {})

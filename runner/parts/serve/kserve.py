@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.check.validate import load
+from runner.data.object_store import S3, path_of
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.parts.serve import serving
@@ -106,7 +107,7 @@ def service(plan: Plan, server: Serving) -> Manifest:
         runtime=own_runtime(plan) if server.image else server.runtime,
         image=server.image,
         pull=_pull(server),
-        uri=source.uri,
+        **({"uri": source.uri} if alone else _storage(plan, source.uri)),
         base_name=server.base_name or server.name,
         lora={"adapters": declared} if declared else None,
         # KServe's command passes them through a shell once more.
@@ -130,6 +131,16 @@ def annotated(made: Manifest) -> tuple[dict[str, str], dict[str, str]]:
     """The annotations of a server and of its pods."""
     of_pods = made["spec"].get("predictor", made["spec"])
     return made["metadata"]["annotations"], of_pods.setdefault("annotations", {})
+
+
+def _storage(plan: Plan, uri: str) -> Manifest:
+    """The source of the model, and of S3 the connection with its keys, by whose name the platform knows it (KServe's
+    `storage-config`)."""
+    if not uri.startswith(S3):
+        return {"uri": uri, "storage": None}
+    bucket, _, path = path_of(uri).partition("/")
+    known = {"key": plan.site["connection"], "path": path, "parameters": {"type": "s3", "bucket": bucket}}
+    return {"uri": None, "storage": known}
 
 
 def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:

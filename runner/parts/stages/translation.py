@@ -15,6 +15,7 @@ from runner.recipe.recipe import CONVERSATIONS, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal
+from runner.tools.files import remote
 from runner.tools.problem import Problem, worded
 from runner.trainer.records import Summary
 
@@ -58,7 +59,8 @@ def each(recipe: Recipe, place: Place, file: Recipe) -> Iterator[Stage]:
         if not begins:
             here = replace(here, model_dir=place.below(trained[-1].name).best_model_dir)
         elif names_base(recipe.document, index):
-            fetched = place.prepared and not one.base_folder and not one.model.base.startswith("/")
+            named = not one.base_folder and not one.model.base.startswith("/")
+            fetched = named and (place.prepared or remote(one.model.base))
             here = replace(here, model_dir=f"{place.run_dir}/{name}-base" if fetched else None)
         if begins:
             models[name], tokenizer = common.fetched_ahead(one, here), common.tokenizer(one, here)

@@ -39,7 +39,7 @@ def training(recipe: Recipe, place: Place) -> Stage:
         name="train",
         data=asdict(rows(recipe, place), dict_factory=stated),
         files=shared_files,
-        model=common.fetched_model(recipe) if place.model_dir else None,
+        model=common.fetched_model(recipe) if place.model_dir and not common.mounted(recipe, place) else None,
     )
 
 

@@ -22,7 +22,7 @@ from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
-from runner.tools.files import LazyArtifact
+from runner.tools.files import LazyArtifact, in_image, remote
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
 from runner.tools.run_files import TENSORBOARD
@@ -190,7 +190,7 @@ def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
     """The base model at a place: the folder of its download (if `fetched`), its own folder, or its name on the hub."""
-    if fetched and place.model_dir:
+    if place.model_dir and (fetched or mounted(recipe, place)):
         return place.model_dir
     return (data_file(recipe, place, recipe.model.base) if recipe.base_folder else None) or str(recipe.model.base)
 
@@ -201,9 +201,12 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder, or on a claim."""
+    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder, on a claim, or an
+    address."""
     if name is None:
         return None
+    if remote(name):
+        return name
     if place.files_dir is None or recipe.on_claim(name):
         return str(recipe.folder / name)
     # Absolute paths and `..` also stay below that folder.
@@ -312,15 +315,22 @@ def proof_dir(place: Place) -> str:
     return f"{place.data_dir}/proof"
 
 
+def mounted(recipe: Recipe, place: Place) -> str:
+    """The image with the base model that pods of a cluster mount; empty for none."""
+    base = (recipe.settings.get("model") or {}).get("base")
+    return str(base).removeprefix("oci://") if place.on_cluster and in_image(base) else ""
+
+
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
-    """The base model to download from the hub."""
+    """The base model to download from the hub, or from its address."""
     named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
     return named | {"revision": recipe.model_revision}
 
 
 def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
     """The base model that the data stage downloads, and its folder; None if training does that, or nothing must."""
-    return {**fetched_model(recipe), "folder": place.model_dir} if place.prepared and place.model_dir else None
+    ahead = place.model_dir and (place.prepared or remote(recipe.model.base)) and not mounted(recipe, place)
+    return {**fetched_model(recipe), "folder": place.model_dir} if ahead else None
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
@@ -335,6 +345,8 @@ def plan(
 ) -> Plan:
     """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a cluster each
     stage's checkpoints are under its own key, and its pods check earlier stages and their gates."""
+    if place.model_dir is None and remote((recipe.settings.get("model") or {}).get("base")):
+        place = replace(place, model_dir=f"{place.run_dir}/fetched_model")  # no trainer reads such an address
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
     by_stage = {} if judged_only else plans.keys(bare, place)
@@ -350,6 +362,7 @@ def plan(
         site=_plain(recipe, "openshift"),
         nodes=_plain(recipe, "nodes"),
         facts=dict(facts or {}),
+        model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
         stages=tuple(_written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
     )

@@ -186,7 +186,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
     """The sample of a data set that is not on this machine, or a share of a large file. other: another way to name
     rows, for the message. Raises Stop if there is neither."""
     name, own = setting(home), data.get("path")
-    if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
+    if own and (not recipe.elsewhere(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
     if file := data.get("sample"):
         why = "the recipe's own sample, so nothing is downloaded"

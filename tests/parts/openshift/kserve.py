@@ -38,7 +38,7 @@ def container(runtime: dict[str, Any], service: dict[str, Any]) -> dict[str, Any
     """The one that serves: the runtime's, the object's own on top; arguments one after the other."""
     (of_runtime,) = runtime["spec"]["containers"]
     model = copy.deepcopy(service["spec"]["predictor"]["model"])
-    own = {key: part for key, part in model.items() if key not in ("modelFormat", "runtime", "storageUri")}
+    own = {key: part for key, part in model.items() if key not in ("modelFormat", "runtime", "storageUri", "storage")}
     args = [*of_runtime["args"], *own["args"]]
     named = [arg.replace("{{.Name}}", service["metadata"]["name"]) for arg in args]
     env = {entry["name"]: entry for entry in [*of_runtime.get("env", []), *own["env"]]}
@@ -48,7 +48,7 @@ def container(runtime: dict[str, Any], service: dict[str, Any]) -> dict[str, Any
 def pod(runtime: dict[str, Any], service: dict[str, Any]) -> dict[str, Any]:
     meta, predictor = service["metadata"], service["spec"]["predictor"]
     serving, volumes = container(runtime, service), copy.deepcopy(predictor.get("volumes") or [])
-    uri = predictor["model"]["storageUri"]
+    uri = predictor["model"].get("storageUri", "")  # from S3 it downloads before the server starts
     if uri.startswith("pvc://"):
         claim, _, path = uri.removeprefix("pvc://").partition("/")
         volumes.append({"name": "kserve-pvc-source", "persistentVolumeClaim": {"claimName": claim, "readOnly": False}})

@@ -34,6 +34,10 @@ WAYS = {
     "an adapter from the top of a claim": ("minimal/lyrics-demo", ("serve={}",)),
     "a runtime of its own": ("survival", ("serve={image: 'registry/vllm:1', route: true}", "openshift.queue=gpus")),
     "a model in an image": ("survival", ("serve.model=oci://quay.io/us/survival:1",)),
+    "a model on S3": (
+        "survival",
+        ("serve.model=s3://team/runs/survival/train/best_model", "openshift.connection=my-s3"),
+    ),
     "several GPUs": ("seven-b", ("serve={gpus: 4, concurrency: 64}", "openshift.service_account=server")),
     "an adapter of another rank": ("lyrics", ("train.lora_rank=24",)),
     "code of the model's own": ("lyrics", ("model.trust_remote_code=true", f"model.revision={'a' * 40}")),

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
 from runner import catalog, parts
-from runner.catalog.models import Model, described, in_folder, near_model
+from runner.catalog.models import BESIDE, CONFIG, Model, described, in_folder, near_model
 from runner.check import by_schema
 from runner.check.validate import judge
 from runner.commands.options import end, say, short, table, with_options
+from runner.data import object_store
 from runner.parts.planner import forecast, memory, parameters
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.recipe import lock, units
@@ -22,6 +24,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
+from runner.tools.files import in_image, remote
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, first_line, worded
 from runner.tools.text import json_text
@@ -152,7 +155,7 @@ def add(name: str, recipe: str | None, out: str | None, revision: str | None, kn
     """Write a model's facts into the lock file, so that check, plan and render need no network for it.
 
     NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`,
-    on a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the
+    on a claim of that recipe, or at an `s3://` address. It reads only small files, no weights. It also records the hub's commit; recipes beside the
     lock file then train that commit.
     """
     recipe = recipe or click.get_current_context().obj  # which may also come before `add`
@@ -160,7 +163,16 @@ def add(name: str, recipe: str | None, out: str | None, revision: str | None, kn
         raise click.UsageError("`--recipe` and `--out` both set where to write. Use one of them.")
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
-    if document and name.startswith("/") and not Path(name).is_dir():
+    if in_image(name):
+        raise Stop(*worded("start.in-image", name=name))
+    if remote(name):
+        with TemporaryDirectory() as folder:
+            with object_store.asking(name) as store:
+                there = object_store.objects(store, name)
+                small = {one: there[one] for one in (CONFIG, *BESIDE) if one in there}
+                object_store.download(store, small, Path(folder))
+            model = written(file, folder, "", known_as or name)
+    elif document and name.startswith("/") and not Path(name).is_dir():
         made, problems = judge(document)  # its model is unknown yet, which is also an error
         if made is None:
             raise Stop(errors_of(problems))

@@ -1,0 +1,160 @@
+"""Files at `s3://` addresses: whole copies here, and failures in words. Keys and endpoint come from the environment."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from runner.tools import packaged
+from runner.tools.files import cache_folder, replacing
+from runner.tools.names import content_hash
+from runner.tools.problem import Stop, first_line, worded
+
+S3 = "s3://"
+# The variables with the server's address, by which S3's own tools know it, and the key of a connection's Secret.
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_S3_ENDPOINT")
+# S3's answers: to wrong keys, to keys without a right, and about a missing bucket.
+_WRONG_KEY = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError")
+_NO_RIGHT, _NO_BUCKET = ("AccessDenied", "403"), ("NoSuchBucket", "404")
+SECONDS = 10  # until a server counts as away
+
+
+@dataclass(frozen=True)
+class Object:
+    """A file on the server. path: with its bucket; changed: its time of writing, in seconds since 1970."""
+
+    path: str
+    size: int
+    etag: str
+    changed: float
+
+
+@contextmanager
+def asking(address: str) -> Iterator[Any]:
+    """The file system of S3, in which a path is `BUCKET/NAME`. Raises Stop for any error in the block, in words that name
+    the cause."""
+    store = _client()
+    try:
+        yield store
+    except Stop:
+        raise
+    except Exception as error:  # of botocore, aiohttp and s3fs, some twenty kinds
+        raise why(store, address, error) from None
+
+
+def _client() -> Any:
+    try:
+        import s3fs
+    except ImportError:
+        raise Stop(*worded("data.no-s3fs", install=packaged.install("s3"))) from None
+    patience = {"connect_timeout": SECONDS, "read_timeout": 6 * SECONDS, "retries": {"max_attempts": 1}}
+    # No listing is cached, because other processes write too.
+    fresh = {"skip_instance_cache": True, "use_listings_cache": False}
+    return s3fs.S3FileSystem(endpoint_url=_endpoint() or None, config_kwargs=patience, **fresh)
+
+
+def _endpoint() -> str:
+    return next((value for name in ENDPOINTS if (value := os.environ.get(name))), "")
+
+
+def why(store: Any, address: str, error: Exception) -> Stop:
+    """An error at an address, in words. Most answers have only a number, so the bucket is asked for its reason."""
+    bucket, server = path_of(address).partition("/")[0], _endpoint() or "Amazon S3"
+    code, reason = "", first_line(error)
+    try:
+        store.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1)
+    except Exception as refusal:  # of the same kinds
+        cause = refusal.__cause__ or refusal
+        code = (getattr(cause, "response", None) or {}).get("Error", {}).get("Code") or type(cause).__name__
+        reason = first_line(refusal)
+    if code in _WRONG_KEY:
+        return Stop(*worded("data.wrong-key", server=server, address=address, error=reason))
+    if code in _NO_BUCKET:
+        return Stop(*worded("data.no-bucket", server=server, address=address, bucket=bucket))
+    if code in _NO_RIGHT or (not code and isinstance(error, PermissionError)):
+        return Stop(*worded("data.no-permission", server=server, address=address, error=reason))
+    if code:
+        return Stop(*worded("data.store-away", server=server, address=address, error=reason))
+    if isinstance(error, FileNotFoundError):
+        return Stop(*worded("data.no-object", address=address, bucket=bucket))
+    return Stop(*worded("data.store-failed", server=server, address=address, error=reason))
+
+
+def path_of(address: str) -> str:
+    return address.removeprefix(S3).rstrip("/")
+
+
+def objects(store: Any, address: str) -> dict[str, Object]:
+    """The files at an address, by their names below it; the one at it has its own name. Raises FileNotFoundError without
+    any."""
+    path = path_of(address)
+    found = {}
+    for name, facts in store.find(path, detail=True).items():
+        if facts["type"] == "file" and not name.endswith("/"):
+            etag, changed = str(facts.get("ETag", "")).strip('"'), facts["LastModified"].timestamp()
+            below = name.removeprefix(path).lstrip("/") or PurePosixPath(path).name
+            found[below] = Object(name, facts["size"], etag, changed)
+    if not found:
+        raise FileNotFoundError(address)
+    return found
+
+
+def download(store: Any, there: Mapping[str, Object], folder: Path) -> None:
+    """Copies files into a folder, each whole or not at all. A copy that has the time and size of its original stays.
+    Raises Stop if a file changes meanwhile."""
+    for name, one in there.items():
+        file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise Stop(*worded("data.outside-folder", name=name))
+        if file.is_file() and (file.stat().st_size, file.stat().st_mtime) == (one.size, one.changed):
+            continue
+        with replacing(file) as partial:
+            store.get_file(one.path, str(partial))
+            now = store.info(one.path)
+            if (partial.stat().st_size, str(now.get("ETag", "")).strip('"')) != (one.size, one.etag):
+                raise Stop(*worded("data.object-changed", path=one.path))
+            os.utime(partial, (one.changed, one.changed))
+
+
+@cache
+def local(address: str) -> Path:
+    """The file or folder at an address, copied to this machine once for each of its versions. Raises Stop if it cannot be
+    read."""
+    with asking(address) as store:
+        there = objects(store, address)
+        version = content_hash([address, {name: one.etag for name, one in there.items()}])
+        name = PurePosixPath(path_of(address)).name
+        target = _cache() / version / name
+        if not target.exists():
+            # Folders get their name once they are whole; several processes may copy at once.
+            partial = target.parent.with_name(f".{version}.{uuid.uuid4().hex}.partial")
+            try:
+                download(store, there, partial if list(there) == [name] else partial / name)
+                if not target.parent.exists():
+                    partial.rename(target.parent)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _cache() -> Path:
+    """Beside the hub's cache if that has a place of its own, which in pods is on a claim."""
+    home = os.environ.get("HF_HOME")
+    return Path(home) / "s3" if home else cache_folder() / "s3"
+
+
+def require_access(address: str) -> None:
+    """Lists, writes and deletes at an address. Raises Stop if one of these is not allowed."""
+    with asking(address) as store:
+        probe = f"{path_of(address)}/.recipe-runner-{uuid.uuid4().hex}"
+        store.call_s3("list_objects_v2", Bucket=probe.partition("/")[0], MaxKeys=1)
+        try:
+            store.pipe_file(probe, b"recipe-runner")
+            store.rm_file(probe)
+        except PermissionError as error:
+            raise Stop(*worded("data.no-writing", address=address, error=first_line(error))) from None

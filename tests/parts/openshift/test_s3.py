@@ -1,0 +1,114 @@
+"""A recipe with a mirror: its Secret is looked at before anything is sent, and its results come from the mirror."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.check.validate import load
+from runner.parts.jobs import kubernetes, mirror
+from runner.parts.openshift.client import address
+from runner.recipe.overrides import from_options
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.tools.files import write_json, write_text
+from tests import s3
+from tests.conftest import ROOT
+from tests.parts.openshift.api import TESTS
+from tests.parts.openshift.conftest import in_process
+
+SETS = ("openshift.connection=my-s3", "openshift.mirror=s3://team/runs")
+OPTIONS = tuple(word for one in SETS for word in ("--set", one))
+FILES = ("best_model/model.safetensors", "best_model/config.json", "training_history.json", "train.log")
+
+
+@pytest.fixture
+def server():
+    with s3.started() as server:
+        server.put("team/readme", "")
+        yield server
+
+
+@pytest.fixture
+def owner(site, tmp_path, monkeypatch):
+    """The commands are those of the namespace's owner, who may read Secrets."""
+    file = site.api.kubeconfig(tmp_path / "owner-kubeconfig", site.namespace, TESTS)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+
+
+def secret(site, **keys: str) -> None:
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in keys.items()}
+    meta = {"name": "my-s3", "namespace": site.namespace}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
+    site.cluster.request("POST", address("Secret", site.namespace), body=body)
+
+
+@in_process
+def test_a_missing_or_incomplete_secret_is_refused_before_anything_is_sent(site, owner, capsys, golden_message):
+    assert site.recipe("submit", "--dry-run", *OPTIONS) == 1
+    golden_message(capsys.readouterr().err.replace(site.namespace, "<namespace>"), "missing")
+    secret(site, AWS_ACCESS_KEY_ID="key")
+    assert site.recipe("submit", "--dry-run", *OPTIONS) == 1
+    golden_message(capsys.readouterr().err.replace(site.namespace, "<namespace>"), "incomplete")
+    assert not site.cluster.list("Job", site.namespace)
+
+
+@in_process
+def test_whoever_may_not_read_the_secret_may_still_send(site, monkeypatch, capsys):
+    site.becomes("ann", monkeypatch)
+    assert site.recipe("submit", "--dry-run", *OPTIONS) == 0, capsys.readouterr()
+
+
+def trained(folder: Path, step: int) -> StageFolder:
+    """A training of the recipe, as it is on a claim, and in the mirror."""
+    places = (f"openshift.claims.0.mount={folder}", f"openshift.output_dir={folder}/survival")
+    plans = []
+    for sets in (SETS, (*SETS, *places)):
+        recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(sets))
+        plans.append(translate(recipe, kubernetes.place(recipe)))
+    # With the keys of the recipe itself, whose claim has another path.
+    one = StageFolder(plans[1], replace(plans[1].stage("train"), keys=plans[0].stage("train").keys))
+    for name in FILES:
+        write_text(one.path / name, f"{name} at step {step}")
+    checkpoint = Path(one.place.checkpoints_dir) / f"checkpoint-{step}"
+    write_json(checkpoint / "complete.json", {"step": step})
+    write_json(one.run.path / "run.json", {"id": "the-run", "kind": "run", "recipe": "survival", "status": "running"})
+    one.mark("begun", keys=dict(one.stage.keys))
+    mirror.send(one)
+    return one
+
+
+@in_process
+def test_results_come_from_the_mirror_without_a_helper_pod(site, owner, server, tmp_path, monkeypatch, capsys):
+    one = trained(tmp_path / "claim", 10)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=server.url)
+    out = tmp_path / "out"
+    assert site.recipe("fetch", *OPTIONS, "--to", str(out)) == 0, capsys.readouterr()
+    for name in FILES:
+        assert (out / name).read_text("utf-8") == (one.path / name).read_text("utf-8")
+    assert not (out / "checkpoints").exists() and not site.cluster.list("Pod", site.namespace)
+    assert json.loads((out / "run.json").read_text("utf-8"))["id"] == "the-run"
+    assert site.recipe("fetch", *OPTIONS, "--all", "--to", str(out)) == 0
+    assert list((out / "checkpoints").rglob("complete.json"))
+    one.mark("finished", outputs=one.outputs())
+    mirror.send(one)
+    assert site.recipe("fetch", *OPTIONS, "--to", str(out)) == 0
+    assert "fetched to" in capsys.readouterr().out
+
+
+@in_process
+def test_a_mirror_that_cannot_be_read_leaves_the_claim(site, server, capsys):
+    server.guard(True)
+    try:
+        site.recipe("fetch", *OPTIONS)
+    finally:
+        server.guard(False)
+    said = capsys.readouterr()
+    assert "refuses the keys" in said.out and "on the claim are fetched instead" in said.out
