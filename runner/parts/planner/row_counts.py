@@ -235,7 +235,7 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
         with suppress(KeyError, templates.NoText):
             if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):
                 before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.prompt)
-                answers = (answer for answer in list(vars(item).values())[1:] if isinstance(answer, str))
+                answers = (answer for answer in item.answers.values() if isinstance(answer, str))
                 yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
     # A prompt's reference answer is only for rewards.
     elif asked := one.get("prompt") or f"{one.get('question') or ''}{one.get('answer') or ''}":

@@ -14,7 +14,7 @@ from runner.check.validate import examine
 from runner.parts.editor import form, judging
 from runner.parts.editor.judging import ChangedElsewhere, Opened
 from runner.recipe import reading
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, errors_of
 from tests.conftest import RECIPES, ROOT, STARTERS
 
 IDS = {"ids": lambda path: f"{path.parent.name}-{path.stem}"}
@@ -109,7 +109,7 @@ def test_a_field_that_is_emptied_is_taken_away(edited):
 def test_what_the_page_judges_is_what_check_says(edited):
     path = edited(("epochs: 4", "epochs: -4"))
     judged = judging.judge(path.read_text("utf-8"), path)
-    assert judged.problems == examine(path) and judged.errors and judged.recipe is None
+    assert judged.problems == examine(path) and errors_of(judged.problems) and judged.recipe is None
     assert judging.judge("a: [", path).document is None
     assert [one.line for one in judging.judge("scenario: lorra\n", path).problems] == [1]
 

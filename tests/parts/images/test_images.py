@@ -619,6 +619,7 @@ STOCK_PACKAGES: tuple[str, ...] = (
     "PIL",
     "accelerate",
     "datasets",
+    "jinja2",  # torch requires it
     "numpy",
     "pyarrow",
     "pydantic",
