@@ -630,10 +630,11 @@ STOCK_PACKAGES: tuple[str, ...] = (
 # What transformers itself requires (5.5.0, setup.py).
 STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
-# hub, cleaning, what is said of rows, and tracking servers.
+# hub, S3, cleaning, what is said of rows, and tracking servers.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
+    "s3fs": ("data.object_store",),
     "httpx": ("parts.start.commands.models", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
         "parts.data_doctor.doctor",
