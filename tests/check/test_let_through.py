@@ -112,11 +112,11 @@ SET = [
         "note",
         "train.report_to",
     ),
-    (SURVIVAL, ("openshift.mirror=s3://b/runs",), "error", "openshift.mirror"),
+    (SURVIVAL, ("openshift.mirror=s3://team/runs",), "error", "openshift.mirror"),
     (SURVIVAL, ("openshift.connection=my-s3",), "note", "openshift.connection"),
     (
         SURVIVAL,
-        ("openshift.connection=my-s3", "openshift.mirror=s3://b/runs", "openshift.image=quay.io/me/x:1"),
+        ("openshift.connection=my-s3", "openshift.mirror=s3://team/runs", "openshift.image=quay.io/me/x:1"),
         "note",
         "openshift.mirror",
     ),

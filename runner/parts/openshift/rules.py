@@ -261,7 +261,7 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem(named[0][0], *worded("openshift.no-connection", name=named[0][1], site=site))
     elif site.connection and not named:
         yield recipe.note("openshift.connection", *worded("openshift.idle-connection", site=site))
-    elif site.image and named[0][0] != ("serve", "model"):
+    elif site.image and named and named[0][0] != ("serve", "model"):
         yield recipe.note(named[0][0], *worded("openshift.s3-unsure", site=site))
 
 
