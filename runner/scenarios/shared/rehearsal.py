@@ -316,7 +316,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     sizes = {"micro": micro, "accumulation": accumulation, "epochs": epochs, "rate": rate, "few": few, "larger": larger}
     return [
         *on_processors(recipe, 1),
-        *substitutes(recipe, table("training", **sizes)),
+        *substitutes(recipe, table("training", OWN, **sizes)),
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, table("training-end", third=third, tenth=tenth, micro=micro, few=few)),
         *optimizer("train", chosen),
