@@ -202,8 +202,12 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         if style == "json":
             say(json_text([one for one, _ in found]))
             return
-        rows = (_row(card, *each) for card, each in zip(every, found, strict=True))
-        table([("GPU", "HAS", "NEEDS", "TIME", ""), *rows])
+        rows = [("GPU", "HAS", "NEEDS", "TIME", "")]
+        for one, verdict in found:
+            need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
+            time = units.duration(one.seconds) if one.seconds else "-"
+            rows.append((one.gpu, units.gib(one.usable_bytes), need, time, verdict))
+        table(rows)
         count = sum(one.fits for one, _ in found)
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
@@ -227,9 +231,3 @@ def _facts(card: catalog.Gpu) -> tuple[str, ...]:
         f"{card.link}, {card.link_gb_s:g} GB/s",
         card.title,
     )
-
-
-def _row(card: catalog.Gpu, one: _OnCard, verdict: str) -> tuple[str, ...]:
-    need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
-    time = units.duration(one.seconds) if one.seconds else "-"
-    return card.name, units.gib(card.usable_gib * 2**30), need, time, verdict
