@@ -203,10 +203,10 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
             say(json_text([one for one, _ in found]))
             return
         rows = [("GPU", "HAS", "NEEDS", "TIME", "")]
-        for one, verdict in found:
+        for card, (one, verdict) in zip(every, found, strict=True):
             need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
             time = units.duration(one.seconds) if one.seconds else "-"
-            rows.append((one.gpu, units.gib(one.usable_bytes), need, time, verdict))
+            rows.append((card.name, units.gib(card.usable_gib * 2**30), need, time, verdict))
         table(rows)
         count = sum(one.fits for one, _ in found)
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")

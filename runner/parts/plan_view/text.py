@@ -70,7 +70,7 @@ def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[
 @cache
 def _macros() -> TemplateModule:
     words = {"MOST_TRIED": MOST_TRIED, "MOMENTS": FIGURES["moments"], "MEMORY": FIGURES["memory"]}
-    functions = {"rounded": rounded, "column": _column, "machine": storage.machine}
+    functions = {"rounded": rounded, "column": _column, "machine": storage.machine, "between": _between}
     return template("plan.txt.jinja").make_module({**words, **functions})
 
 
@@ -121,15 +121,9 @@ def machines(planned: Planned, counts: list[int]) -> None:
             row.limit,
         )
     _say_table(table)
-    last = rows[-1]
-    if before := sum(each.total_seconds for each in planned.preparations):
-        _say(f"Before training, on any number of machines: {units.duration(before)}.", rest="  ")
-    _say("With more machines, the plan first lowers accumulation. Then each step has more rows.", rest="  ")
-    _say(
-        f"On {last.nodes:,} machines the recipe saves a checkpoint every {units.duration(last.save_seconds)}; "
-        f"every {units.duration(last.best_save_seconds)} would be cheapest.",
-        rest="  ",
-    )
+    before = sum(each.total_seconds for each in planned.preparations)
+    for line in _filled("machines", rows[-1], before).splitlines():
+        _say(line, rest="  ")
 
 
 def offered(offers: list[Offer]) -> None:
@@ -140,11 +134,7 @@ def offered(offers: list[Offer]) -> None:
         # No line ends between a setting and its value.
         changes = f"{number}. {', '.join(offer.lines)}".replace(": ", ":\0")
         say(textwrap.fill(changes, WIDTH, subsequent_indent="   ").replace("\0", " "))
-        seconds, hours = offer.after.seconds, offer.after.together.gpu_hours
-        time = "time unknown" if seconds is None else f"{units.duration(seconds)}, {rounded(hours)} GPU hours"
-        cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""
-        loses = ", ".join(offer.loses) or "costs no quality"
-        _say(f"{time}{cost}, {units.gib(offer.gpu_memory)}; {loses}", "   ", "   ")
+        _say(_filled("offer", offer, offer.after), "   ", "   ")
 
 
 def _largest(planned: Planned) -> Forecast:
@@ -206,22 +196,10 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
             table.add_section()
         console.print(table)
         exact(console, [forecast], traced)
-    prepared = {each.stage: each for each in planned.preparations}
-    for stage in plan.stages:
-        if (each := prepared.get(stage.name)) and each.total_seconds:
-            _say(f"Stage `{stage.name}` trains nothing and takes {_between(each)}: {each.source}.")
-        elif not stage.trains:
-            why = each.source if each else "that depends on CPU and network"
-            _say(f"Stage `{stage.name}` trains nothing. Its time is unknown: {why}.")
-    for entry in storage.before_training(plan):
-        say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
-    if plan.site.get("claims"):
-        # The bytes that will be written to each claim, and the size that is requested.
-        say("Claims:")
-        for name, need in storage.needs(plan, forecasts).items():
-            stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
-            asked = f"claim size in the recipe: {stated} GiB" if stated else f"claim size: {plan.claim_gib(name)} GiB"
-            say(f"  {name}: {units.gib(need)} will be written; {asked}")
+    for line in _filled("untrained", plan.stages, {each.stage: each for each in planned.preparations}).splitlines():
+        _say(line)
+    if stored := _filled("stored", plan, storage.before_training(plan), storage.needs(plan, forecasts)):
+        say(stored)
     if forecasts:
         _say(basis(forecasts, nodes))
     if planned.hardware:
