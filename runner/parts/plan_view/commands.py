@@ -215,19 +215,19 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         say(json_text(every))
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
-    table([titles, *map(_facts, every)], below=titles[-2:])
+    facts = [
+        (
+            card.name,
+            units.gib(card.usable_gib * 2**30),
+            "yes" if card.bf16 else "no",
+            f"{card.bf16_tflops or card.fp16_tflops:g}",
+            f"{card.memory_gb_s:,.0f} GB/s",
+            f"{card.link}, {card.link_gb_s:g} GB/s",
+            card.title,
+        )
+        for card in every
+    ]
+    table([titles, *facts], below=titles[-2:])
     say("\nMEMORY is the part that PyTorch can use.")
     say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
     end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
-
-
-def _facts(card: catalog.Gpu) -> tuple[str, ...]:
-    return (
-        card.name,
-        units.gib(card.usable_gib * 2**30),
-        "yes" if card.bf16 else "no",
-        f"{card.bf16_tflops or card.fp16_tflops:g}",
-        f"{card.memory_gb_s:,.0f} GB/s",
-        f"{card.link}, {card.link_gb_s:g} GB/s",
-        card.title,
-    )
