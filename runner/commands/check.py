@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.check.batch import CheckReport, find, formats, judged
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
 STYLES = ("text", *formats())
+STANDING = tomllib.loads(Path(__file__).with_name("standing.toml").read_text("utf-8"))
 
 
 @command
@@ -64,18 +67,6 @@ def check(
         else:
             end("The recipes are valid, as far as they can be checked before they run.", "plan", found.recipes[0])
     return _code(verdict)
-
-
-# The next command for each state of a folder's recipe, and its sentence.
-STANDING = {
-    "check": "The recipe has mistakes.",
-    "rehearse": "The recipe has no mistakes, but its current version has not been rehearsed.",
-    "run": "The rehearsal has passed, but the current version of the recipe has not been trained.",
-    "submit": "The rehearsal has passed, but the model has not been trained on this machine.",
-    "render": "The rehearsal has passed, but the model has not been trained on this machine.",
-    "why": "A command is working on the recipe now.",
-    "compare": "The model is trained.",
-}
 
 
 def standing(path: str) -> int:

@@ -19,8 +19,9 @@ from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, report_bug
 from runner.tools.process import ensure_home, hush
 
-# The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading.
-CORE, GROUPS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8")).values()
+# The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading; what
+# to do about errors of the operating system, by their names.
+CORE, GROUPS, REMEDIES = tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8")).values()
 ORDER = tuple(name for names in GROUPS.values() for name in names)
 
 
@@ -130,21 +131,11 @@ def _code(arguments: list[str] | None) -> int:
         return 1
     except OSError as error:
         _tell(f"{error.filename or 'A file'}: {error.strerror or error}.")
-        if error.errno in REMEDIES:
-            _tell(REMEDIES[error.errno])
+        if remedy := REMEDIES.get(errno.errorcode.get(error.errno or 0, "")):
+            _tell(remedy)
         return 1
     except Exception:
         return _bug()
-
-
-# These remedies fit every command; not all commands have `--out`.
-_NO_FOLDER = "A file is in the place of a folder. Use another folder, or move the file."
-_NO_RIGHT = "You have no permission to read or write there. Use another folder, or ask its owner."
-REMEDIES = {
-    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), _NO_FOLDER),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NO_RIGHT),
-    errno.ENOSPC: "Free some space, or use a folder on another disk.",
-}
 
 
 def _bug() -> int:

@@ -54,7 +54,7 @@ def _completing(names: Callable[[], Iterable[str]]) -> Completing:
 
 
 complete_gpu, complete_model = _completing(catalog.gpu_names), _completing(catalog.model_ids)
-OFFERS = {"gpus": complete_gpu, "models": complete_model}  # by a schema's `x-offers`
+OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}  # the catalog's values, by a schema's `x-offers`
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -70,9 +70,9 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
     parts = [part for one in scenarios if (part := by_schema.part(one, name))]
     of_kind = {"boolean": ("true", "false")}
     values = (choice for part in parts for choice in part.get("enum", of_kind.get(str(part.get("type")), ())))
-    known = _completing(lambda: dict.fromkeys(map(str, values)))
-    offered = next((OFFERS[part["x-offers"]] for part in parts if part.get("x-offers") in OFFERS), known)
-    return [CompletionItem(f"{name}={item.value}") for item in offered(context, parameter, value)]
+    offered = next((OFFERED[part["x-offers"]]() for part in parts if part.get("x-offers") in OFFERED), None)
+    known = dict.fromkeys(map(str, values)) if offered is None else offered
+    return [CompletionItem(f"{name}={item.value}") for item in _words(value, known)]
 
 
 def _scenarios(context: click.Context) -> Sequence[str]:

@@ -202,8 +202,12 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         if style == "json":
             say(json_text([one for one, _ in found]))
             return
-        rows = (_row(card, *each) for card, each in zip(every, found, strict=True))
-        table([("GPU", "HAS", "NEEDS", "TIME", ""), *rows])
+        rows = [("GPU", "HAS", "NEEDS", "TIME", "")]
+        for card, (one, verdict) in zip(every, found, strict=True):
+            need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
+            time = units.duration(one.seconds) if one.seconds else "-"
+            rows.append((card.name, units.gib(card.usable_gib * 2**30), need, time, verdict))
+        table(rows)
         count = sum(one.fits for one, _ in found)
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
@@ -211,25 +215,19 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         say(json_text(every))
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
-    table([titles, *map(_facts, every)], below=titles[-2:])
+    facts = [
+        (
+            card.name,
+            units.gib(card.usable_gib * 2**30),
+            "yes" if card.bf16 else "no",
+            f"{card.bf16_tflops or card.fp16_tflops:g}",
+            f"{card.memory_gb_s:,.0f} GB/s",
+            f"{card.link}, {card.link_gb_s:g} GB/s",
+            card.title,
+        )
+        for card in every
+    ]
+    table([titles, *facts], below=titles[-2:])
     say("\nMEMORY is the part that PyTorch can use.")
     say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
     end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
-
-
-def _facts(card: catalog.Gpu) -> tuple[str, ...]:
-    return (
-        card.name,
-        units.gib(card.usable_gib * 2**30),
-        "yes" if card.bf16 else "no",
-        f"{card.bf16_tflops or card.fp16_tflops:g}",
-        f"{card.memory_gb_s:,.0f} GB/s",
-        f"{card.link}, {card.link_gb_s:g} GB/s",
-        card.title,
-    )
-
-
-def _row(card: catalog.Gpu, one: _OnCard, verdict: str) -> tuple[str, ...]:
-    need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
-    time = units.duration(one.seconds) if one.seconds else "-"
-    return card.name, units.gib(card.usable_gib * 2**30), need, time, verdict

@@ -1,15 +1,18 @@
 """A plan as JSON for tools, and as a picture: GPU memory over one step of each stage, and time by stage. The picture is
 one SVG file without other files and follows the reader's light or dark colours."""
 
+from __future__ import annotations
+
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from xml.sax.saxutils import escape, quoteattr
+from typing import TYPE_CHECKING, Any
 
 from runner.parts.plan_view.scaling import StageOnMachines, rows
 from runner.parts.planner import forecast, limits, storage
-from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.memory import Memory
@@ -17,6 +20,9 @@ from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
 from runner.tools.text import json_text
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text("utf-8"))
@@ -152,7 +158,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
 
 GIB = 2**30
 WIDTH, MARGIN, GAP = 960, 24, 40
-PLOT, EVALUATION = 190, 62  # height of a plot, and width of the bar beside it, in pixels
+PLOT, BAR = 190, 62  # height of a plot, and width of the bar of evaluation beside it, in pixels
 AXIS = 46  # room for the figures at a plot's left
 ROW = 30  # height of a stage's line in the picture of time
 
@@ -161,88 +167,57 @@ PHASES: Mapping[str, tuple[str, tuple[float, float], tuple[float, str]]] = FIGUR
 
 
 def svg(planned: Planned) -> str:
-    name, stages = planned.plan.name, planned.forecasts
+    stages, limit = planned.forecasts, limits.gpu_memory(planned.recipe)
     columns = 1 if len(stages) == 1 else 2
     wide = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns
-    parts, top = [_text(MARGIN, 34, f"{name}: what it needs", "title")], 62.0
-    if stages:
-        parts.append(_legend(MARGIN, top, list(PARTS.values())))
-        top += 44
-    limit = limits.gpu_memory(planned.recipe)
-    for first in range(0, len(stages), columns):
-        for column, stage in enumerate(stages[first : first + columns]):
-            parts += _memory(stage, limit, MARGIN + column * (wide + GAP), top, wide)
-        top += PLOT + 92
-    if timed := {stage.stage.name: stage.time for stage in stages if stage.time}:
-        parts += _time(timed, top)
-        top += 66 + ROW * len(timed)
-    height = round(top + MARGIN)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
-            f"<title>{escape(name)}: GPU memory over one step, and time by stage</title>",
-            f"<style>\n{Path(__file__).with_name('picture.css').read_text(encoding='utf-8')}</style>",
-            f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
-            *parts,
-            "</svg>\n",
-        ]
+    panels = [
+        _panel(stage, limit, MARGIN + n % columns * (wide + GAP), 106.0 + n // columns * (PLOT + 92), wide)
+        for n, stage in enumerate(stages)
+    ]
+    top = panels[-1]["top"] + PLOT + 92 if panels else 62.0
+    timed = {stage.stage.name: stage.time for stage in stages if stage.time}
+    height = round(top + (66 + ROW * len(timed) if timed else 0) + MARGIN)
+    return template("picture.svg.jinja").render(
+        name=planned.plan.name, panels=panels, limit=limit, timed=timed, top=top, height=height
     )
 
 
-def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
-    """The plot of one stage: memory as areas, the bar of evaluation beside it, and lines for the card and a limit."""
-    memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
-    highest = 1.12 * max(memory.total, usable or 0, limit or 0)
-    base, right = top + 26 + PLOT, left + wide
-    x0, x1 = left + AXIS, right - EVALUATION - 22
-    scale = highest / PLOT
-
-    def y(size: float) -> float:
-        return base - size / scale
-
-    yield f'<g data-stage={quoteattr(stage.stage.name)} data-bytes-a-pixel="{scale:.6f}" data-base="{base:.2f}">'
-    fits = "whether it fits is unknown" if stage.fits is None else "fits" if stage.fits else "does not fit"
-    yield _text(left, top + 8, f"{stage.stage.name}: {units.gib(memory.total)} on each GPU, {fits}", "head")
+def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> dict[str, Any]:
+    """The places in the plot of one stage. y: of a size in bytes; ticks: GiB at the axis; areas: of each part its name,
+    its edge and its peak; bars: of each part in evaluation its name and both ends; peak: the bytes and the place."""
+    memory, moments = stage.memory, step(stage.memory)
+    highest = 1.12 * max(memory.total, stage.usable or 0, limit or 0)
+    base, scale, right = top + 26 + PLOT, highest / PLOT, left + wide
+    x0, x1 = left + AXIS, right - BAR - 22
     # At most six round numbers from 0 to the highest value.
     rounds = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
     apart = next(each for each in rounds if highest / GIB / each <= 5)
-    for tick in (apart * n for n in range(int(highest / GIB / apart) + 1)):
-        yield _line(x0, y(tick * GIB), right, y(tick * GIB), "grid")
-        yield _text(x0 - 6, y(tick * GIB) + 4, f"{tick:g}", "soft", "end")
-    yield _text(left, top + 26, "GiB", "soft")
     spots = _spots(moments, x0, x1)
-    below = [0.0] * len(spots)
-    for part, (words, colour) in PARTS.items():
-        sizes = [parts[part] for _, parts in moments]
-        above = [low + size for low, size in zip(below, sizes, strict=True)]
-        edge = [*zip(spots, map(y, above), strict=True), *reversed([*zip(spots, map(y, below), strict=True)])]
+    areas, below = [], [0] * len(spots)
+    for part in PARTS:
+        above = [low + parts[part] for low, (_, parts) in zip(below, moments, strict=True)]
         if above != below:
-            points = " ".join(f"{x:.2f},{height:.2f}" for x, height in edge)
-            title = f"<title>{words}: at most {units.gib(max(sizes))}</title>"
-            yield f'<polygon data-part="{part}" points="{points}" fill="{colour}">{title}</polygon>'
+            edge = [*zip(spots, above, strict=True), *reversed([*zip(spots, below, strict=True)])]
+            areas.append((part, edge, max(parts[part] for _, parts in moments)))
         below = above
-    for name, (start, end), (share, anchor) in PHASES.values():
-        yield _text(x0 + (x1 - x0) * (start + share * (end - start)), base + 17, name, "soft", anchor)
-    x, low = right - EVALUATION, 0
-    edges = (memory.weights, memory.weights + memory.optimizer, memory.evaluation, memory.in_evaluation)
-    for part, high in zip(("weights", "optimizer", "activations", "reserve"), edges, strict=True):
-        size = max(0, high - low)
-        yield f'<rect data-part="{part}" x="{x:.2f}" y="{y(low + size):.2f}" width="{EVALUATION}" height="{size / scale:.2f}" fill="{PARTS[part][1]}"/>'
-        low += size
-    yield _text(x + EVALUATION / 2, base + 17, "evaluation", "soft", "middle")
-    # After the last part, `below` is all of each moment.
-    most, spot = max(zip(below, spots, strict=True), key=lambda each: each[0])
-    yield _text(max(spot, x0 + 28), y(most) - 5, units.gib(most), "figure", "middle")
-    yield _text(x + EVALUATION / 2, y(low) - 5, units.gib(low), "figure", "middle")
-    yield _line(x0, base, right, base, "axis")
-    if usable:
-        yield _line(x0, y(usable), right, y(usable), "limit")
-        # Above the plot, where it covers nothing.
-        yield _text(right, top + 8, f"- - {stage.stage.machines.gpu} has {units.gib(usable)}", "over", "end")
-    if limit:
-        yield _line(x0, y(limit), right, y(limit), "own")
-        yield _text(right, top + 24, f"· · the recipe's limit is {units.gib(limit)}", "owned", "end")
-    yield "</g>"
+    sums = (0, memory.weights, memory.weights + memory.optimizer, memory.evaluation, memory.in_evaluation)
+    ends = [*accumulate(sums, max)]
+    return {
+        "stage": stage,
+        "left": left,
+        "right": right,
+        "top": top,
+        "x0": x0,
+        "x1": x1,
+        "bar": right - BAR,
+        "scale": scale,
+        "y": lambda size: base - size / scale,
+        "ticks": [apart * n for n in range(int(highest / GIB / apart) + 1)],
+        "areas": areas,
+        "bars": [*zip(("weights", "optimizer", "activations", "reserve"), ends, ends[1:], strict=False)],
+        # After the last part, `below` is all of each moment.
+        "peak": max(zip(below, spots, strict=True), key=lambda each: each[0]),
+    }
 
 
 def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: float) -> list[float]:
@@ -254,43 +229,16 @@ def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: fl
     return spots
 
 
-def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
-    """A bar for each stage: training, evaluation, start and saving; the likely range across its end."""
-    x0, x1 = MARGIN + 130, WIDTH - MARGIN - 190
-    scale = max(time.range_seconds[1] for time in times.values()) / (x1 - x0)
-    yield f'<g data-seconds-a-pixel="{scale:.6f}" data-left="{x0}">'
-    yield _text(MARGIN, top + 8, "Time by stage, with the likely range", "head")
-    yield _legend(MARGIN, top + 32, list(SPENT.values()))
-    for row, (stage, time) in enumerate(times.items()):
-        y, x = top + 56 + ROW * row, float(x0)
-        yield _text(x0 - 8, y + 13, stage, anchor="end")
-        for name, (words, colour) in SPENT.items():
-            seconds = getattr(time, name)
-            width = seconds / scale
-            title = f"<title>{stage}, {words}: {units.duration(seconds)}</title>"
-            yield f'<rect data-stage={quoteattr(stage)} data-part="{name}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="18" fill="{colour}">{title}</rect>'
-            x += width
-        low, high = (x0 + seconds / scale for seconds in time.range_seconds)
-        yield _line(low, y + 9, high, y + 9, "range")
-        yield from (_line(end, y + 4, end, y + 14, "range") for end in (low, high))
-        likely = units.between(*time.range_seconds)
-        yield _text(x1 + 12, y + 13, f"{units.duration(time.total_seconds)} ({likely})")
-    yield "</g>"
+@cache
+def template(name: str) -> Template:
+    """A template beside this module."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-
-def _legend(left: float, top: float, entries: Sequence[tuple[str, str]]) -> str:
-    parts, x = [], left
-    for name, colour in entries:
-        parts.append(f'<rect x="{x:.0f}" y="{top - 10:.0f}" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(x + 18, top, name, "soft"))
-        x += 18 + 7 * len(name) + 22
-    return "\n".join(parts)
-
-
-def _text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
-    kind = f' class="{style}"' if style else ""
-    return f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}"{kind}>{escape(words)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
-    return f'<line x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}" class="{style}"/>'
+    shelf = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=lambda name: name is not None and ".svg" in name, keep_trailing_newline=True,
+    )  # fmt: skip
+    shelf.filters["px"] = "{:.2f}".format
+    shelf.globals |= {"units": units, "GIB": GIB, "WIDTH": WIDTH, "MARGIN": MARGIN, "BAR": BAR, "ROW": ROW}
+    shelf.globals |= {"PARTS": PARTS, "SPENT": SPENT, "PHASES": PHASES}
+    return shelf.get_template(name)

@@ -33,7 +33,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 
     The page is one complete file, so you can send it to others.
     """
-    import jinja2  # noqa: F401 - missing packages are reported before anything is read
+    import pydantic  # noqa: F401 - missing packages are reported before anything is read
 
     folders = [
         find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name", run)), None) for run in runs

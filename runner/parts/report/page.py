@@ -105,7 +105,7 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 def missing() -> str:
     """The command that installs the missing packages of a page; empty if none is missing."""
-    return "" if all(map(find_spec, ("jinja2", "pydantic"))) else packaged.install("report")
+    return "" if find_spec("pydantic") else packaged.install("report")
 
 
 def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:

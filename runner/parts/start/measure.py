@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import csv
 import io
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from runner import catalog, scenarios
@@ -40,6 +43,7 @@ SECONDS, LONGEST = 150, "3 min"
 ENOUGH_STEPS, FEWEST_STEPS, ROWS = 40, 3, 2000
 # Settings that a measurement drops: of a pretraining's text, and of everything else.
 OF_TEXT, JUDGED = ("data.cleaning", "data.limit", "data.packed", "tokenizer.base"), ("gates", "evaluation")
+TABLES = Path(__file__).with_suffix(".toml")
 LARGE = 1_000_000  # larger files are weights and the state of the optimizer, which have no use afterwards
 
 
@@ -71,19 +75,8 @@ class Measured:
         return {"twin": {**rehearsal.twin_of(recipe, folder / rehearsal.TWIN), "layers": 0}, "sample_rows": ROWS}
 
     def after_data(self, recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-        weights, few = "random numbers in its shape", "a measurement takes minutes"
-        home = PRETRAIN if self.blocks else "train"
-        table = (
-            ("model.revision", None, weights),
-            ("model.trust_remote_code", None, "random weights come without code"),
-            ("resume_from", None, weights),
-            ("report_to", "tensorboard", "needs no account"),
-            ("train.report_to", "tensorboard", "needs no account"),
-            (f"{home}.logging_steps", 1, few),
-            (f"{home}.early_stopping", None, few),
-            ("demo.max_new_tokens", 1, "random weights have no answers"),
-            ("model.base", str(folder / rehearsal.TWIN), weights),
-        )
+        few, home = "a measurement takes minutes", PRETRAIN if self.blocks else "train"
+        table = rehearsal.table("substitutes", TABLES, twin=str(folder / rehearsal.TWIN))
         made = [*rehearsal.substitutes(recipe, table), Override("limits.time", None, LONGEST, BY, few)]
         here = changed(recipe, made)[0]
         (planned,) = forecast.of(here, translate(here, RunFolder.at(folder).place()))
@@ -182,15 +175,6 @@ def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override], stage: 
 
 
 OUTSIDE = "benchmarks/outside/public.csv"
-COLUMNS = """
-key, id, source, path, gpu, gpus, model, parameters, method, lora_rank, lora_targets, lora_dropout, four_bit,
-seq_len, micro_batch, accumulation, sharding, checkpointing, precision, fp32_weights, autocast, optimizer, loss,
-attention, fused_kernels, compile, fp8, packed, expandable_segments, mean_row_tokens, allocated_gib, active_gib,
-reserved_gib, driver_gib, other_gib, state_gib, tokens_per_s_per_gpu, grade, differs
-"""
-# The columns that have the name of a workload's field: its value, and whether it is on.
-SAME = ("accumulation", "sharding", "precision", "optimizer", "attention")
-SWITCHES = ("checkpointing", "fp32_weights", "fused_kernels", "compile", "fp8", "expandable_segments")
 
 
 def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
@@ -202,31 +186,21 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
     if work.unfrozen or work.objective != "sft":
         return ""
     adapter, tokens = work.adapter, work.lengths.mean
-    facts: dict[str, object] = {name: getattr(work, name) for name in SAME}
-    facts |= {name: int(getattr(work, name)) for name in SWITCHES}
-    facts |= {
-        "source": "recipe doctor --gpu",
-        "gpu": work.machines.gpu,
-        "gpus": work.machines.world_size,
-        "model": base,
-        "parameters": summary.total_parameters,
-        "method": kind(work).method,
-        "lora_rank": adapter.rank if adapter else 0,
-        "lora_targets": "+".join(adapter.targets) if adapter else "",
-        "lora_dropout": adapter.dropout if adapter else 0,
-        "four_bit": int(bool(adapter and adapter.four_bit)),
-        "seq_len": work.most_tokens,
-        "micro_batch": work.micro_batch_size,
-        "loss": "plain" if work.fused_loss == "none" else work.fused_loss,
-        "packed": int(work.packing),
-        "mean_row_tokens": f"{tokens:.1f}" if tokens else "",
-        "allocated_gib": summary.gpu_memory_gib,
-        "reserved_gib": summary.gpu_reserved_gib,
-        "driver_gib": summary.gpu_driver_gib,
-    }
-    if summary.step_seconds:
-        step = row_tokens(work) * work.answers * work.micro_batch_size * work.accumulation
-        facts["tokens_per_s_per_gpu"] = round(step / summary.step_seconds, 1)
+    step = row_tokens(work) * work.answers * work.micro_batch_size * work.accumulation
+    facts = SimpleNamespace(
+        source="recipe doctor --gpu",
+        work=work,
+        taken=summary,
+        base=base,
+        method=kind(work).method,
+        adapter=adapter or SimpleNamespace(rank=0, dropout=0, four_bit=False),
+        targets="+".join(adapter.targets) if adapter else "",
+        loss="plain" if work.fused_loss == "none" else work.fused_loss,
+        tokens=f"{tokens:.1f}" if tokens else "",
+        rate=round(step / summary.step_seconds, 1) if summary.step_seconds else "",
+    )
+    columns = tomllib.loads(TABLES.read_text("utf-8"))["columns"].values()
+    cells = [attrgetter(fact)(facts) if fact else "" for fact in columns]
     written = io.StringIO()
-    csv.writer(written).writerow(facts.get(name.strip(), "") for name in COLUMNS.split(","))
+    csv.writer(written).writerow(int(cell) if isinstance(cell, bool) else cell for cell in cells)
     return written.getvalue().strip()

@@ -21,7 +21,7 @@ from runner.tools.names import setting
 from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
 
-BY = "rehearsal"
+BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")
 TWIN = "base_model"
 MAX_ROWS = 240
 MIN_GAIN = 0.10
@@ -46,14 +46,14 @@ Row = tuple[str, Any, str]  # of a table: the setting, its value, and the reason
 
 
 @cache
-def _tables() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+def _tables(file: Path) -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(file.read_text("utf-8"))
 
 
-def table(name: str, **computed: Any) -> list[Row]:
-    """A table of rehearsal.toml, with what it calls `{name}` from `computed`."""
+def table(name: str, file: Path = OWN, **computed: Any) -> list[Row]:
+    """A table of rehearsal.toml, or of another file, with what it calls `{name}` from `computed`."""
     filled = {f"{{{one}}}": value for one, value in computed.items()}
-    rows = ((row["of"], row.get("value"), row["why"]) for row in _tables()[name])
+    rows = ((row["of"], row.get("value"), row["why"]) for row in _tables(file)[name])
     return [
         (of, filled.get(value, value) if isinstance(value, str) else value, why.format_map(computed))
         for of, value, why in rows
@@ -65,7 +65,7 @@ def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
     """Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
     equivalent on a processor; and the reason."""
     rows = []
-    for row in _tables()["needs-gpu"]:
+    for row in _tables(OWN)["needs-gpu"]:
         values, value = tuple(row.get("values", ())), row.get("value")
         pairs = [(values, value)]
         if values == ("optimizers",):
@@ -316,7 +316,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     sizes = {"micro": micro, "accumulation": accumulation, "epochs": epochs, "rate": rate, "few": few, "larger": larger}
     return [
         *on_processors(recipe, 1),
-        *substitutes(recipe, table("training", **sizes)),
+        *substitutes(recipe, table("training", OWN, **sizes)),
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, table("training-end", third=third, tenth=tenth, micro=micro, few=few)),
         *optimizer("train", chosen),

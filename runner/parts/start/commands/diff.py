@@ -72,25 +72,22 @@ def in_plans(before: Document | None, after: Document, price: float | None = Non
     """The memory, time and cost of each stage of two recipes, even if equal, and the generated settings that differ.
     before: None for a new recipe, without generated settings. price: of one GPU hour, None for the recipes' own. Raises
     Stop if one of them is not valid."""
-    old, old_units = _planned(before, price) if before else ({}, {})
-    new, new_units = _planned(after, price)
-    rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
-    units_of = old_units | new_units
-    return [
-        Difference(name, was, now, unit=units_of.get(name, ""))
-        for name, was, now in rows
-        if name in units_of or (before and was != now)
-    ]
+    old, new, found = _planned(before, price) if before else {}, _planned(after, price), []
+    for name in dict.fromkeys([*old, *new]):
+        (was, unit), (now, of) = old.get(name, (None, "")), new.get(name, (None, ""))
+        if of or unit or (before and was != now):
+            found.append(Difference(name, was, now, unit=of or unit))
+    return found
 
 
-def _planned(document: Document, price: float | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Figures of each stage and emitted settings by their names, and the unit of each figure."""
+def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, str]]:
+    """Figures of each stage with their units, and emitted settings without one, by their names."""
     recipe, _ = validate.valid(document, look=False)
+    figures: dict[str, tuple[Any, str]] = {}
     try:
         planned = Planned.of(recipe, price)
     except UnknownArchitecture:
-        return dict(_emitted(translate(recipe, place(recipe)))), {}
-    figures: dict[str, tuple[float | None, str]] = {}
+        return {name: (value, "") for name, value in _emitted(translate(recipe, place(recipe)))}
     for one in planned.forecasts:
         name = one.stage.name
         figures[f"{name}: GPU memory"] = one.memory.total, "bytes of each GPU"
@@ -99,8 +96,7 @@ def _planned(document: Document, price: float | None) -> tuple[dict[str, Any], d
         figures[f"{name}: GPU hours"] = one.gpu_hours, "hours"
         if one.price is not None:
             figures[f"{name}: cost"] = one.cost, f"at {one.price:g} a GPU hour"
-    values = {name: value for name, (value, _) in figures.items()} | dict(_emitted(planned.plan))
-    return values, {name: unit for name, (_, unit) in figures.items()}
+    return figures | {name: (value, "") for name, value in _emitted(planned.plan)}
 
 
 def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:

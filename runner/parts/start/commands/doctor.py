@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from runner.run.launch import device_names, gpus_of, particular
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import without_gpu
 from runner.tools import packaged
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, first_line
 from runner.tools.process import cores, free_port, memory_gib
 from runner.trainer import records
 
@@ -189,6 +190,7 @@ def _refused(name: str) -> str | None:
 
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
+FINDINGS = tomllib.loads(Path(__file__).parents[1].joinpath("findings.toml").read_text("utf-8"))
 NEEDED = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets")
 NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
@@ -207,6 +209,12 @@ class Finding:
         return f"{line}\n{'':<22}→ {self.mend}" if self.mend else line
 
 
+def found(name: str, /, **words: object) -> Finding:
+    """A finding of `findings.toml`, with words filled in."""
+    row = FINDINGS[name]
+    return Finding(*(row.get(key, "").format(**words) for key in ("state", "subject", "text", "mend")))
+
+
 def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None) -> list[Finding]:
     """The findings of all checks; with a recipe, also about its needs, on the GPUs that it uses."""
     if recipe and machine.cards:
@@ -220,39 +228,29 @@ def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None =
 def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     images = plan is not None and all(stage.engine == "images" for stage in plan.stages if stage.trains)
     needed = NEEDED_FOR_IMAGES if images else NEEDED
-    if missing := [name for name in needed if not machine.packages.get(name)]:
-        yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", packaged.install("train"))
-    else:
-        shown = ", ".join(f"{name} {machine.packages[name]}" for name in needed)
-        yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
+    missing = [name for name in needed if not machine.packages.get(name)]
+    shown = ", ".join(missing or (f"{name} {machine.packages[name]}" for name in needed))
+    kind = "packages-missing" if missing else "packages"
+    yield found(kind, machine=machine, shown=shown, train=packaged.install("train"))
     axolotl, written_for = machine.packages.get("axolotl"), catalog.AXOLOTL_VERSION
     if axolotl and axolotl != written_for and not images:
-        text = f"version {axolotl}, but the recipes are written for {written_for}"
-        yield Finding(PROBLEM, "axolotl", text, f"pip install axolotl=={written_for}")
+        yield found("axolotl", version=axolotl, written_for=written_for)
     site = recipe.settings.get("openshift") if recipe else None
     if site and not site.get("image"):
-        yield Finding(OK, "image", hardware.IMAGE_NEEDS)
+        yield found("image", needs=hardware.IMAGE_NEEDS)
     if recipe and recipe.model.get("attention") == "flash_attention_2":
         yield _flash_attention(machine)
-    for name, why, extra in _wanted_packages(recipe) if recipe else ():
-        if version := machine.packages.get(name):
-            yield Finding(OK, name, f"version {version}, for {why}")
-        else:
-            yield Finding(PROBLEM, name, f"not installed, but the recipe needs it for {why}", extra)
+    for name, why, install in _wanted_packages(recipe) if recipe else ():
+        version = machine.packages.get(name)
+        yield found("wanted" if version else "wanted-missing", name=name, version=version, why=why, install=install)
 
 
 def _flash_attention(machine: Machine) -> Finding:
-    """The package, or the kernel that transformers uses instead; our image has that kernel."""
-    why, mend = "for `attention: flash_attention_2`", f"{packaged.install('flash')}, or `attention: sdpa`"
-    kernels = machine.packages.get("kernels")
-    if version := machine.packages.get("flash-attn"):
-        return Finding(OK, "flash-attn", f"version {version}, {why}")
-    if kernels and machine.flash_kernel:
-        return Finding(OK, "flash-attn", f"the kernel in {machine.flash_kernel}, {why}")
-    if kernels and machine.hub is None:
-        text = f"not installed; {FLASH_KERNEL} is downloaded from the hub when training begins, {why}"
-        return Finding(WARNING, "flash-attn", text, mend)
-    return Finding(PROBLEM, "flash-attn", f"not installed, and its kernel is not here either, {why}", mend)
+    kernels, version = machine.packages.get("kernels"), machine.packages.get("flash-attn")
+    here = "flash-kernel" if kernels and machine.flash_kernel else ""
+    later = "flash-later" if kernels and machine.hub is None else "flash-missing"
+    words = {"version": version, "machine": machine, "kernel": FLASH_KERNEL, "install": packaged.install("flash")}
+    return found("flash-attn" if version else here or later, **words)
 
 
 def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
@@ -281,18 +279,15 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     needed = hardware.DRIVERS.get(machine.cuda.split(".")[0], 0)
     if (major := re.match(r"\d+", machine.driver)) and int(major[0]) < needed:
-        yield Finding(PROBLEM, "NVIDIA driver", *worded("start.old-driver", machine=machine, needed=needed))
+        yield found("old-driver", machine=machine, needed=needed)
         return
     if not machine.cards:
-        if (need := _on_processor(recipe)) > machine.memory_gib:
-            yield Finding(PROBLEM, "GPU", *worded("start.no-gpu-no-memory", need=need))
-        else:
-            yield Finding(WARNING, "GPU", *worded("start.no-gpu"))
+        need = _on_processor(recipe)
+        yield found("no-gpu-no-memory" if need > machine.memory_gib else "no-gpu", need=need)
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
-        has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
-        driver = f", driver {machine.driver}" if machine.driver else ""
-        yield Finding(OK, "GPU", f"{machine.cards.count(card)} × {card.name}, {has}{driver}")
+        fp8, driver = "FP8" if card.fp8 else "no FP8", f", driver {machine.driver}" if machine.driver else ""
+        yield found("gpu", count=machine.cards.count(card), card=card, fp8=fp8, driver=driver)
     if len(machine.cards) > 1:
         yield _links(machine, recipe)
     if recipe is None:
@@ -301,15 +296,14 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
     planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
     known = catalog.gpu(planned.gpu)
     if here.label != planned.gpu:
-        text = f"the recipe is planned for {(known.title if known else planned.gpu)}, but this is {here.name}"
-        yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
+        yield found("other-gpu", planned=known.title if known else planned.gpu, here=here)
     if known and here.memory_gib < 0.9 * known.memory_gib:
-        yield Finding(PROBLEM, "GPU memory", *worded("start.smaller-gpu", here=here, known=known))
+        yield found("smaller-gpu", here=here, known=known)
     if count != planned.gpus_per_node:
-        yield Finding(WARNING, "GPU", *worded("start.other-gpu-count", count=count, planned=planned))
+        yield found("other-gpu-count", count=count, planned=planned)
     for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
         if precision == "fp8" and not here.fp8:
-            yield Finding(PROBLEM, "FP8", *worded("start.no-fp8", kind=kind, here=here))
+            yield found("no-fp8", kind=kind, here=here)
 
 
 def _on_processor(recipe: Recipe | None) -> float:
@@ -336,62 +330,47 @@ def _between(names: list[str], table: str) -> str:
 def _links(machine: Machine, recipe: Recipe | None) -> Finding:
     # The legend below the table has `NV#` and NVLinks on every machine.
     if re.search(r"\bNV\d+\b", machine.links):
-        return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
+        return found("nvlink")
     if not machine.links:
-        return Finding(WARNING, "interconnect", *worded("start.unknown-links"))
-    over = "the GPUs reach each other over PCIe"
-    if recipe and not recipe.settings.knows("distribution"):
-        return Finding(OK, "interconnect", f"{over}, which is enough for images")
-    return Finding(WARNING, "interconnect", *worded("start.only-pcie", over=over))
+        return found("unknown-links")
+    return found("pcie-for-images" if recipe and not recipe.settings.knows("distribution") else "only-pcie")
 
 
 def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    text = f"{machine.memory_gib:.0f} GiB main memory, {machine.cores} cores, {machine.shm_gib:.1f} GiB shared memory"
-    if recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9:
-        yield Finding(PROBLEM, "memory", *worded("start.less-memory", text=text, recipe=recipe))
-    else:
-        yield Finding(OK, "memory", text)
+    less = recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9
+    yield found("less-memory" if less else "memory", machine=machine, recipe=recipe)
     if machine.shm_gib < 1:
-        yield Finding(WARNING, "memory", *worded("start.little-shared-memory", machine=machine))
+        yield found("little-shared-memory", machine=machine)
 
 
 def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    needed, text = needed_gib(recipe, plan), f"{machine.disk_gib:.0f} GiB free at {machine.folder}"
-    if needed:
-        text = f"{text}; models and checkpoints need about {needed:.0f} GiB"
-    if machine.disk_gib >= (needed or 20):
-        yield Finding(OK, "disk", text)
-    elif needed:
-        yield Finding(PROBLEM, "disk", text, "free some, or use --out")
-    else:
-        yield Finding(WARNING, "disk", text, "models need tens of GiB; free some space")
+    needed = needed_gib(recipe, plan)
+    needs = f"; models and checkpoints need about {needed:.0f} GiB" if needed else ""
+    little = "full-disk" if needed else "small-disk"
+    yield found("disk" if machine.disk_gib >= (needed or 20) else little, machine=machine, needs=needs)
     if not os.access(folder := _existing(Path(machine.folder)), os.W_OK):
-        yield Finding(PROBLEM, "disk", f"nothing can be written to {folder}", "another folder with --out")
+        yield found("closed-disk", folder=folder)
 
 
 def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     for port in machine.ports_taken:
         nodes = recipe and "nodes" in recipe.settings
         other = "choose another `nodes.port`" if nodes else f"set MASTER_PORT to a free one (not {port})"
-        yield Finding(WARNING, "port", f"{port} is used by another program", f"end it, or {other}")
+        yield found("taken-port", port=port, other=other)
     if not machine.ports_taken:
-        shown = " and ".join(map(str, machine.ports))
-        yield Finding(OK, "port", f"{shown} {'is' if len(machine.ports) == 1 else 'are'} free")
+        are = "is" if len(machine.ports) == 1 else "are"
+        yield found("free-ports", shown=f"{' and '.join(map(str, machine.ports))} {are}")
 
 
 def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     if machine.hub is not None:
         reads = recipe and (models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets()))
-        mend = "use local files instead of `hub`, or connect this machine to the network; a rehearsal needs neither"
-        yield Finding(PROBLEM if reads else WARNING, "hub", machine.hub, mend)
+        yield found("needed-hub" if reads else "silent-hub", machine=machine)
         return
     account = "logged in" if machine.token else "not logged in, so gated models are not available"
-    yield Finding(OK, "hub", f"it answers; {account}")
+    yield found("hub", account=account)
     for name, reason in machine.gated.items():
-        if reason is None:
-            yield Finding(OK, "hub", f"{name} can be read")
-        else:
-            yield Finding(PROBLEM, "hub", *worded("start.no-access", name=name, reason=reason))
+        yield found("readable" if reason is None else "no-access", name=name, reason=reason)
 
 
 CHECKS = (packages, gpus, memory, disk, ports, hub)
@@ -437,10 +416,10 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: b
         recipe, _ = open_recipe(path, sets)
         plan = translate(recipe, place(recipe))
     asked = (models_of(recipe), ports_of(recipe)) if recipe else ()
-    found = findings(probe(Path(out or ".").absolute(), *asked), recipe, plan)
-    for finding in found:
+    told = findings(probe(Path(out or ".").absolute(), *asked), recipe, plan)
+    for finding in told:
         say(str(finding))
-    problems, warnings = (sum(one.state == state for one in found) for state in (PROBLEM, WARNING))
+    problems, warnings = (sum(one.state == state for one in told) for state in (PROBLEM, WARNING))
     say(f"\n{problems} problem{'' if problems == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}")
     if problems:
         end("This machine is not ready. Fix the problems above.", "doctor", *([path] if path else []))

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner import catalog
 from runner.catalog import tables
 from runner.check import by_schema, origins
 from runner.check.validate import changed, load
-from runner.commands.options import command, end, say, table
+from runner.commands.options import OFFERED, command, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
@@ -32,8 +31,6 @@ from runner.tools.text import json_text
 # Generated files with every setting: copies of the recipe and of the plan, and a config map of files.
 COPIES = ("recipe.json", "plan.json", "configmap.yaml")
 MOST_TRIED = 5
-# The catalog's values for a setting, by its `x-offers`.
-OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}
 _HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")  # hashes of `names.content_hash`, which differ after any change
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 

@@ -1,7 +1,6 @@
 """`recipe models`: the models that a recipe can name, and `recipe models add` for those that the catalog lacks."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -112,19 +111,12 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
     known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
-    rows: list[tuple[str, ...]] = []
-    entries: list[Mapping[str, object]] = []
+    found = []
     for model, where in known:
         needs = {way: need for way, need in needs_of(model, gpu).items() if not gpu or gpu.name in need.cards}
-        if gpu and not needs:
-            continue
-        ways = [needs.get(way) for way in WAYS]
-        if gpu:
-            cells = [units.gib(need.memory_bytes) if need else "-" for need in ways]
-        else:
-            cells = [short(need.cards[0]) if need and need.cards else "-" for need in ways]
-        rows.append((model.id, size(model), f"{model.max_position_embeddings:,}", *cells, licence(model), where))
-        entries.append(
+        found += [(model, where, needs)] if needs or not gpu else []
+    if style == "json":
+        entries = [
             {
                 "model": model.id,
                 "parameters": counted(model),
@@ -134,10 +126,19 @@ def models(recipe: str | None, card: str | None, style: str) -> None:
                 "from": where,
                 "ways": needs,
             }
-        )
-    if style == "json":
+            for model, where, needs in found
+        ]
         say(json_text(entries))
         return
+    rows = []
+    for model, where, needs in found:
+        shown = {
+            way: units.gib(need.memory_bytes) if gpu else short(need.cards[0])
+            for way, need in needs.items()
+            if need.cards
+        }
+        ways = (shown.get(way, "-") for way in WAYS)
+        rows.append((model.id, size(model), f"{model.max_position_embeddings:,}", *ways, licence(model), where))
     titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
     table([titles, *rows], below=(*titles[3:7], "FROM"))
     if gpu:

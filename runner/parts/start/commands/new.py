@@ -40,6 +40,8 @@ class Question:
     rows: tuple[str, ...] = ()
     where: str = ""
     optional: bool = False
+    starts: str = ""
+    enter: str = ""
 
     @property
     def called(self) -> str:
@@ -56,7 +58,8 @@ class Question:
 
     def proposed(self, answers: Answers) -> str:
         """The answer for Enter without text; empty if unknown."""
-        return str(PROPOSED[self.name](answers)) if self.name in PROPOSED else ""
+        own = PROPOSED[self.name](answers) if self.name in PROPOSED else self.starts and answers.starts(self.starts)
+        return str(own or self.enter.format(answers=answers))
 
     def value(self, answers: Answers, said: str) -> Any:
         """The field's value from an answer. Raises Stop if it is not valid."""
@@ -147,21 +150,12 @@ VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "numbers": _numbers,
 }
 PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
-    "kind": lambda answers: "questions",
-    "technique": lambda answers: answers.of.techniques[0],
-    "question": lambda answers: answers.guessed[0],
-    "answer": lambda answers: replace(answers, question="").guessed[1],
     "prompt": lambda answers: f"[{drafting.guess(answers.columns)[0]}]",
-    "column": lambda answers: answers.holding_text,
-    "model": lambda answers: answers.base,
     "where": lambda answers: next((where for where in PLACES if answers.starts(PLACES[where])), "here"),
-    "namespace": lambda answers: answers.starts("openshift.namespace"),
-    "machines": lambda answers: answers.starts("machines.nodes", 1),
     "addresses": lambda answers: ",".join(one["address"] for one in answers.starts("nodes.machines", [])),
     "results": lambda answers: "" if answers.starts("nodes") else drafting.SHARED,
     "gpu": _proposed_card,
     "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
-    "gpus": lambda answers: answers.starts("machines.gpus_per_node", 1),
 }
 STARTERS = ", ".join(name for name, kind in KINDS.items() if kind.keeps and name != "pipeline")
 
