@@ -115,6 +115,7 @@ class Examined:
     lost_lines: places by reason, if a place needs no message of its own."""
 
     KIND: ClassVar[str]  # the beginning of the names of its macros in the template
+    TEMPLATE: ClassVar[Path] = Path(__file__).with_name("report.txt.jinja")
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
     lost_lines: dict[str, list[Where]] = field(default_factory=dict)
@@ -142,21 +143,17 @@ class Examined:
         elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
             named.append(line)
 
-    def listed_bad_lines(self, what: str) -> list[str]:
-        """The first bad lines with the reasons. what: the word for one."""
-        return _lines("bad_lines", self, what)
-
     def left_out(self) -> list[str]:
         """The rows that are left out, for people, with the first bad lines."""
-        return _lines(f"{self.KIND}_left_out", self)
+        return self.lines("left_out")
 
     def examined(self) -> list[str]:
         """The findings, for people."""
         return _lines("examined", self)
 
-    def lines(self) -> Iterable[str]:
-        """The report, for people."""
-        return _lines(f"{self.KIND}_lines", self)
+    def lines(self, part: str = "lines") -> list[str]:
+        """The report, for people; or the part that the macro KIND_`part` writes."""
+        return _lines(f"{self.KIND}_{part}", self, template=self.TEMPLATE)
 
     def write(self, folder: Path) -> None:
         write_json(folder / REPORT_FILE, _form(type(self)).dump_python(self, mode="json"))
@@ -183,18 +180,19 @@ def examiners(report: Examined) -> list[Examiner]:
 
 
 @cache
-def _macros() -> Any:
+def _macros(template: Path) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    folders = (template.parent, Examined.TEMPLATE.parent)
     shelf = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(folders), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     shelf.globals |= {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
-    return shelf.get_template("report.txt.jinja").module
+    return shelf.get_template(template.name).module
 
 
-def _lines(macro: str, *said: object) -> list[str]:
-    return str(getattr(_macros(), macro)(*said)).split("\n")[:-1]
+def _lines(macro: str, *said: object, template: Path = Examined.TEMPLATE) -> list[str]:
+    return str(getattr(_macros(template), macro)(*said)).split("\n")[:-1]
 
 
 def _form(kind: type) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runner.data import RenderedExample
 from runner.data.data_sets import DataSource, no_dataset
-from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
+from runner.data.report import Report
 from runner.data.row_files import Bad
 from runner.tools.files import replacing
 from runner.tools.names import content_hash
@@ -295,6 +295,8 @@ class ImageReport(Report):
     and blue over the training images, 0 to 1. shared: test images that are also in training, pixel by pixel, and are
     removed from it; shared_named: the first of them, each with its training image."""
 
+    KIND = "images"
+    TEMPLATE = Path(__file__).with_name("report.jinja")
     test_rows: int = 0
     resized: int = 0
     shared: int = 0
@@ -302,31 +304,6 @@ class ImageReport(Report):
     classes: list[str] = field(default_factory=list)
     mean: list[float] = field(default_factory=list)
     std: list[float] = field(default_factory=list)
-
-    def lines(self) -> Iterator[str]:
-        yield f"images in            {self.rows_in:>9,}   from {self.source}"
-        for reason, count in self.dropped.most_common():
-            yield f"  dropped            {count:>9,}   {reason}"
-        yield from self.listed_bad_lines("image")
-        if self.resized:
-            yield f"scaled               {self.resized:>9,}   to the size that the network reads"
-        yield f"exact duplicates     {self.duplicates:>9,}   removed"
-        if self.shared:
-            yield f"test in training     {self.shared:>9,}   test images that are also training images; removed from training"
-            yield from self.named_in_both()
-        if self.sampled_from is not None:
-            yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
-        yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
-        yield f"training images      {self.train_rows:>9,}"
-        yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all but the test"
-        none = "the data has none; the validation images are measured"
-        yield f"test images          {self.test_rows:>9,}   {'measured once, at the end' if self.test_rows else none}"
-
-    def named_in_both(self) -> Iterator[str]:
-        for training, test in self.shared_named[:SHOWN_BAD_LINES]:
-            yield f"    {training} is {test}"
-        if self.shared > SHOWN_BAD_LINES:
-            yield f"    and {self.shared - SHOWN_BAD_LINES:,} more, in {REPORT_FILE}"
 
 
 def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any) -> ImageReport:
@@ -348,14 +325,13 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
         # One side was made from the other. The report has no key, because no data is written.
         report.key = ""
         report.write(out)
-        named = "\n".join(report.named_in_both())
-        share, most = count / of, MOST_SHARED
-        raise Stop(*worded("images.test-in-training", count=count, of=of, share=share, most=most, named=named))
+        named = "\n".join(report.lines("in_both"))
+        facts = {"count": count, "of": of, "share": count / of, "most": MOST_SHARED}
+        raise Stop(*worded("images.test-in-training", named=named, **facts))
     pictures = splits["train"]
-    if sample_rows is not None and len(pictures) > sample_rows:
-        report.sampled_from = len(pictures)
-        pictures = sample(pictures, sample_rows, images.seed)
-    train, validation = train_and_validation(pictures, images.validation_share, images.seed)
+    most = sample_rows if sample_rows is not None and len(pictures) > sample_rows else None
+    report.sampled_from = None if most is None else len(pictures)
+    train, validation = drawn(pictures, images.validation_share, images.seed, most)
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
         raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines="\n".join(report.lines())))
@@ -405,28 +381,22 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
     return pictures
 
 
-def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:
-    """About `count` pictures, the same number of each class, drawn by the seed."""
-    by_class = _by_class(pictures, seed)
-    return [picture for group in by_class.values() for picture in group[: max(1, count // len(by_class))]]
+def drawn(pictures: list[Picture], share: float, seed: int, most: int | None) -> tuple[list[Picture], list[Picture]]:
+    """Training and validation pictures, in all about `most`, the same number of each class, or all of them for None.
+    About `share` of each class, at least one, go to validation."""
 
-
-def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tuple[list[Picture], list[Picture]]:
-    """Training and validation pictures; about `share` of each class, at least one, go to validation."""
-    train, validation = list[Picture](), list[Picture]()
-    for group in _by_class(pictures, seed).values():
-        kept = max(1, round(share * len(group)))
-        validation += group[:kept]
-        train += group[kept:]
-    return train, validation
-
-
-def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
     def place(picture: Picture) -> tuple[int, bytes]:
         # By a hash, so that another picture does not change the order of the others.
         return picture.label, hashlib.sha256(f"{seed}\n".encode() + picture.pixels).digest()
 
-    return {label: list(group) for label, group in groupby(sorted(pictures, key=place), attrgetter("label"))}
+    by_class = [list(group) for _, group in groupby(sorted(pictures, key=place), attrgetter("label"))]
+    train, validation = list[Picture](), list[Picture]()
+    for group in by_class:
+        chosen = group if most is None else group[: max(1, most // len(by_class))]
+        kept = max(1, round(share * len(chosen)))
+        validation += chosen[:kept]
+        train += chosen[kept:]
+    return train, validation
 
 
 def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:

@@ -4,6 +4,7 @@ Axolotl does not train on images, so the engine is the runner's own `images`: tr
 under `trainer` have the names of transformers' TrainingArguments.
 """
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from runner.trainer.records import Summary
 # The module's name in images of 0.1, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
+REHEARSAL = tomllib.loads(Path(__file__).with_name("rehearsal.toml").read_text("utf-8"))
 
 # The most images, the width of the network, and the most processes in a rehearsal.
 MAX_IMAGES = 1000
@@ -169,25 +171,18 @@ def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """The narrow twin, processes instead of machines, and enough epochs."""
-    micro = min(recipe.train.micro_batch_size, 32)
-    epochs = -(-LOOKS // rows.train_rows)
-    enough = f"it has to see about {LOOKS:,} images in all, drawn from {rows.train_rows:,}"
-    narrow = min(recipe.model.width, WIDTH)
     # A process without an image would never make a step.
     processes = min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
+    computed = {
+        "width": min(recipe.model.width, WIDTH),
+        "micro": min(recipe.train.micro_batch_size, 32),
+        **{"epochs": -(-LOOKS // rows.train_rows), "looks": LOOKS, "rows": rows.train_rows},
+    }
+    twin, training = (rehearsal.filled(table, **computed) for table in REHEARSAL.values())
     return [
-        rehearsal.substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),
-        rehearsal.substitute("model.precision", "fp32", "runs on any CPU"),
-        rehearsal.substitute("data.mean", None, "measured on these images"),
-        rehearsal.substitute("data.std", None, "measured on these images"),
+        *(rehearsal.substitute(*row) for row in twin),
         *rehearsal.on_processors(recipe, processes),
-        rehearsal.substitute("train.micro_batch_size", micro, "small steps"),
-        rehearsal.substitute("train.gradient_accumulation_steps", 1, "small steps"),
-        rehearsal.substitute("train.epochs", epochs, enough),
-        rehearsal.substitute("train.effective_batch_size", None, "computed from the lines above"),
-        rehearsal.substitute("train.learning_rate", 0.003, "a narrow network takes larger steps"),
-        rehearsal.substitute("train.logging_steps", 5, "few steps"),
-        rehearsal.substitute("train.report_to", "tensorboard", "needs no account"),
+        *(rehearsal.substitute(*row) for row in training),
         overrides.without_time_limit(rehearsal.BY),
     ]
 

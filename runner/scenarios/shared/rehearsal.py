@@ -52,8 +52,13 @@ def _tables() -> dict[str, list[dict[str, Any]]]:
 
 def table(name: str, **computed: Any) -> list[Row]:
     """A table of rehearsal.toml, with what it calls `{name}` from `computed`."""
+    return filled(_tables()[name], **computed)
+
+
+def filled(table: Iterable[Mapping[str, Any]], **computed: Any) -> list[Row]:
+    """The rows of a table in the form of rehearsal.toml."""
     filled = {f"{{{one}}}": value for one, value in computed.items()}
-    rows = ((row["of"], row.get("value"), row["why"]) for row in _tables()[name])
+    rows = ((row["of"], row.get("value"), row["why"]) for row in table)
     return [
         (of, filled.get(value, value) if isinstance(value, str) else value, why.format_map(computed))
         for of, value, why in rows
