@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
@@ -21,6 +20,7 @@ from runner.recipe.document import leaves
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
+from runner.tools.text import macros
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,20 +179,9 @@ def examiners(report: Examined) -> list[Examiner]:
     return [begin(report) for begin in parts.hooks("examiner")]
 
 
-@cache
-def _macros(template: Path) -> Any:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    folders = (template.parent, Examined.TEMPLATE.parent)
-    shelf = Environment(
-        loader=FileSystemLoader(folders), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    shelf.globals |= {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
-    return shelf.get_template(template.name).module
-
-
 def _lines(macro: str, *said: object, template: Path = Examined.TEMPLATE) -> list[str]:
-    return str(getattr(_macros(template), macro)(*said)).split("\n")[:-1]
+    known = {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
+    return str(getattr(macros(template, Examined.TEMPLATE.parent, **known), macro)(*said)).split("\n")[:-1]
 
 
 def _form(kind: type) -> Any:
