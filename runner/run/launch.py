@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
@@ -21,20 +22,7 @@ from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server
 from runner.trainer.fork_server import Forked, fork
 
-# GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
-BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-# What training processes need if they have no GPU.
-WITHOUT_GPU = {
-    # Without it each of several processes on CPU trains everything, and exits 0.
-    "ACCELERATE_USE_CPU": "true",
-    # Otherwise accelerate 1.13.0 uses `cpu:0`, and torch cannot load an optimizer's state onto that.
-    "ACCELERATE_TORCH_DEVICE": "cpu",
-    "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
-    # Waiting threads would keep all processors busy while another program delays one; this is 1.5 times as fast.
-    "OMP_WAIT_POLICY": "passive",
-}
+BY_BUS, WITHOUT_GPU = tomllib.loads(Path(__file__).with_name("environment.toml").read_text("utf-8")).values()
 
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"

@@ -52,7 +52,7 @@ class ImageSet(DataSource):
 def class_folders(path: Path) -> bool:
     """Whether a folder has a folder of images for each class, and no CIFAR's or Parquet files."""
     return not any(
-        file.suffix in (".bin", ".parquet") or file.name.startswith(("batches.meta", "data_batch_"))
+        file.suffix in (".bin", ".parquet") or file.name == "batches.meta" or file.name.startswith("data_batch_")
         for file in entries(path)
     )
 
@@ -148,29 +148,25 @@ class PictureReader:
         if path.is_file():
             yield from self._parquet(path)
             return
-        files = entries(path)
-        if binary := [file for file in files if file.suffix == ".bin"]:
-            names = path / "batches.meta.txt"
-            self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
-            read, chosen = self._binary, binary
-        elif parquet := [file for file in files if file.suffix == ".parquet"]:
-            read, chosen = self._parquet, parquet
-        elif any(file.name == "batches.meta" or file.name.startswith("data_batch_") for file in files):
+        for ending, read in ((".bin", self._binary), (".parquet", self._parquet)):
+            if chosen := [file for file in entries(path) if file.suffix == ending]:
+                for file in chosen:
+                    for found in read(file):
+                        named = f"{file.name}, image {found.number}"
+                        yield found._replace(split=split_of(file.name), file=file.name, named=named)
+                return
+        if not class_folders(path):
             raise Stop(*worded("images.pickles", path=path))
-        else:
-            self.classes = class_names(path)
-            for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
-                name, image = str(file.relative_to(path)), b"" if isinstance(label, Bad) else file.read_bytes()
-                yield SourceImage(split, number, image, label, name, name)
-            return
-        for file in chosen:
-            for found in read(file):
-                named = f"{file.name}, image {found.number}"
-                yield found._replace(split=split_of(file.name), file=file.name, named=named)
+        self.classes = class_names(path)
+        for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
+            name, image = str(file.relative_to(path)), b"" if isinstance(label, Bad) else file.read_bytes()
+            yield SourceImage(split, number, image, label, name, name)
 
     def _binary(self, file: Path) -> Iterator[SourceImage]:
         import numpy as np
 
+        names = file.with_name("batches.meta.txt")
+        self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
             raise Stop(*worded("images.not-binary", file=file, size=len(data), cifar_record=CIFAR_RECORD))
@@ -270,23 +266,22 @@ def split_of(name: str) -> str:
 def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int | Bad]]:
     """Images in one folder for each class, which may be below `train` and `test`: split, file, and the number of its
     class or why it is not an image. known: the classes."""
-    homes = [("train", path)]
+    homes = [path]
     if (path / "train").is_dir():
-        homes = sorted(((split_of(home.name), home) for home in folders(path)), key=lambda home: home[0] == "test")
-    for home in dict.fromkeys([path, *(home for _, home in homes)]):
-        for file in entries(home):
-            if file.suffix.lower() in ENDINGS:
-                yield "train", file, Bad("not in the folder of any class")
-    for name, home in homes:
-        for folder in folders(home):
-            number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
-            for file in entries(folder):
-                if file.is_dir():
-                    yield name, file, Bad("a folder; images must be in the folder of their class")
-                elif file.suffix.lower() not in ENDINGS:
-                    yield name, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
-                else:
-                    yield name, file, number
+        homes = sorted(folders(path), key=lambda home: split_of(home.name) == "test")
+    for file in (file for home in dict.fromkeys([path, *homes]) for file in entries(home)):
+        if file.suffix.lower() in ENDINGS:
+            yield "train", file, Bad("not in the folder of any class")
+    for folder in (folder for home in homes for folder in folders(home)):
+        split = "train" if folder.parent == path else split_of(folder.parent.name)
+        number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
+        for file in entries(folder):
+            if file.is_dir():
+                yield split, file, Bad("a folder; images must be in the folder of their class")
+            elif file.suffix.lower() not in ENDINGS:
+                yield split, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
+            else:
+                yield split, file, number
 
 
 @dataclass
