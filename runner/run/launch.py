@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runner import parts
 from runner.catalog import troubles
-from runner.plan import Place, Stage
+from runner.plan import RUNNER, Place, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.axolotl import UNTRACKED
 from runner.tools import child_process
@@ -169,20 +169,15 @@ def axolotl(stage: Stage, place: Place) -> list[str]:
     return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
 
 
-def of_part(stage: Stage, place: Place) -> list[str]:
-    """A part's own trainer in this interpreter, through torchrun if there are several processes."""
+# The programs of all other engines: the runner's own work, data and first weights; and parts' own trainers.
+PROGRAMS = {RUNNER: "runner.entrypoints.prepare", **parts.table("engines")}
+
+
+def own_program(stage: Stage, place: Place) -> list[str]:
+    """A program in this interpreter, through torchrun if there are several processes."""
     processes = stage.machines.world_size
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
-    train = ["-m", parts.table("engines")[stage.engine], f"{place.config_dir}/{stage.config_file}"]
-    return [sys.executable, *launcher, *train]
+    return [sys.executable, *launcher, "-m", PROGRAMS[stage.engine], f"{place.config_dir}/{stage.config_file}"]
 
 
-def runner(stage: Stage, place: Place) -> list[str]:
-    """The runner's own work: data and first weights."""
-    return [sys.executable, "-m", "runner.entrypoints.prepare", f"{place.config_dir}/{stage.config_file}"]
-
-
-ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {
-    **{"axolotl": axolotl, "runner": runner},
-    **dict.fromkeys(parts.table("engines"), of_part),
-}
+ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {"axolotl": axolotl, **dict.fromkeys(PROGRAMS, own_program)}

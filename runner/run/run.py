@@ -32,6 +32,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
 from runner.tools.text import macros
+from runner.trainer.records import Summary
 
 BY = "this machine"
 GLANCE = 300  # characters of an answer at the end of a run
@@ -194,6 +195,11 @@ def rehearse(
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
     prepares = with_config(recipe, plan.stages[0], beside)
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
+
+    def carried(stages: list[Stage]) -> list[Summary]:
+        facts = run.made_with(changes, made, run.state.processor)
+        return carry_out(plan, stages, tell, watch, facts, partial(keep, run, recipe, plan, rehearsed))
+
     tell(f"Substitutions for the {run.kind}")
     for override in made:
         tell(f"  {override}")
@@ -203,9 +209,7 @@ def rehearse(
         stages = chosen.of(plan)
         if engine := next((stage for stage in stages if stage.trains), None):
             launch.ahead(engine, place)
-        data_alone = [stage for stage in stages if stage.name == DATA]
-        keeping = partial(keep, run, recipe, plan, rehearsed)
-        carry_out(plan, data_alone, tell, watch, run.made_with(changes, made, run.state.processor), keeping)
+        carried([stage for stage in stages if stage.name == DATA])
         rows = PreparedRows.read(Path(place.data_dir))
         if not StageFolder(plan, prepares).finished:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
@@ -220,8 +224,7 @@ def rehearse(
     plan = _with_env(plan, env or ({"OMP_NUM_THREADS": str(threads())} if model else {}))
     if model:
         _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
-    keeping = partial(keep, run, recipe, plan, rehearsed)
-    done = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made, run.state.processor), keeping)
+    done = carried(chosen.of(plan))
     if run.kind == "rehearsal":
         for line in report(plan):
             tell(line)

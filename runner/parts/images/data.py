@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SPLITS = ("train", "validation", "test")
+Colours = list[float]  # figures of red, green and blue, 0 to 1
 # The share of the test images that may be in training too (one always may); good sets have a few in 10,000.
 MOST_SHARED = 0.01
 MOST_NAMED = 1000  # the most shared images that are listed, also in the report file
@@ -286,8 +287,8 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
 
 @dataclass
 class ImageReport(Report):
-    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: of red, green
-    and blue over the training images, 0 to 1. shared: test images that are also in training, pixel by pixel, and are
+    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: over the
+    training images. shared: test images that are also in training, pixel by pixel, and are
     removed from it; shared_named: the first of them, each with its training image."""
 
     KIND = "images"
@@ -297,8 +298,8 @@ class ImageReport(Report):
     shared: int = 0
     shared_named: list[tuple[str, str]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
-    mean: list[float] = field(default_factory=list)
-    std: list[float] = field(default_factory=list)
+    mean: Colours = field(default_factory=list)
+    std: Colours = field(default_factory=list)
 
 
 def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any) -> ImageReport:
@@ -409,7 +410,7 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
     report.write(out)
 
 
-def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
+def _colours(pictures: list[Picture]) -> tuple[Colours, Colours]:
     """Mean and standard deviation of red, green and blue, 0 to 1, from counts of their 256 values."""
     import numpy as np
 
