@@ -180,8 +180,8 @@ def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) ->
 def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
-    own = {name: demo[name] for name in ("system_prompt", "max_new_tokens", "chat")}
-    own |= {name: demo[name] for name in ("turn_end", "trust_remote_code") if name in demo}
+    names = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    own = {name: demo[name] for name in names if name in demo}
     revision = None if Path(demo["base_model"]).is_dir() else demo["revision"]
     before = Chat(demo["base_model"], revision, best, **own)
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None

@@ -63,12 +63,12 @@ def class_names(path: Path) -> list[str]:
     train = path / "train"
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
-        hint = (
-            "It may contain CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class."
+        inside = (
+            f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
+            if names
+            else ""
         )
-        if names:
-            hint = f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. {hint}"
-        raise Stop(f"`{path}` contains no readable images.", hint)
+        raise Stop(*worded("images.no-images", path=path, inside=inside))
     return names
 
 

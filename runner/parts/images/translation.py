@@ -26,7 +26,7 @@ from runner.trainer.records import Summary
 # The module's name in images of 0.1, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
-REHEARSAL = tomllib.loads(Path(__file__).with_name("rehearsal.toml").read_text("utf-8"))
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text("utf-8"))
 
 # The most images, the width of the network, and the most processes in a rehearsal.
 MAX_IMAGES = 1000
@@ -84,26 +84,17 @@ def train(recipe: Recipe, place: Place) -> Stage:
 
 def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Optimisation, evaluation and checkpoints."""
-    train = recipe.train
+    computed = {
+        "{learning_rate}": common.learning_rate(recipe),
+        "{output_dir}": place.checkpoints_dir,
+        **{f"{{{name}}}": recipe.model.precision == name for name in ("bf16", "fp16")},
+    }
+    known = {**recipe.train, **computed}
+    first, last = ({name: known[key] for name, key in table.items()} for table in TABLES["trainer"].values())
     return {
-        "num_train_epochs": train.epochs,
-        "per_device_train_batch_size": train.micro_batch_size,
-        "per_device_eval_batch_size": train.micro_batch_size,
-        "gradient_accumulation_steps": train.gradient_accumulation_steps,
-        "learning_rate": common.learning_rate(recipe),
-        "lr_scheduler_type": train.lr_scheduler,
-        "warmup_ratio": train.warmup_ratio,
-        "weight_decay": train.weight_decay,
-        "max_grad_norm": train.max_grad_norm,
-        "optim": train.optimizer,
-        "bf16": recipe.model.precision == "bf16",
-        "fp16": recipe.model.precision == "fp16",
-        "seed": train.seed,
-        "logging_steps": train.logging_steps,
-        **common.evaluated(train),
-        "save_total_limit": train.keep_checkpoints,
-        "output_dir": place.checkpoints_dir,
-        "report_to": train.report_to,
+        **first,
+        **common.evaluated(recipe.train),
+        **last,
         "ddp_bucket_cap_mb": common.ddp_bucket_mb(recipe),
         "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
     }
@@ -178,7 +169,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         "micro": min(recipe.train.micro_batch_size, 32),
         **{"epochs": -(-LOOKS // rows.train_rows), "looks": LOOKS, "rows": rows.train_rows},
     }
-    twin, training = (rehearsal.filled(table, **computed) for table in REHEARSAL.values())
+    twin, training = (rehearsal.filled(table, **computed) for table in TABLES["rehearsal"].values())
     return [
         *(rehearsal.substitute(*row) for row in twin),
         *rehearsal.on_processors(recipe, processes),
