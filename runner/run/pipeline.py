@@ -136,7 +136,7 @@ def carry_out(
     tell: Tell,
     watch: Watch,
     made_with: Mapping[str, Any] | None = None,
-    keep: Callable[[], None] | None = None,
+    keep: Callable[[], None] = lambda: None,
 ) -> list[Summary]:
     """Runs the chosen stages and reports their results; returns the summary of each finished stage of the plan.
     made_with: the record of the run's changes, written if a stage runs. keep: writes the plan to the folder, once its
@@ -152,8 +152,7 @@ def carry_out(
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
     if not done:
         (run.path / PAGE).unlink(missing_ok=True)  # it shows the previous content of this folder
-    if keep is not None:
-        keep()
+    keep()
     try:
         for stage in stages:
             _carry_out(StageFolder(plan, stage), tell, watch)

@@ -91,16 +91,6 @@ CIFAR_SIDE = 32
 CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 
 
-@dataclass(frozen=True)
-class Picture:
-    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: its place, for messages."""
-
-    pixels: bytes
-    label: int
-    resized: bool = False
-    named: str = ""
-
-
 def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
     """The names of the classes in a Parquet file of the library `datasets`; none in other files."""
     known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
@@ -108,10 +98,11 @@ def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
     return names
 
 
-class SourceImage(NamedTuple):
-    """An image of a source, not opened yet. split: `train` or `test`. number: of the row, from 1. image: encoded bytes,
-    the hub's struct with them, or pixels. label: the number of its class, or why it is not an image. file: for messages
-    about bad images; empty if the number is enough. named: its place, for messages."""
+class Picture(NamedTuple):
+    """An image of a source. split: `train` or `test`. number: of the row, from 1. image: encoded bytes, the hub's
+    struct with them, or pixels; once read, height × width × 3 bytes (RGB); or why there is none. label: the number of
+    its class. file: for messages about bad images; empty if the number is enough. named: its place, for messages.
+    resized: whether it had another size."""
 
     split: str
     number: int
@@ -119,6 +110,7 @@ class SourceImage(NamedTuple):
     label: Any
     file: str = ""
     named: str = ""
+    resized: bool = False
 
 
 @dataclass
@@ -128,24 +120,25 @@ class PictureReader:
     images: ImageSet
     classes: list[str] = field(default_factory=list)
 
-    def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
-        """`train` or `test`, the number of the row from 1, and the picture or why there is none. Raises Stop if the
-        source cannot be read at all."""
-        path = self.images.file
+    def read(self) -> Iterator[Picture]:
+        """The pictures, scaled. Raises Stop if the source cannot be read at all."""
+        path, size = self.images.file, self.images.image_size
         if path and not path.exists():
             raise Stop(f"There is no file or folder `{path}`.")
         try:
             for found in self._path(path) if path else self._hub():
-                picture = self._picture(found)
-                if isinstance(picture, Bad) and found.file:
-                    picture = Bad(f"{found.file}: {picture.reason}")
-                yield found.split, found.number, picture
+                pixels = self._pixels(found)
+                if isinstance(pixels, Bad):
+                    yield found._replace(image=Bad(f"{found.file}: {pixels.reason}") if found.file else pixels)
+                else:
+                    resized = pixels.shape[:2] != (size, size)
+                    yield found._replace(image=scaled(pixels, size).tobytes(), resized=resized)
         except OSError as error:
             if path is None:
                 raise
             raise Stop(f"`{error.filename or path}` cannot be read: {error.strerror or error}.") from None
 
-    def _path(self, path: Path) -> Iterator[SourceImage]:
+    def _path(self, path: Path) -> Iterator[Picture]:
         if path.is_file():
             yield from self._parquet(path)
             return
@@ -160,10 +153,10 @@ class PictureReader:
             raise Stop(*worded("images.pickles", path=path))
         self.classes = class_names(path)
         for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
-            name, image = str(file.relative_to(path)), b"" if isinstance(label, Bad) else file.read_bytes()
-            yield SourceImage(split, number, image, label, name, name)
+            name, image = str(file.relative_to(path)), label if isinstance(label, Bad) else file.read_bytes()
+            yield Picture(split, number, image, label, name, name)
 
-    def _binary(self, file: Path) -> Iterator[SourceImage]:
+    def _binary(self, file: Path) -> Iterator[Picture]:
         import numpy as np
 
         names = file.with_name("batches.meta.txt")
@@ -173,9 +166,9 @@ class PictureReader:
             raise Stop(*worded("images.not-binary", file=file, size=len(data), cifar_record=CIFAR_RECORD))
         for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
-            yield SourceImage("train", number, np.ascontiguousarray(pixels), int(record[0]))
+            yield Picture("train", number, np.ascontiguousarray(pixels), int(record[0]))
 
-    def _parquet(self, file: Path) -> Iterator[SourceImage]:
+    def _parquet(self, file: Path) -> Iterator[Picture]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -188,14 +181,14 @@ class PictureReader:
         self.classes = named_classes(table.schema_arrow, label) or self.classes
         batches = table.iter_batches(1024, columns=[image, label])
         for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
-            yield SourceImage("train", number, row[image], row[label])
+            yield Picture("train", number, row[image], row[label])
 
     def _require_columns(self, source: str, columns: list[str]) -> None:
         for column in (self.images.image_column, self.images.label_column):
             if column not in columns:
                 raise Stop(*worded("images.no-column", source=source, column=column, columns=", ".join(columns)))
 
-    def _hub(self) -> Iterator[SourceImage]:
+    def _hub(self) -> Iterator[Picture]:
         from datasets import Image, load_dataset
 
         images = self.images
@@ -211,25 +204,22 @@ class PictureReader:
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
             # Not decoded by the library, so that a broken image is one bad row and does not end the reading.
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
-                yield SourceImage(split, number, row[image], row[label], named=f"{name}, image {number}")
+                yield Picture(split, number, row[image], row[label], named=f"{name}, image {number}")
 
-    def _picture(self, found: SourceImage) -> Picture | Bad:
-        image, label, size, classes = found.image, found.label, self.images.image_size, self.images.classes
-        if isinstance(label, Bad):
-            return label
+    def _pixels(self, found: Picture) -> np.ndarray | Bad:
+        image, label, classes = found.image, found.label, self.images.classes
         if isinstance(image, Mapping):
             image = image.get("bytes")
-        if not isinstance(image, bytes) and not hasattr(image, "shape"):
+        if not isinstance(image, bytes | Bad) and not hasattr(image, "shape"):
             return Bad("no image in its column")
-        pixels = decoded(image) if isinstance(image, bytes) else image
+        pixels: np.ndarray | Bad = decoded(image) if isinstance(image, bytes) else image
         if isinstance(pixels, Bad):
             return pixels
         if label is None:
             return Bad("it has no class")
         if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
             return Bad(f"its class is {label!r}, but {classes} classes are numbered 0 to {classes - 1}")
-        resized = pixels.shape[:2] != (size, size)
-        return Picture(scaled(pixels, size).tobytes(), label, resized=resized, named=found.named)
+        return pixels
 
 
 def decoded(data: bytes) -> np.ndarray | Bad:
@@ -342,11 +332,11 @@ def first(images: ImageSet) -> Iterator[RenderedExample]:
     from PIL import Image
 
     source, side = PictureReader(images), images.image_size
-    for split, _, picture in source.read():
-        if split == "train" and isinstance(picture, Picture):
+    for picture in source.read():
+        if picture.split == "train" and not isinstance(picture.image, Bad):
             name = source.classes[picture.label] if source.classes else str(picture.label)
             drawn = io.BytesIO()
-            Image.frombytes("RGB", (side, side), picture.pixels).save(drawn, "PNG")
+            Image.frombytes("RGB", (side, side), picture.image).save(drawn, "PNG")
             yield RenderedExample("", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue())
 
 
@@ -354,17 +344,15 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
     """Every picture once, by split. Of equal pictures with two classes, only the first one counts."""
     source = PictureReader(images)
     splits: dict[str, dict[bytes, Picture]] = {"train": {}, "test": {}}
-    for split, number, picture in source.read():
+    for picture in source.read():
         report.rows_in += 1
-        if isinstance(picture, Bad):
-            report.bad_lines.append((number, picture.reason))
+        if isinstance(picture.image, Bad):
+            report.bad_lines.append((picture.number, picture.image.reason))
             report.dropped["not an image with a class, named by number below"] += 1
             continue
-        digest = hashlib.sha256(picture.pixels).digest()
-        if digest in splits[split]:
-            report.duplicates += 1
-            continue
-        splits[split][digest] = picture
+        digest = hashlib.sha256(picture.image).digest()
+        report.duplicates += digest in splits[picture.split]
+        splits[picture.split].setdefault(digest, picture)
     if source.classes and len(source.classes) != images.classes:
         raise Stop(*worded("images.other-classes", classes=len(source.classes), images=images))
     report.classes = source.classes or [str(label) for label in range(images.classes)]
@@ -383,7 +371,7 @@ def drawn(pictures: list[Picture], share: float, seed: int, most: int | None) ->
 
     def place(picture: Picture) -> tuple[int, bytes]:
         # By a hash, so that another picture does not change the order of the others.
-        return picture.label, hashlib.sha256(f"{seed}\n".encode() + picture.pixels).digest()
+        return picture.label, hashlib.sha256(f"{seed}\n".encode() + picture.image).digest()
 
     by_class = [list(group) for _, group in groupby(sorted(pictures, key=place), attrgetter("label"))]
     train, validation = list[Picture](), list[Picture]()
@@ -401,7 +389,7 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
 
     out.mkdir(parents=True, exist_ok=True)
     for name, pictures in splits.items():
-        pixels = pa.array([picture.pixels for picture in pictures], pa.binary(3 * size * size))
+        pixels = pa.array([picture.image for picture in pictures], pa.binary(3 * size * size))
         table = pa.table({"image": pixels, "label": pa.array([picture.label for picture in pictures], pa.int64())})
         with replacing(out / f"{name}.parquet") as partial:
             pq.write_table(table, partial, compression="zstd")
@@ -416,7 +404,7 @@ def _colours(pictures: list[Picture]) -> tuple[Colours, Colours]:
 
     counts = np.zeros((3, 256))
     for picture in pictures:
-        pixels = np.frombuffer(picture.pixels, np.uint8).reshape(-1, 3)
+        pixels = np.frombuffer(picture.image, np.uint8).reshape(-1, 3)
         counts += [np.bincount(colour, minlength=256) for colour in pixels.T]
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255

@@ -176,12 +176,9 @@ def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
     """Each image (batch, 3, height, width) with `padding` black pixels around it, cropped to its size at random."""
     count, _, height, width = pixels.shape
-    padded = torch.nn.functional.pad(pixels, (padding,) * 4)
-    top, left = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=draw)
-    rows = (top + torch.arange(height)).view(count, 1, height, 1)
-    columns = (left + torch.arange(width)).view(count, 1, 1, width)
-    images, channels = torch.arange(count).view(-1, 1, 1, 1), torch.arange(3).view(1, 3, 1, 1)
-    return padded[images, channels, rows, columns]
+    top, left = torch.randint(0, 2 * padding + 1, (2, count), generator=draw)
+    windows = torch.nn.functional.pad(pixels, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    return windows[torch.arange(count), :, top, left].contiguous()
 
 
 def random_flip(pixels: torch.Tensor, draw: torch.Generator | None = None) -> torch.Tensor:
