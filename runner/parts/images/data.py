@@ -278,8 +278,8 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
 @dataclass
 class ImageReport(Report):
     """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: over the
-    training images. shared: test images that are also in training, pixel by pixel, and are
-    removed from it; shared_named: the first of them, each with its training image."""
+    training images. shared: test images that are also in training, pixel by pixel, and are removed from it;
+    shared_named: the first of them, each with its training image."""
 
     KIND = "images"
     TEMPLATE = Path(__file__).with_name("report.jinja")
@@ -306,18 +306,18 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
         return known
     report = ImageReport(key=key, source=images.name)
     splits = _read(images, report)
-    count, of = report.shared, len(splits["test"])
-    if count > max(1, MOST_SHARED * of):
+    shared, of = report.shared, len(splits["test"])
+    if shared > max(1, MOST_SHARED * of):
         # One side was made from the other. The report has no key, because no data is written.
         report.key = ""
         report.write(out)
         named = "\n".join(report.lines("in_both"))
-        facts = {"count": count, "of": of, "share": count / of, "most": MOST_SHARED}
-        raise Stop(*worded("images.test-in-training", named=named, **facts))
+        share, most = shared / of, MOST_SHARED
+        raise Stop(*worded("images.test-in-training", count=shared, of=of, share=share, most=most, named=named))
     pictures = splits["train"]
-    most = sample_rows if sample_rows is not None and len(pictures) > sample_rows else None
-    report.sampled_from = None if most is None else len(pictures)
-    train, validation = drawn(pictures, images.validation_share, images.seed, most)
+    count = sample_rows if sample_rows is not None and len(pictures) > sample_rows else None
+    report.sampled_from = None if count is None else len(pictures)
+    train, validation = drawn(pictures, images.validation_share, images.seed, count)
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
         raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines="\n".join(report.lines())))
