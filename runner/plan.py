@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -341,30 +342,14 @@ def read_plan(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
         raise Stop(f"{file} is missing or broken: {error}", hint) from None
 
 
-# Settings of an engine that change output, storage or speed, but not the trained model.
-_NEUTRAL = {
-    *("logging_steps", "save_total_limit", "dataset_prepared_path", "dataloader_num_workers"),
-    *("use_tensorboard", "use_wandb", "use_mlflow", "wandb_project", "mlflow_experiment_name"),
-    *("recipe_runner.fingerprint", "recipe_runner.name", "recipe_runner.persistent_workers"),
-    *("recipe_runner.time_limit_seconds", "recipe_runner.time_limit_earlier"),
-    # Checkpoints in addition to those that are evaluated.
-    "recipe_runner.save_steps",
-    *("run_dir", "out", "proofs", "on_claim"),
-    # Questions after training, and the length of their answers, do not affect training.
-    *("recipe_runner.demo.questions", "recipe_runner.demo.of_rows", "recipe_runner.demo.max_new_tokens"),
-    # Where checkpoints are; the steps and the stages before determine which ones a run continues from.
-    *("output_dir", "recipe_runner.blocks.continue_from"),
-    # Only for a message about the number of steps.
-    *("data.effective_batch_size", "data.epochs", "data.warmup_steps", "data.eval_steps"),
-}
-# Neither the place of cleaning nor a proof changes the rows; `proven_for` has a proof's settings.
-_NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.", "proofs.")
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_NEUTRAL, _NEUTRAL_SECTIONS = frozenset(_TABLE["neutral"]), tuple(_TABLE["neutral-sections"])
 
 
 def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """An engine's settings that can change the result, by dotted names."""
     for name, value in flat(config):
-        neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_PARTS)
+        neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_SECTIONS)
         if not neutral and not (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
             yield name, value
 

@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
@@ -21,6 +20,7 @@ from runner.recipe.document import leaves
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
+from runner.tools.text import macros
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +115,7 @@ class Examined:
     lost_lines: places by reason, if a place needs no message of its own."""
 
     KIND: ClassVar[str]  # the beginning of the names of its macros in the template
+    TEMPLATE: ClassVar[Path] = Path(__file__).with_name("report.txt.jinja")
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
     lost_lines: dict[str, list[Where]] = field(default_factory=dict)
@@ -142,21 +143,17 @@ class Examined:
         elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
             named.append(line)
 
-    def listed_bad_lines(self, what: str) -> list[str]:
-        """The first bad lines with the reasons. what: the word for one."""
-        return _lines("bad_lines", self, what)
-
     def left_out(self) -> list[str]:
         """The rows that are left out, for people, with the first bad lines."""
-        return _lines(f"{self.KIND}_left_out", self)
+        return self.lines("left_out")
 
     def examined(self) -> list[str]:
         """The findings, for people."""
         return _lines("examined", self)
 
-    def lines(self) -> Iterable[str]:
-        """The report, for people."""
-        return _lines(f"{self.KIND}_lines", self)
+    def lines(self, part: str = "lines") -> list[str]:
+        """The report, for people; or the part that the macro KIND_`part` writes."""
+        return _lines(f"{self.KIND}_{part}", self, template=self.TEMPLATE)
 
     def write(self, folder: Path) -> None:
         write_json(folder / REPORT_FILE, _form(type(self)).dump_python(self, mode="json"))
@@ -182,19 +179,9 @@ def examiners(report: Examined) -> list[Examiner]:
     return [begin(report) for begin in parts.hooks("examiner")]
 
 
-@cache
-def _macros() -> Any:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    shelf = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    shelf.globals |= {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
-    return shelf.get_template("report.txt.jinja").module
-
-
-def _lines(macro: str, *said: object) -> list[str]:
-    return str(getattr(_macros(), macro)(*said)).split("\n")[:-1]
+def _lines(macro: str, *said: object, template: Path = Examined.TEMPLATE) -> list[str]:
+    known = {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
+    return str(getattr(macros(template, Examined.TEMPLATE.parent, **known), macro)(*said)).split("\n")[:-1]
 
 
 def _form(kind: type) -> Any:

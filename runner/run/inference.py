@@ -131,14 +131,11 @@ def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
     for row in rows:
         before, after = answer(row["before"]), answer(row["after"], row.get("learned") or ())
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        if width >= WIDE:
-            for _ in range(2):
-                table.add_column(ratio=1, overflow="fold")
-            table.add_row("before:", "after:")
-            table.add_row(before, after)
-        else:
-            table.add_row("before:", before)
-            table.add_row("after:", after)
+        for _ in range(2 if width >= WIDE else 0):
+            table.add_column(ratio=1, overflow="fold")
+        pairs = [("before:", before), ("after:", after)]
+        for cells in zip(*pairs, strict=True) if width >= WIDE else pairs:
+            table.add_row(*cells)
         with console.capture() as drawn:
             console.print()
             console.print(Text(printable(row["question"])))

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from runner import parts
 from runner.catalog import troubles
-from runner.plan import Place, Stage
+from runner.plan import RUNNER, Place, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.axolotl import UNTRACKED
 from runner.tools import child_process
@@ -21,20 +22,7 @@ from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server
 from runner.trainer.fork_server import Forked, fork
 
-# GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
-BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-# What training processes need if they have no GPU.
-WITHOUT_GPU = {
-    # Without it each of several processes on CPU trains everything, and exits 0.
-    "ACCELERATE_USE_CPU": "true",
-    # Otherwise accelerate 1.13.0 uses `cpu:0`, and torch cannot load an optimizer's state onto that.
-    "ACCELERATE_TORCH_DEVICE": "cpu",
-    "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
-    # Waiting threads would keep all processors busy while another program delays one; this is 1.5 times as fast.
-    "OMP_WAIT_POLICY": "passive",
-}
+BY_BUS, WITHOUT_GPU = tomllib.loads(Path(__file__).with_name("environment.toml").read_text("utf-8")).values()
 
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"
@@ -181,20 +169,15 @@ def axolotl(stage: Stage, place: Place) -> list[str]:
     return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
 
 
-def of_part(stage: Stage, place: Place) -> list[str]:
-    """A part's own trainer in this interpreter, through torchrun if there are several processes."""
+# The programs of all other engines: the runner's own work, data and first weights; and parts' own trainers.
+PROGRAMS = {RUNNER: "runner.entrypoints.prepare", **parts.table("engines")}
+
+
+def own_program(stage: Stage, place: Place) -> list[str]:
+    """A program in this interpreter, through torchrun if there are several processes."""
     processes = stage.machines.world_size
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
-    train = ["-m", parts.table("engines")[stage.engine], f"{place.config_dir}/{stage.config_file}"]
-    return [sys.executable, *launcher, *train]
+    return [sys.executable, *launcher, "-m", PROGRAMS[stage.engine], f"{place.config_dir}/{stage.config_file}"]
 
 
-def runner(stage: Stage, place: Place) -> list[str]:
-    """The runner's own work: data and first weights."""
-    return [sys.executable, "-m", "runner.entrypoints.prepare", f"{place.config_dir}/{stage.config_file}"]
-
-
-ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {
-    **{"axolotl": axolotl, "runner": runner},
-    **dict.fromkeys(parts.table("engines"), of_part),
-}
+ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {"axolotl": axolotl, **dict.fromkeys(PROGRAMS, own_program)}

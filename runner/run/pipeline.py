@@ -136,7 +136,7 @@ def carry_out(
     tell: Tell,
     watch: Watch,
     made_with: Mapping[str, Any] | None = None,
-    keep: Callable[[], None] | None = None,
+    keep: Callable[[], None] = lambda: None,
 ) -> list[Summary]:
     """Runs the chosen stages and reports their results; returns the summary of each finished stage of the plan.
     made_with: the record of the run's changes, written if a stage runs. keep: writes the plan to the folder, once its
@@ -144,17 +144,15 @@ def carry_out(
     run = StageFolder(plan, plan.stages[0]).run
     decisions = decide(plan, stages)
     done = all(decision.action == "keep" for decision in decisions)
-    if len(stages) > 1 and done:
-        tell(f"This {run.kind} is already done. `--fresh` repeats it.")
-    elif len(stages) > 1:
-        for line in ("Stages to run", *(f"  {decision}" for decision in decisions)):
+    if len(stages) > 1:
+        started = ["Stages to run", *(f"  {decision}" for decision in decisions)]
+        for line in [f"This {run.kind} is already done. `--fresh` repeats it."] if done else started:
             tell(line)
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
     if not done:
         (run.path / PAGE).unlink(missing_ok=True)  # it shows the previous content of this folder
-    if keep is not None:
-        keep()
+    keep()
     try:
         for stage in stages:
             _carry_out(StageFolder(plan, stage), tell, watch)
@@ -263,12 +261,10 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
         return f"Interrupted during `{name}`. The same command continues it."
     found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
     saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
-    where = f"Interrupted at step {max(step, saved):,} of {steps:,}"
-    if saved >= step > 0:
-        return f"{where}. The same command continues from there."
+    begins = f"the last saved step, or starts `{name}` again"
     if saved:
-        return f"{where}. The same command continues from step {saved:,}, the last saved one."
-    return f"{where}. The same command continues from the last saved step, or starts `{name}` again."
+        begins = "there" if saved >= step > 0 else f"step {saved:,}, the last saved one"
+    return f"Interrupted at step {max(step, saved):,} of {steps:,}. The same command continues from {begins}."
 
 
 def finish(folder: StageFolder) -> Iterable[str]:

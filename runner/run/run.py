@@ -31,6 +31,7 @@ from runner.tools.names import shortened
 from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
+from runner.tools.text import macros
 from runner.trainer.records import Summary
 
 BY = "this machine"
@@ -194,6 +195,11 @@ def rehearse(
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
     prepares = with_config(recipe, plan.stages[0], beside)
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
+
+    def carried(stages: list[Stage]) -> list[Summary]:
+        facts = run.made_with(changes, made, run.state.processor)
+        return carry_out(plan, stages, tell, watch, facts, partial(keep, run, recipe, plan, rehearsed))
+
     tell(f"Substitutions for the {run.kind}")
     for override in made:
         tell(f"  {override}")
@@ -203,9 +209,7 @@ def rehearse(
         stages = chosen.of(plan)
         if engine := next((stage for stage in stages if stage.trains), None):
             launch.ahead(engine, place)
-        data_alone = [stage for stage in stages if stage.name == DATA]
-        keeping = partial(keep, run, recipe, plan, rehearsed)
-        carry_out(plan, data_alone, tell, watch, run.made_with(changes, made, run.state.processor), keeping)
+        carried([stage for stage in stages if stage.name == DATA])
         rows = PreparedRows.read(Path(place.data_dir))
         if not StageFolder(plan, prepares).finished:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
@@ -220,8 +224,7 @@ def rehearse(
     plan = _with_env(plan, env or ({"OMP_NUM_THREADS": str(threads())} if model else {}))
     if model:
         _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
-    keeping = partial(keep, run, recipe, plan, rehearsed)
-    done = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made, run.state.processor), keeping)
+    done = carried(chosen.of(plan))
     if run.kind == "rehearsal":
         for line in report(plan):
             tell(line)
@@ -252,11 +255,8 @@ def _introduce(plan: Plan, tell: Tell) -> None:
 def report(plan: Plan) -> Iterator[str]:
     """The details of one trained stage, or a line for each of several; the demo's answers; overridden gates."""
     run, trained = StageFolder(plan, plan.stages[0]).run, summaries(plan)
-    if len(trained) == 1:
-        yield from _details(trained[0])
-    else:
-        yield ""
-        yield from map(_line, trained)
+    words = macros(Path(__file__).with_name("report.jinja"))
+    yield from str(words.details(*trained) if len(trained) == 1 else words.several(trained)).splitlines()
     # In pretraining, the trainer counts tokens over all context lengths.
     if lengths := [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]:
         seen, last = lengths[-1].tokens, lengths[-1].stage
@@ -268,32 +268,6 @@ def report(plan: Plan) -> Iterator[str]:
         yield from on_record(plan)
     yield ""
     yield f"All results are in {run.shown}/"
-
-
-def _details(summary: Summary) -> Iterator[str]:
-    first, best = summary.first_validation_loss, summary.best_validation_loss
-    trained, total = summary.trainable_parameters, summary.total_parameters
-    share, seconds = trained / max(1, total), summary.training_seconds
-    yield f"trained {trained:,} of {total:,} parameters ({share:.2%}), {summary.steps} steps in {seconds:.0f} s"
-    packed = f" packed rows, {tokens:,} tokens" if (tokens := summary.effective_batch_tokens) else ""
-    if summary.early_stop:
-        yield summary.early_stop.told
-    yield f"effective batch {summary.effective_batch_size}{packed}, learning rate {summary.learning_rate:g}"
-    if first and best is not None:
-        yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
-    if summary.first_reward is not None:
-        yield f"mean reward {summary.first_reward:.3f} → {summary.best_reward:.3f} of answers to held-out prompts"
-    if summary.best_accuracy is not None:
-        tested = f", {summary.test_accuracy:.1%} of the test images" if summary.test_accuracy is not None else ""
-        epoch = f"in epoch {summary.best_epoch or 0:g}"
-        yield f"accuracy {summary.best_accuracy:.1%} of the validation images, {epoch}{tested}"
-
-
-def _line(summary: Summary) -> str:
-    accuracy = summary.last_preference_accuracy
-    preferred = f", prefers the better answer in {accuracy:.0%}" if accuracy is not None else ""
-    early = f"; {summary.early_stop.told}" if summary.early_stop else ""
-    return f"{summary.stage:<16} step {summary.steps:>9,}  {summary.losses}{preferred}{early}"
 
 
 def _answers(rows: list[dict[str, Any]], rehearsed: bool, tiny: bool) -> Iterator[str]:

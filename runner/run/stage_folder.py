@@ -166,26 +166,21 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     """Everything that a stage's result depends on, flat, by readable names: settings, files, and results of the stages
     before, None for those without results."""
     by_name: dict[str, Any] = {}
+    place = plan.place
+    made_in = [folder for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir) if folder]
     for name, value in learned_from(stage.config):
-        if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
+        file = Path(value) if name.split(".")[-1] in _FILES and isinstance(value, str) else None
+        if file and file.exists() and not any(map(file.is_relative_to, made_in)):
             # Its content counts, whatever the current folder is.
-            by_name[f"{name} (its content)"] = content_of(Path(value))
+            by_name[f"{name} (its content)"] = content_of(file)
         else:
-            by_name[name] = without_place(value, plan.place)
+            by_name[name] = without_place(value, place)
     for name, beginnings in stage.reads.items():
         before = StageFolder(plan, plan.stage(name))
         done = before.finished and before.state.outputs
         by_name[f"results of {name}"] = content_hash(before.state.beginning_with(beginnings), 32) if done else None
     # In the form of the JSON record, which has lists but no tuples.
     return dict(json.loads(json.dumps(by_name)))
-
-
-def _is_given(value: Any, place: Place) -> bool:
-    """Whether a setting names an existing file or folder that no stage has made."""
-    if not isinstance(value, str) or not Path(value).exists():
-        return False
-    own = (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
-    return not any(folder and Path(value).is_relative_to(folder) for folder in own)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

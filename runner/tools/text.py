@@ -36,6 +36,20 @@ def json_text(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=asdict)
 
 
+@cache
+def macros(file: Path, *beside: Path, **known: Any) -> Any:
+    """The macros of a Jinja template, each a function to text. beside: folders of templates that it imports; known:
+    what all of them know by name."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folders = (file.parent, *beside)
+    shelf = Environment(
+        loader=FileSystemLoader(folders), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shelf.globals |= known
+    return shelf.get_template(file.name).module
+
+
 class Styled(str):
     """A line with colours of our own; what others wrote in it is `printable`."""
 

@@ -64,12 +64,6 @@ def drop_broken(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def has_optimizer(checkpoint: Path) -> bool:
-    """Whether a checkpoint has the optimizer's state, as the Trainer, FSDP or DeepSpeed (global_step…) write it."""
-    names = ("optimizer.pt", "optimizer.bin", "optimizer_0")
-    return any((checkpoint / name).exists() for name in names) or any(checkpoint.glob("global_step*"))
-
-
 class Saving(TrainerCallback):
     """Asks for a checkpoint every `save_steps` steps, or, without that setting, as often as its cost is worth it
     (`records.seconds_between`); and marks each one once all of it is on disk. One without the mark counts as broken.
@@ -135,20 +129,11 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]
         if checkpoint is None or step != blocks.first_step:
             its_end = f"ends at step {step:,}" if step else "has no complete checkpoint"
             stop(*worded("trainer.length-before-not-ended", blocks=blocks, before=before, its_end=its_end))
-        if not has_optimizer(checkpoint):
+        # As the Trainer, FSDP or DeepSpeed write it.
+        if not any(
+            any(checkpoint.glob(name)) for name in ("optimizer.pt", "optimizer.bin", "optimizer_0", "global_step*")
+        ):
             stop(*worded("trainer.no-optimizer-state", checkpoint=checkpoint))
     if checkpoint is not None:
         cfg.resume_from_checkpoint = str(checkpoint)
     return ""
-
-
-def reached(cfg: Any) -> int:
-    """The step that training resumes at; 0 at the very beginning."""
-    chosen = cfg.resume_from_checkpoint
-    return (step_of(Path(chosen)) or 0) if chosen else 0
-
-
-def goes_on(cfg: Any) -> bool:
-    """Whether training resumes from a checkpoint of its own run, not of another one."""
-    chosen = cfg.resume_from_checkpoint
-    return bool(chosen) and Path(chosen).parent == Path(cfg.output_dir)

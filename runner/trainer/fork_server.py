@@ -3,7 +3,7 @@ importing Axolotl takes longer than training a tiny model.
 
 `python -m runner.trainer.fork_server FD` listens on the socket FD. A request is a program: `module`, the modules to
 import `before`, `arguments`, `env`, the `folder` and the process `group`; and the file for its output. The answers are
-the number of its process and, at its end, its exit status. A request without arguments only imports, in idle time.
+the number of its process and, at its end, its exit status. A request without `group` only imports, in idle time.
 Programs in forks use the same server for programs of their own; with Python's `multiprocessing` they would start
 another one.
 """
@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO
 
 from runner.tools import child_process
 
@@ -85,33 +85,34 @@ class Forked:
             return 1  # without the server, the exit status is unknown
 
 
-def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | None:
-    """The request, if a server can fork the command: a known program, no GPU, because CUDA does not survive a fork."""
+def _asked(command: list[str], env: Mapping[str, str], **more: object) -> Connection | None:
+    """The connection to a server that has the request for a command; None without a server, or if it cannot fork the
+    command: it forks known programs without a GPU, because CUDA does not survive a fork."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
     before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
     if ADDRESS not in os.environ or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
         return None
-    return {"module": module, "before": before, "arguments": command[3:], "env": dict(env), "folder": os.getcwd()}
+    request = {"module": module, "before": before, "arguments": command[3:], "env": dict(env), "folder": os.getcwd()}
+    with suppress(OSError):
+        server = Client(os.environ[ADDRESS])
+        server.send(request | more)
+        return server
+    return None
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets the server import what a command needs. Programs of several processes then find the files cached."""
-    if request := _request(command, env):
-        # Without a server, the program gets a process of its own (see `fork`).
-        with suppress(OSError), Client(os.environ[ADDRESS]) as server:
-            server.send({"before": request["before"]})
+    if server := _asked(command, env):
+        server.close()
 
 
 def _fork(command: list[str], env: Mapping[str, str], group: int, output: int) -> Forked | None:
     """As `fork`. group: of processes; 0 for one of its own. output: the file that the program writes into."""
-    if "torchrun" in command or not (request := _request(command, env)):
-        return None
-    with suppress(OSError, EOFError):
-        server = Client(os.environ[ADDRESS])
-        server.send(request | {"group": group})
-        send_handle(server, output, 0)
-        begun, number = server.recv()
-        return Forked(server, number) if begun else None
+    if "torchrun" not in command and (server := _asked(command, env, group=group)):
+        with suppress(OSError, EOFError):
+            send_handle(server, output, 0)
+            begun, number = server.recv()
+            return Forked(server, number) if begun else None
     return None
 
 
@@ -147,7 +148,7 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
         asker = Connection(listener.accept()[0].detach())
         with suppress(OSError, EOFError):  # the client may be gone
             asked = asker.recv()
-            if "arguments" not in asked:
+            if "group" not in asked:
                 to_import.extend(asked["before"])
                 continue
             output = recv_handle(asker)

@@ -21,7 +21,7 @@ from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
-from runner.tools.text import learned, words
+from runner.tools.text import learned, macros, words
 from runner.trainer.records import evenly
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) ->
 def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
-    own = {name: demo[name] for name in ("system_prompt", "max_new_tokens", "chat")}
-    own |= {name: demo[name] for name in ("turn_end", "trust_remote_code") if name in demo}
+    names = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    own = {name: demo[name] for name in names if name in demo}
     revision = None if Path(demo["base_model"]).is_dir() else demo["revision"]
     before = Chat(demo["base_model"], revision, best, **own)
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
@@ -270,13 +270,9 @@ def main(run_dir: Path, *files: Path) -> None:
         for question, old, new in zip(demo["questions"], before, after, strict=True)
     ]
     write_json(run_dir / ANSWERS, rows)
-    paragraphs = [f"# Before and after: {demo['base_model']}"]
-    for category, group in groupby(rows, key=lambda row: row.get("category")):
-        paragraphs += [f"## {category}"] if category else []
-        for row in group:
-            heading = f"{'###' if category else '##'} {row['question']}"
-            paragraphs += [heading, "**Before**", row["before"], "**After**", row["after"]]
-    write_text(run_dir / DEMO_OUTPUTS / "answers.md", "\n\n".join(paragraphs) + "\n")
+    groups = groupby(rows, key=lambda row: row.get("category"))
+    text = macros(Path(__file__).with_name("answers.jinja")).answers(demo["base_model"], groups)
+    write_text(run_dir / DEMO_OUTPUTS / "answers.md", text)
 
 
 if __name__ == "__main__":

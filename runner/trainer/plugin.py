@@ -86,7 +86,8 @@ class RecipePlugin(BasePlugin):
             self.resumed_from = checkpoints.choose(cfg, settings, Watchdog(settings).stop)
         if settings.blocks is None:
             return None
-        load, reached = parts.hook("blocks"), checkpoints.reached(cfg)
+        checkpoint, load = cfg.resume_from_checkpoint, parts.hook("blocks")
+        reached = checkpoints.step_of(Path(checkpoint)) or 0 if checkpoint else 0
         train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
@@ -98,9 +99,10 @@ class RecipePlugin(BasePlugin):
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         settings = run_settings(cfg)
         # A resumed run has its first evaluation in its history; only a time limit needs to time one again.
-        measured = checkpoints.goes_on(cfg) and settings.time_limit_seconds is None
+        checkpoint = cfg.resume_from_checkpoint and Path(cfg.resume_from_checkpoint)
+        own = checkpoint and checkpoint.parent == Path(cfg.output_dir)
         return {
-            **({"eval_on_start": False} if measured else {}),
+            **({"eval_on_start": False} if own and settings.time_limit_seconds is None else {}),
             # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
             "load_best_model_at_end": bool(cfg.load_best_model_at_end),
             # The filter would replace a broken loss by an average of good ones and hide it from the watchdog.

@@ -6,6 +6,7 @@ import os
 import shutil
 import statistics
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from runner.trainer.settings import Demo, RunSettings
     from runner.trainer.telemetry import History
 
-# Variables of a launcher. A child without them does not join the training processes.
-_LAUNCHER_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-_LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text("utf-8"))
 
 
 def keep_best(checkpoints: Path, folder: Path) -> Path:
@@ -54,18 +53,6 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-# The facts about an adapter, with Axolotl's names for them.
-ADAPTER_FACTS = {
-    **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
-    "layers": "lora_target_modules",
-}
-# The settings that a summary copies.
-OF_SETTINGS = (
-    *("name", "fingerprint", "world_size", "effective_batch_size", "effective_batch_tokens"),
-    *("base_learning_rate", "learning_rate"),
-)
-
-
 def summary(settings: RunSettings, history: History, config: Mapping[str, Any], engine: str = "axolotl") -> Summary:
     """The summary of a finished training."""
     state = history.final
@@ -78,11 +65,11 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
         steps = (state["global_step"], state["steps"])
         early = early_stop(seen, wanted.patience, wanted.min_improvement, measure, *steps)
     return Summary(
-        **{name: getattr(settings, name) for name in OF_SETTINGS},
+        **{name: getattr(settings, name) for name in TABLES["names"]["settings"]},
         recipe=read_json(Path(settings.recipe_file)),
         engine=engine,
         base_model=config.get("base_model"),
-        adapter={name: config[key] for name, key in ADAPTER_FACTS.items()} if config.get("adapter") else None,
+        adapter={name: config[key] for name, key in TABLES["adapter"].items()} if config.get("adapter") else None,
         backend=settings.backend if settings.world_size > 1 else None,
         **history.parameters,
         steps=state["global_step"],
@@ -152,8 +139,9 @@ def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
 
 def _alone(module: str, *arguments: str) -> None:
     """Runs a module in a process of its own, which loads models as a user would and frees its memory at its end."""
-    own = {name for name in os.environ if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)}
-    fork_server.run([sys.executable, "-m", module, *arguments], {name: os.environ[name] for name in own})
+    names, prefixes = TABLES["names"]["launcher"], tuple(TABLES["names"]["launcher-prefixes"])
+    own = {name: value for name, value in os.environ.items() if name not in names and not name.startswith(prefixes)}
+    fork_server.run([sys.executable, "-m", module, *arguments], own)
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:

@@ -203,12 +203,9 @@ class TimeLimit(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.longest_save = max(self.longest_save, time.monotonic() - self.step_began)
         self.step_began = time.monotonic()
-        self._note(state)
+        self.on_train_end(args, state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._note(state)
-
-    def _note(self, state: Any) -> None:
         if state.is_world_process_zero:
             TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 

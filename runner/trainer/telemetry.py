@@ -2,6 +2,7 @@
 
 import json
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,14 @@ from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
 from runner.trainer.settings import RunSettings
 
-# TRL's measures on held-out rows: how often, and by how much, the model prefers the better answer (DPO); and the mean
-# reward of its own answers (GRPO).
-MEASURES = {
-    **{"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"},
-    "reward": "eval_reward",
-}
-# TRL's measures of a step's answers: the mean reward, the share of prompts whose answers all have the same reward, the
-# mean number of tokens, and the share of answers that were cut.
-OF_ANSWERS = {
-    **{"reward": "reward", "alike": "frac_reward_zero_std"},
-    **{"answer_tokens": "completions/mean_length", "cut": "completions/clipped_ratio"},
-}
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text("utf-8"))
 
 
 class History(TrainerCallback):
     """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
     samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib); `epochs` (train_loss,
-    validation_loss; accuracy, 0 to 1, for classes; those of MEASURES; epoch 0 is before training). Steps and
-    evaluations of GRPO also have the mean of each reward, `reward.NAME`, and steps those of OF_ANSWERS."""
+    validation_loss; accuracy, 0 to 1, for classes; `[measures]` of tables.toml; epoch 0 is before training). Steps and
+    evaluations of GRPO also have the mean of each reward, `reward.NAME`, and steps `[answers]`."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -67,7 +57,7 @@ class History(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         # TRL logs its measures; they are not among the metrics of an evaluation.
         logs = logs or {}
-        self.measured = _measured(logs, MEASURES, "eval_rewards/") or self.measured
+        self.measured = _measured(logs, TABLES["measures"], "eval_rewards/") or self.measured
         if "loss" not in logs:
             return
         now, cuda = time.monotonic(), torch.cuda.is_available()
@@ -86,7 +76,7 @@ class History(TrainerCallback):
             "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
             "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
             "gpu_driver_gib": round((total - free) / 2**30, 2) if cuda else None,
-            **_measured(logs, OF_ANSWERS, "rewards/"),
+            **_measured(logs, TABLES["answers"], "rewards/"),
         }
         self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
         self.steps.append(entry)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runner.data import RenderedExample
 from runner.data.data_sets import DataSource, no_dataset
-from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
+from runner.data.report import Report
 from runner.data.row_files import Bad
 from runner.tools.files import replacing
 from runner.tools.names import content_hash
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SPLITS = ("train", "validation", "test")
+Colours = list[float]  # figures of red, green and blue, 0 to 1
 # The share of the test images that may be in training too (one always may); good sets have a few in 10,000.
 MOST_SHARED = 0.01
 MOST_NAMED = 1000  # the most shared images that are listed, also in the report file
@@ -52,7 +53,7 @@ class ImageSet(DataSource):
 def class_folders(path: Path) -> bool:
     """Whether a folder has a folder of images for each class, and no CIFAR's or Parquet files."""
     return not any(
-        file.suffix in (".bin", ".parquet") or file.name.startswith(("batches.meta", "data_batch_"))
+        file.suffix in (".bin", ".parquet") or file.name == "batches.meta" or file.name.startswith("data_batch_")
         for file in entries(path)
     )
 
@@ -62,12 +63,12 @@ def class_names(path: Path) -> list[str]:
     train = path / "train"
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
-        hint = (
-            "It may contain CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class."
+        inside = (
+            f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
+            if names
+            else ""
         )
-        if names:
-            hint = f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. {hint}"
-        raise Stop(f"`{path}` contains no readable images.", hint)
+        raise Stop(*worded("images.no-images", path=path, inside=inside))
     return names
 
 
@@ -90,16 +91,6 @@ CIFAR_SIDE = 32
 CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 
 
-@dataclass(frozen=True)
-class Picture:
-    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: its place, for messages."""
-
-    pixels: bytes
-    label: int
-    resized: bool = False
-    named: str = ""
-
-
 def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
     """The names of the classes in a Parquet file of the library `datasets`; none in other files."""
     known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
@@ -107,10 +98,11 @@ def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
     return names
 
 
-class SourceImage(NamedTuple):
-    """An image of a source, not opened yet. split: `train` or `test`. number: of the row, from 1. image: encoded bytes,
-    the hub's struct with them, or pixels. label: the number of its class, or why it is not an image. file: for messages
-    about bad images; empty if the number is enough. named: its place, for messages."""
+class Picture(NamedTuple):
+    """An image of a source. split: `train` or `test`. number: of the row, from 1. image: encoded bytes, the hub's
+    struct with them, or pixels; once read, height × width × 3 bytes (RGB); or why there is none. label: the number of
+    its class. file: for messages about bad images; empty if the number is enough. named: its place, for messages.
+    resized: whether it had another size."""
 
     split: str
     number: int
@@ -118,6 +110,7 @@ class SourceImage(NamedTuple):
     label: Any
     file: str = ""
     named: str = ""
+    resized: bool = False
 
 
 @dataclass
@@ -127,58 +120,55 @@ class PictureReader:
     images: ImageSet
     classes: list[str] = field(default_factory=list)
 
-    def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
-        """`train` or `test`, the number of the row from 1, and the picture or why there is none. Raises Stop if the
-        source cannot be read at all."""
-        path = self.images.file
+    def read(self) -> Iterator[Picture]:
+        """The pictures, scaled. Raises Stop if the source cannot be read at all."""
+        path, size = self.images.file, self.images.image_size
         if path and not path.exists():
             raise Stop(f"There is no file or folder `{path}`.")
         try:
             for found in self._path(path) if path else self._hub():
-                picture = self._picture(found)
-                if isinstance(picture, Bad) and found.file:
-                    picture = Bad(f"{found.file}: {picture.reason}")
-                yield found.split, found.number, picture
+                pixels = self._pixels(found)
+                if isinstance(pixels, Bad):
+                    yield found._replace(image=Bad(f"{found.file}: {pixels.reason}") if found.file else pixels)
+                else:
+                    resized = pixels.shape[:2] != (size, size)
+                    yield found._replace(image=scaled(pixels, size).tobytes(), resized=resized)
         except OSError as error:
             if path is None:
                 raise
             raise Stop(f"`{error.filename or path}` cannot be read: {error.strerror or error}.") from None
 
-    def _path(self, path: Path) -> Iterator[SourceImage]:
+    def _path(self, path: Path) -> Iterator[Picture]:
         if path.is_file():
             yield from self._parquet(path)
             return
-        files = entries(path)
-        if binary := [file for file in files if file.suffix == ".bin"]:
-            names = path / "batches.meta.txt"
-            self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
-            read, chosen = self._binary, binary
-        elif parquet := [file for file in files if file.suffix == ".parquet"]:
-            read, chosen = self._parquet, parquet
-        elif any(file.name == "batches.meta" or file.name.startswith("data_batch_") for file in files):
+        for ending, read in ((".bin", self._binary), (".parquet", self._parquet)):
+            if chosen := [file for file in entries(path) if file.suffix == ending]:
+                for file in chosen:
+                    for found in read(file):
+                        named = f"{file.name}, image {found.number}"
+                        yield found._replace(split=split_of(file.name), file=file.name, named=named)
+                return
+        if not class_folders(path):
             raise Stop(*worded("images.pickles", path=path))
-        else:
-            self.classes = class_names(path)
-            for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
-                name, image = str(file.relative_to(path)), b"" if isinstance(label, Bad) else file.read_bytes()
-                yield SourceImage(split, number, image, label, name, name)
-            return
-        for file in chosen:
-            for found in read(file):
-                named = f"{file.name}, image {found.number}"
-                yield found._replace(split=split_of(file.name), file=file.name, named=named)
+        self.classes = class_names(path)
+        for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
+            name, image = str(file.relative_to(path)), label if isinstance(label, Bad) else file.read_bytes()
+            yield Picture(split, number, image, label, name, name)
 
-    def _binary(self, file: Path) -> Iterator[SourceImage]:
+    def _binary(self, file: Path) -> Iterator[Picture]:
         import numpy as np
 
+        names = file.with_name("batches.meta.txt")
+        self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
             raise Stop(*worded("images.not-binary", file=file, size=len(data), cifar_record=CIFAR_RECORD))
         for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
-            yield SourceImage("train", number, np.ascontiguousarray(pixels), int(record[0]))
+            yield Picture("train", number, np.ascontiguousarray(pixels), int(record[0]))
 
-    def _parquet(self, file: Path) -> Iterator[SourceImage]:
+    def _parquet(self, file: Path) -> Iterator[Picture]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -191,14 +181,14 @@ class PictureReader:
         self.classes = named_classes(table.schema_arrow, label) or self.classes
         batches = table.iter_batches(1024, columns=[image, label])
         for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
-            yield SourceImage("train", number, row[image], row[label])
+            yield Picture("train", number, row[image], row[label])
 
     def _require_columns(self, source: str, columns: list[str]) -> None:
         for column in (self.images.image_column, self.images.label_column):
             if column not in columns:
                 raise Stop(*worded("images.no-column", source=source, column=column, columns=", ".join(columns)))
 
-    def _hub(self) -> Iterator[SourceImage]:
+    def _hub(self) -> Iterator[Picture]:
         from datasets import Image, load_dataset
 
         images = self.images
@@ -214,25 +204,22 @@ class PictureReader:
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
             # Not decoded by the library, so that a broken image is one bad row and does not end the reading.
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
-                yield SourceImage(split, number, row[image], row[label], named=f"{name}, image {number}")
+                yield Picture(split, number, row[image], row[label], named=f"{name}, image {number}")
 
-    def _picture(self, found: SourceImage) -> Picture | Bad:
-        image, label, size, classes = found.image, found.label, self.images.image_size, self.images.classes
-        if isinstance(label, Bad):
-            return label
+    def _pixels(self, found: Picture) -> np.ndarray | Bad:
+        image, label, classes = found.image, found.label, self.images.classes
         if isinstance(image, Mapping):
             image = image.get("bytes")
-        if not isinstance(image, bytes) and not hasattr(image, "shape"):
+        if not isinstance(image, bytes | Bad) and not hasattr(image, "shape"):
             return Bad("no image in its column")
-        pixels = decoded(image) if isinstance(image, bytes) else image
+        pixels: np.ndarray | Bad = decoded(image) if isinstance(image, bytes) else image
         if isinstance(pixels, Bad):
             return pixels
         if label is None:
             return Bad("it has no class")
         if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
             return Bad(f"its class is {label!r}, but {classes} classes are numbered 0 to {classes - 1}")
-        resized = pixels.shape[:2] != (size, size)
-        return Picture(scaled(pixels, size).tobytes(), label, resized=resized, named=found.named)
+        return pixels
 
 
 def decoded(data: bytes) -> np.ndarray | Bad:
@@ -270,63 +257,39 @@ def split_of(name: str) -> str:
 def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int | Bad]]:
     """Images in one folder for each class, which may be below `train` and `test`: split, file, and the number of its
     class or why it is not an image. known: the classes."""
-    homes = [("train", path)]
+    homes = [path]
     if (path / "train").is_dir():
-        homes = sorted(((split_of(home.name), home) for home in folders(path)), key=lambda home: home[0] == "test")
-    for home in dict.fromkeys([path, *(home for _, home in homes)]):
-        for file in entries(home):
-            if file.suffix.lower() in ENDINGS:
-                yield "train", file, Bad("not in the folder of any class")
-    for name, home in homes:
-        for folder in folders(home):
-            number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
-            for file in entries(folder):
-                if file.is_dir():
-                    yield name, file, Bad("a folder; images must be in the folder of their class")
-                elif file.suffix.lower() not in ENDINGS:
-                    yield name, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
-                else:
-                    yield name, file, number
+        homes = sorted(folders(path), key=lambda home: split_of(home.name) == "test")
+    for file in (file for home in dict.fromkeys([path, *homes]) for file in entries(home)):
+        if file.suffix.lower() in ENDINGS:
+            yield "train", file, Bad("not in the folder of any class")
+    for folder in (folder for home in homes for folder in folders(home)):
+        split = "train" if folder.parent == path else split_of(folder.parent.name)
+        number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
+        for file in entries(folder):
+            if file.is_dir():
+                yield split, file, Bad("a folder; images must be in the folder of their class")
+            elif file.suffix.lower() not in ENDINGS:
+                yield split, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
+            else:
+                yield split, file, number
 
 
 @dataclass
 class ImageReport(Report):
-    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: of red, green
-    and blue over the training images, 0 to 1. shared: test images that are also in training, pixel by pixel, and are
-    removed from it; shared_named: the first of them, each with its training image."""
+    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: over the
+    training images. shared: test images that are also in training, pixel by pixel, and are removed from it;
+    shared_named: the first of them, each with its training image."""
 
+    KIND = "images"
+    TEMPLATE = Path(__file__).with_name("report.jinja")
     test_rows: int = 0
     resized: int = 0
     shared: int = 0
     shared_named: list[tuple[str, str]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
-    mean: list[float] = field(default_factory=list)
-    std: list[float] = field(default_factory=list)
-
-    def lines(self) -> Iterator[str]:
-        yield f"images in            {self.rows_in:>9,}   from {self.source}"
-        for reason, count in self.dropped.most_common():
-            yield f"  dropped            {count:>9,}   {reason}"
-        yield from self.listed_bad_lines("image")
-        if self.resized:
-            yield f"scaled               {self.resized:>9,}   to the size that the network reads"
-        yield f"exact duplicates     {self.duplicates:>9,}   removed"
-        if self.shared:
-            yield f"test in training     {self.shared:>9,}   test images that are also training images; removed from training"
-            yield from self.named_in_both()
-        if self.sampled_from is not None:
-            yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
-        yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
-        yield f"training images      {self.train_rows:>9,}"
-        yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all but the test"
-        none = "the data has none; the validation images are measured"
-        yield f"test images          {self.test_rows:>9,}   {'measured once, at the end' if self.test_rows else none}"
-
-    def named_in_both(self) -> Iterator[str]:
-        for training, test in self.shared_named[:SHOWN_BAD_LINES]:
-            yield f"    {training} is {test}"
-        if self.shared > SHOWN_BAD_LINES:
-            yield f"    and {self.shared - SHOWN_BAD_LINES:,} more, in {REPORT_FILE}"
+    mean: Colours = field(default_factory=list)
+    std: Colours = field(default_factory=list)
 
 
 def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any) -> ImageReport:
@@ -343,19 +306,18 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
         return known
     report = ImageReport(key=key, source=images.name)
     splits = _read(images, report)
-    count, of = report.shared, len(splits["test"])
-    if count > max(1, MOST_SHARED * of):
+    shared, of = report.shared, len(splits["test"])
+    if shared > max(1, MOST_SHARED * of):
         # One side was made from the other. The report has no key, because no data is written.
         report.key = ""
         report.write(out)
-        named = "\n".join(report.named_in_both())
-        share, most = count / of, MOST_SHARED
-        raise Stop(*worded("images.test-in-training", count=count, of=of, share=share, most=most, named=named))
+        named = "\n".join(report.lines("in_both"))
+        share, most = shared / of, MOST_SHARED
+        raise Stop(*worded("images.test-in-training", count=shared, of=of, share=share, most=most, named=named))
     pictures = splits["train"]
-    if sample_rows is not None and len(pictures) > sample_rows:
-        report.sampled_from = len(pictures)
-        pictures = sample(pictures, sample_rows, images.seed)
-    train, validation = train_and_validation(pictures, images.validation_share, images.seed)
+    count = sample_rows if sample_rows is not None and len(pictures) > sample_rows else None
+    report.sampled_from = None if count is None else len(pictures)
+    train, validation = drawn(pictures, images.validation_share, images.seed, count)
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
         raise Stop(*worded("images.too-few-images", lacking=", ".join(lacking[:10]), lines="\n".join(report.lines())))
@@ -370,11 +332,11 @@ def first(images: ImageSet) -> Iterator[RenderedExample]:
     from PIL import Image
 
     source, side = PictureReader(images), images.image_size
-    for split, _, picture in source.read():
-        if split == "train" and isinstance(picture, Picture):
+    for picture in source.read():
+        if picture.split == "train" and not isinstance(picture.image, Bad):
             name = source.classes[picture.label] if source.classes else str(picture.label)
             drawn = io.BytesIO()
-            Image.frombytes("RGB", (side, side), picture.pixels).save(drawn, "PNG")
+            Image.frombytes("RGB", (side, side), picture.image).save(drawn, "PNG")
             yield RenderedExample("", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue())
 
 
@@ -382,17 +344,15 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
     """Every picture once, by split. Of equal pictures with two classes, only the first one counts."""
     source = PictureReader(images)
     splits: dict[str, dict[bytes, Picture]] = {"train": {}, "test": {}}
-    for split, number, picture in source.read():
+    for picture in source.read():
         report.rows_in += 1
-        if isinstance(picture, Bad):
-            report.bad_lines.append((number, picture.reason))
+        if isinstance(picture.image, Bad):
+            report.bad_lines.append((picture.number, picture.image.reason))
             report.dropped["not an image with a class, named by number below"] += 1
             continue
-        digest = hashlib.sha256(picture.pixels).digest()
-        if digest in splits[split]:
-            report.duplicates += 1
-            continue
-        splits[split][digest] = picture
+        digest = hashlib.sha256(picture.image).digest()
+        report.duplicates += digest in splits[picture.split]
+        splits[picture.split].setdefault(digest, picture)
     if source.classes and len(source.classes) != images.classes:
         raise Stop(*worded("images.other-classes", classes=len(source.classes), images=images))
     report.classes = source.classes or [str(label) for label in range(images.classes)]
@@ -405,28 +365,22 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
     return pictures
 
 
-def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:
-    """About `count` pictures, the same number of each class, drawn by the seed."""
-    by_class = _by_class(pictures, seed)
-    return [picture for group in by_class.values() for picture in group[: max(1, count // len(by_class))]]
+def drawn(pictures: list[Picture], share: float, seed: int, most: int | None) -> tuple[list[Picture], list[Picture]]:
+    """Training and validation pictures, in all about `most`, the same number of each class, or all of them for None.
+    About `share` of each class, at least one, go to validation."""
 
-
-def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tuple[list[Picture], list[Picture]]:
-    """Training and validation pictures; about `share` of each class, at least one, go to validation."""
-    train, validation = list[Picture](), list[Picture]()
-    for group in _by_class(pictures, seed).values():
-        kept = max(1, round(share * len(group)))
-        validation += group[:kept]
-        train += group[kept:]
-    return train, validation
-
-
-def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
     def place(picture: Picture) -> tuple[int, bytes]:
         # By a hash, so that another picture does not change the order of the others.
-        return picture.label, hashlib.sha256(f"{seed}\n".encode() + picture.pixels).digest()
+        return picture.label, hashlib.sha256(f"{seed}\n".encode() + picture.image).digest()
 
-    return {label: list(group) for label, group in groupby(sorted(pictures, key=place), attrgetter("label"))}
+    by_class = [list(group) for _, group in groupby(sorted(pictures, key=place), attrgetter("label"))]
+    train, validation = list[Picture](), list[Picture]()
+    for group in by_class:
+        chosen = group if most is None else group[: max(1, most // len(by_class))]
+        kept = max(1, round(share * len(chosen)))
+        validation += chosen[:kept]
+        train += chosen[kept:]
+    return train, validation
 
 
 def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:
@@ -435,7 +389,7 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
 
     out.mkdir(parents=True, exist_ok=True)
     for name, pictures in splits.items():
-        pixels = pa.array([picture.pixels for picture in pictures], pa.binary(3 * size * size))
+        pixels = pa.array([picture.image for picture in pictures], pa.binary(3 * size * size))
         table = pa.table({"image": pixels, "label": pa.array([picture.label for picture in pictures], pa.int64())})
         with replacing(out / f"{name}.parquet") as partial:
             pq.write_table(table, partial, compression="zstd")
@@ -444,13 +398,13 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
     report.write(out)
 
 
-def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
+def _colours(pictures: list[Picture]) -> tuple[Colours, Colours]:
     """Mean and standard deviation of red, green and blue, 0 to 1, from counts of their 256 values."""
     import numpy as np
 
     counts = np.zeros((3, 256))
     for picture in pictures:
-        pixels = np.frombuffer(picture.pixels, np.uint8).reshape(-1, 3)
+        pixels = np.frombuffer(picture.image, np.uint8).reshape(-1, 3)
         counts += [np.bincount(colour, minlength=256) for colour in pixels.T]
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255

@@ -196,10 +196,8 @@ class ImageFormulas:
         update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
         own = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
-
-        def evaluated(rows: int) -> float:
-            return batch_seconds * math.ceil(rows / world / work.evaluation_batch_size)
-
+        held_out = (work.evaluation_rows or 0, work.test_rows)
+        validation, test = (math.ceil(rows / world / work.evaluation_batch_size) * batch_seconds for rows in held_out)
         evaluations = times_in(work.evaluation_steps, work, count) + 1
         return duration.of_run(
             work,
@@ -208,7 +206,7 @@ class ImageFormulas:
             own + waiting(work.network.gbit_s) + update,
             waiting,
             evaluations=evaluations,
-            evaluation_seconds=evaluations * evaluated(work.evaluation_rows or 0) + evaluated(work.test_rows),
+            evaluation_seconds=evaluations * validation + test,
             reading=0,
             # `checkpoint_latest.pth` has the weights again.
             checkpoint=2 * state.weights + state.optimizer,

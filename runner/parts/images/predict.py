@@ -76,8 +76,7 @@ def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
         with torch.no_grad():
             logits = built(pixel_values=batch["pixel_values"].to(device)).logits.float().cpu()
         total += float(torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="sum"))
-        for true, taken_for in zip(batch["labels"].tolist(), logits.argmax(-1).tolist(), strict=True):
-            seen[true, taken_for] += 1
+        seen.index_put_((batch["labels"], logits.argmax(-1)), torch.tensor(1), accumulate=True)
     measures.counts["held_out_images"] = len(images)
     measures.confusion |= {
         name: {other: int(count) for other, count in zip(classes, row.tolist(), strict=True) if count}

@@ -16,7 +16,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from runner import parts, scenarios
 from runner.parts.images import network
-from runner.parts.images.data import SPLITS, ImageReport
+from runner.parts.images.data import SPLITS, Colours, ImageReport
 from runner.parts.images.network import Weights
 from runner.parts.proof import judging
 from runner.tools import child_process
@@ -135,21 +135,12 @@ def finish(trainer: Trainer, settings: RunSettings, history: History, weights: W
 
 
 class ImageDataset(Dataset):
-    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB. mean, std: of red, green and
-    blue, 0 to 1. padding, flip: for training only, drawn from the seed and the batch's image numbers, so that a resumed
-    run draws the same for the same batch. The process's random state is not reliable for this, because batches are made
-    before the step that is saved."""
+    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB. padding, flip: for training
+    only, drawn from the seed and the batch's image numbers, so that a resumed run draws the same for the same batch.
+    The process's random state is not reliable for this, because batches are made before the step that is saved."""
 
     def __init__(
-        self,
-        file: Path,
-        size: int,
-        mean: list[float],
-        std: list[float],
-        *,
-        padding: int = 0,
-        flip: bool = False,
-        seed: int = 0,
+        self, file: Path, size: int, mean: Colours, std: Colours, *, padding: int = 0, flip: bool = False, seed: int = 0
     ) -> None:
         self.pixels, self.labels = read(file, size)
         self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
@@ -185,12 +176,9 @@ def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
     """Each image (batch, 3, height, width) with `padding` black pixels around it, cropped to its size at random."""
     count, _, height, width = pixels.shape
-    padded = torch.nn.functional.pad(pixels, (padding,) * 4)
-    top, left = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=draw)
-    rows = (top + torch.arange(height)).view(count, 1, height, 1)
-    columns = (left + torch.arange(width)).view(count, 1, 1, width)
-    images, channels = torch.arange(count).view(-1, 1, 1, 1), torch.arange(3).view(1, 3, 1, 1)
-    return padded[images, channels, rows, columns]
+    top, left = torch.randint(0, 2 * padding + 1, (2, count), generator=draw)
+    windows = torch.nn.functional.pad(pixels, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    return windows[torch.arange(count), :, top, left].contiguous()
 
 
 def random_flip(pixels: torch.Tensor, draw: torch.Generator | None = None) -> torch.Tensor:

@@ -4,6 +4,7 @@ Axolotl does not train on images, so the engine is the runner's own `images`: tr
 under `trainer` have the names of transformers' TrainingArguments.
 """
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -25,6 +26,8 @@ from runner.trainer.records import Summary
 # The module's name in images of 0.1, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
+TRAINER = tomllib.loads(Path(__file__).with_name("trainer.toml").read_text("utf-8"))
+REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 
 # The most images, the width of the network, and the most processes in a rehearsal.
 MAX_IMAGES = 1000
@@ -82,26 +85,17 @@ def train(recipe: Recipe, place: Place) -> Stage:
 
 def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Optimisation, evaluation and checkpoints."""
-    train = recipe.train
+    computed = {
+        "{learning_rate}": common.learning_rate(recipe),
+        "{output_dir}": place.checkpoints_dir,
+        **{f"{{{name}}}": recipe.model.precision == name for name in ("bf16", "fp16")},
+    }
+    known = {**recipe.train, **computed}
+    first, last = ({name: known[key] for name, key in table.items()} for table in TRAINER.values())
     return {
-        "num_train_epochs": train.epochs,
-        "per_device_train_batch_size": train.micro_batch_size,
-        "per_device_eval_batch_size": train.micro_batch_size,
-        "gradient_accumulation_steps": train.gradient_accumulation_steps,
-        "learning_rate": common.learning_rate(recipe),
-        "lr_scheduler_type": train.lr_scheduler,
-        "warmup_ratio": train.warmup_ratio,
-        "weight_decay": train.weight_decay,
-        "max_grad_norm": train.max_grad_norm,
-        "optim": train.optimizer,
-        "bf16": recipe.model.precision == "bf16",
-        "fp16": recipe.model.precision == "fp16",
-        "seed": train.seed,
-        "logging_steps": train.logging_steps,
-        **common.evaluated(train),
-        "save_total_limit": train.keep_checkpoints,
-        "output_dir": place.checkpoints_dir,
-        "report_to": train.report_to,
+        **first,
+        **common.evaluated(recipe.train),
+        **last,
         "ddp_bucket_cap_mb": common.ddp_bucket_mb(recipe),
         "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
     }
@@ -169,25 +163,17 @@ def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """The narrow twin, processes instead of machines, and enough epochs."""
-    micro = min(recipe.train.micro_batch_size, 32)
-    epochs = -(-LOOKS // rows.train_rows)
-    enough = f"it has to see about {LOOKS:,} images in all, drawn from {rows.train_rows:,}"
-    narrow = min(recipe.model.width, WIDTH)
     # A process without an image would never make a step.
     processes = min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
+    computed = {
+        "width": min(recipe.model.width, WIDTH),
+        "micro": min(recipe.train.micro_batch_size, 32),
+        **{"epochs": -(-LOOKS // rows.train_rows), "looks": LOOKS, "rows": rows.train_rows},
+    }
     return [
-        rehearsal.substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),
-        rehearsal.substitute("model.precision", "fp32", "runs on any CPU"),
-        rehearsal.substitute("data.mean", None, "measured on these images"),
-        rehearsal.substitute("data.std", None, "measured on these images"),
+        *(rehearsal.substitute(*row) for row in rehearsal.table("twin", REHEARSAL, **computed)),
         *rehearsal.on_processors(recipe, processes),
-        rehearsal.substitute("train.micro_batch_size", micro, "small steps"),
-        rehearsal.substitute("train.gradient_accumulation_steps", 1, "small steps"),
-        rehearsal.substitute("train.epochs", epochs, enough),
-        rehearsal.substitute("train.effective_batch_size", None, "computed from the lines above"),
-        rehearsal.substitute("train.learning_rate", 0.003, "a narrow network takes larger steps"),
-        rehearsal.substitute("train.logging_steps", 5, "few steps"),
-        rehearsal.substitute("train.report_to", "tensorboard", "needs no account"),
+        *(rehearsal.substitute(*row) for row in rehearsal.table("training", REHEARSAL, **computed)),
         overrides.without_time_limit(rehearsal.BY),
     ]
 

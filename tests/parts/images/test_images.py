@@ -627,8 +627,8 @@ STOCK_PACKAGES: tuple[str, ...] = (
     "transformers",
     "yaml",
 )
-# What transformers itself requires (5.5.0, setup.py).
-STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
+# What transformers itself requires (5.5.0, setup.py), and PyTorch (2.9.0, setup.py).
+STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers", "jinja2")
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
 # hub, S3, cleaning, what is said of rows, and tracking servers.
 OF_LANGUAGE = {
