@@ -26,7 +26,7 @@ from runner.trainer.records import Summary
 # The module's name in images of 0.1, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
-TRAINER = tomllib.loads(Path(__file__).with_name("trainer.toml").read_text("utf-8"))
+TRAINER_SETTINGS = tomllib.loads(Path(__file__).with_name("trainer.toml").read_text("utf-8"))
 REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 
 # The most images, the width of the network, and the most processes in a rehearsal.
@@ -91,7 +91,7 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         **{f"{{{name}}}": recipe.model.precision == name for name in ("bf16", "fp16")},
     }
     known = {**recipe.train, **computed}
-    first, last = ({name: known[key] for name, key in table.items()} for table in TRAINER.values())
+    first, last = ({name: known[key] for name, key in table.items()} for table in TRAINER_SETTINGS.values())
     return {
         **first,
         **common.evaluated(recipe.train),
