@@ -112,6 +112,26 @@ class StageFacts:
     def open(self) -> bool:
         return self.promotion is not None or gates.passed(self.verdicts)
 
+    @property
+    def accuracy_before(self) -> float | None:
+        """The share of images that were classified correctly before the first step; None if unknown."""
+        return self.epochs[0].get("accuracy") if self.epochs else None
+
+    @property
+    def improved(self) -> bool | None:
+        """Whether the stage improved its model on held-out data; None if unknown."""
+        told = self.summary
+        for before, after in (
+            (told.first_preference_accuracy, told.last_preference_accuracy),
+            (told.first_reward, told.best_reward),
+            (self.accuracy_before, told.best_accuracy),
+            # A lower loss is better.
+            (told.best_validation_loss, told.first_validation_loss),
+        ):
+            if before is not None and after is not None:
+                return after > before
+        return None
+
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -123,6 +143,11 @@ class DataFacts:
 
     record: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
+
+    @property
+    def source(self) -> str:
+        """The name of the rows' file or data set; empty if unknown."""
+        return str(self.record.get("source") or "").rstrip("/").rpartition("/")[2]
 
     @property
     def bins(self) -> tuple[tuple[int, int, int], ...]:
@@ -191,6 +216,18 @@ class RunFacts:
         begun = [stage for stage in self.stages if stage.state.status == "begun"]
         closed = [stage for stage in self.gated if stage.state.status == "finished" and not stage.open]
         return next(iter(begun + closed), None)
+
+    @property
+    def reason(self) -> str:
+        """Why it was stopped, as reported then or recorded by its stage; empty if neither exists."""
+        recorded = self.failed.stopped or self.failed.meaning if self.failed else ""
+        return self.state.fault or recorded
+
+    @property
+    def improved(self) -> bool | None:
+        """Whether every stage improved its model; None if unknown."""
+        known = [stage.improved for stage in self.trained if stage.summary and stage.improved is not None]
+        return all(known) if known else None
 
     @property
     def substitutions(self) -> tuple[tuple[str, str, str, str], ...]:

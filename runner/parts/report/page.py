@@ -33,17 +33,14 @@ Tell = Callable[[str], None]
 
 def render(runs: Sequence[RunFacts]) -> str:
     """The page of one run, or of several. Raises ModuleNotFoundError if the extra `report` is not installed."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    # All texts of a run are escaped, because anybody can write questions and answers.
-    shelf = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    shelf.globals |= {"charts": charts, "say": sentences, "zip": zip}
     script = (HERE / "hover.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     facts: dict[str, Any] = {
+        "charts": charts,
+        "say": sentences,
+        "zip": zip,
         "run": runs[0],
         "runs": runs,
         "together": together(runs) if len(runs) > 1 else None,
@@ -53,7 +50,7 @@ def render(runs: Sequence[RunFacts]) -> str:
         # The page runs no other script and fetches nothing.
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
     }
-    return shelf.get_template("page.html.jinja").render(facts)
+    return sentences.shelf().get_template("page.html.jinja").render(facts)
 
 
 def of_runs(*runs: RunFolder) -> str:
