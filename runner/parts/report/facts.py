@@ -201,14 +201,6 @@ class RunFacts:
         return tuple(stage for stage in self.stages if stage.verdicts)
 
     @property
-    def answers(self) -> tuple[StageFacts, ...]:
-        return tuple(stage for stage in self.stages if stage.answers)
-
-    @property
-    def proven(self) -> tuple[StageFacts, ...]:
-        return tuple(stage for stage in self.stages if stage.proof)
-
-    @property
     def failed(self) -> StageFacts | None:
         """The stage where an unfinished run ended; None for a finished run."""
         if self.state.status == "finished" and not self.state.fault:
