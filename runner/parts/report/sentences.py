@@ -13,7 +13,7 @@ from runner.parts.evaluate import gates
 from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
-from runner.tools.text import pieces
+from runner.tools.text import filled, pieces
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -68,15 +68,8 @@ def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 def _figures(table: str, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The figures of a table in `figures.toml`: the first of its forms whose words are known, if that is not empty."""
-    for name, forms in FIGURES[table].items():
-        for form in forms:
-            try:
-                text = form.format_map(known)
-            except (AttributeError, KeyError):
-                continue
-            if text:
-                yield name, text
-                break
+    texts = ((name, next(filled(forms, known), "")) for name, forms in FIGURES[table].items())
+    return ((name, text) for name, text in texts if text)
 
 
 # Fields of a summary that are unknown if they are zero or empty.
@@ -87,8 +80,7 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     """The result of a stage, one figure in each line."""
     told = stage.summary
     known = {name: value for name, value in vars(told).items() if value or name not in NONE_IF_ZERO}
-    known |= {"training": units.duration(told.training_seconds)}
-    return _figures("results", {name: value for name, value in known.items() if value is not None})
+    return _figures("results", known | {"training": units.duration(told.training_seconds)})
 
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
