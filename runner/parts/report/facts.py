@@ -14,7 +14,7 @@ from runner.parts.evaluate import gates
 from runner.parts.evaluate.gates import GateVerdict, Promotion
 from runner.plan import Plan, Prediction
 from runner.recipe import units
-from runner.run.launch import MOST_OF_LOG
+from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, RunRecord
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder, StageRecord
@@ -274,7 +274,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     answers = read_json(folder.path / ANSWERS) if trains else None
     # Each of several machines has its own log.
     logs = sorted(folder.path.glob("train*.log")) if state.status == "begun" else []
-    tail = "\n".join(end_of(log, MOST_OF_LOG) for log in logs)
+    tail = "\n".join(map(end_of, logs))
     planned = foreseen.get(folder.stage.name, Prediction())
     need = units.gib(planned.memory) if planned.memory else ""
     world = str(folder.stage.machines.world_size)
@@ -315,13 +315,3 @@ def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
             yield entry
-
-
-def end_of(log: Path, most: int) -> str:
-    """The last bytes of a log; empty if it cannot be read."""
-    try:
-        with log.open("rb") as content:
-            content.seek(max(0, log.stat().st_size - most))
-            return content.read().decode("utf-8", errors="replace")
-    except OSError:
-        return ""
