@@ -26,16 +26,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; said: the chart in words; lines; or bars: x, y,
-    width, height and text of each."""
+    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis. lines; or bars: x, y, width, height and text of
+    each."""
 
-    title: str
-    unit: str
     x0: float
     x1: float
     xs: tuple[Tick, ...]
     ys: tuple[Tick, ...]
-    said: str
     lines: tuple[Line, ...] = ()
     bars: tuple[tuple[float, float, float, float, str], ...] = ()
 
@@ -55,22 +52,11 @@ def chart(curve: Curve) -> Chart:
         values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
         lines.append(Line(series.name, path, values, len(kept) < len(series.points)))
     return Chart(
-        title=curve.title,
-        unit=curve.unit,
         x0=x0,
         x1=x1,
         xs=tuple((x_of(x), shown(x)) for x in ticks(x0, x1, 5)),
         ys=tuple((y_of(y), shown(y)) for y in ticks(low, high, 5)),
         lines=tuple(lines),
-        said="; ".join(_said(series.name, series.points) for series in curve.series),
-    )
-
-
-def _said(name: str, points: Sequence[Point]) -> str:
-    values = [y for _, y in points]
-    return (
-        f"{name}: {shown(values[0])} at step {points[0][0]:,.0f}, {shown(values[-1])} at step {points[-1][0]:,.0f}, "
-        f"between {shown(min(values))} and {shown(max(values))}"
     )
 
 
@@ -101,16 +87,12 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:
         )
         for low, high, count in bins
     )
-    largest = max(bins, key=lambda each: each[2])
     return Chart(
-        title="Lengths of rows",
-        unit="tokens",
         x0=first,
         x1=last,
         bars=tuple(bars),
         xs=tuple((x_of(x), shown(x)) for x in ticks(first, last, 5)),
         ys=tuple((y_of(y), shown(y)) for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most),
-        said=f"From {first:,} to {last - 1:,} tokens; most rows, {largest[2]:,}, have {largest[0]:,} to {largest[1]:,}.",
     )
 
 

@@ -58,7 +58,7 @@ def of_runs(*runs: RunFolder) -> str:
 
 
 def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
-    """Several runs side by side, for the template: names, charts by stage, and rows of different settings, results and
+    """Several runs side by side, for the template: names, curves by stage, and rows of different settings, results and
     answers with a text for each run. Runs of one name are distinguished by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
@@ -73,7 +73,7 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
         questions += [(stage, question, [column.get(question, "") for column in columns]) for question in asked]
     return {
         "names": names,
-        "charts": [(stage, list(map(charts.chart, _curves(runs, names, stage)))) for stage in stages],
+        "curves": [(stage, list(_curves(runs, names, stage))) for stage in stages],
         "settings": differing(settings, ""),
         "results": results,
         "questions": questions,

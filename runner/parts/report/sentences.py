@@ -110,10 +110,6 @@ def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
         yield "licence", str(record["licence"])
 
 
-def lengths(facts: DataFacts) -> Iterator[tuple[str, str]]:
-    return ((f"{low:,} to {high:,}", f"{number:,}") for low, high, number in facts.bins)
-
-
 def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A row as stretches of text, each with its kind; only the beginning of a very long row."""
     left = ROW_TOKENS
