@@ -1,4 +1,4 @@
-"""Facts: the content of a run folder as frozen records. Nothing is measured or judged here."""
+"""Facts: the content of a run folder as frozen records. Nothing is measured here."""
 
 import math
 import tomllib

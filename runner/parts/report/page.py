@@ -150,7 +150,7 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
     """The fields of a RunManifest: `commit`, `starter` and `differs`, about the most similar starter of the recipe's
     scenario; an empty name for none."""
     own = flat(recipe.settings.plain())
-    best: tuple[str, list[tuple[str, list[str]]]] | None = None
+    starters: list[tuple[str, list[tuple[str, list[str]]]]] = []
     for name, file in packaged.named().items():
         try:
             if read(file).data.get("scenario") != recipe.scenario:
@@ -158,10 +158,8 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
             other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
             continue  # an edited starter
-        rows = [(name, values) for name, values in differing([other, own], "") if name not in OWN]
-        if best is None or len(rows) < len(best[1]):
-            best = name, rows
-    starter, rows = best or ("", [])
+        starters.append((name, [row for row in differing([other, own], "") if row[0] not in OWN]))
+    starter, rows = min(starters, key=lambda one: len(one[1]), default=("", []))
     known = origins.origins(recipe.document, recipe.settings.plain()) if rows else {}
     differs = tuple(Differs(name, there, here, known.get(name, "")) for name, (there, here) in rows)
     return {"commit": _commit(recipe.file), "starter": starter, "differs": differs}
