@@ -26,7 +26,7 @@ BY_BUS, WITHOUT_GPU = tomllib.loads(Path(__file__).with_name("environment.toml")
 
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"
-MOST_OF_LOG = 20_000  # characters that are searched for a reason
+MOST_OF_LOG = 20_000  # bytes that are searched for a reason
 
 Progress = Callable[[child_process.Event], None]
 
@@ -142,11 +142,14 @@ def end(process: subprocess.Popen[str] | Forked) -> None:
                 return
 
 
-def end_of(log: Path, start: int) -> str:
-    """The end of a log's text after its first `start` bytes."""
-    with log.open("rb") as content:
-        content.seek(start)
-        return content.read().decode("utf-8", errors="replace")[-MOST_OF_LOG:]
+def end_of(log: Path, start: int = 0, most: int = MOST_OF_LOG) -> str:
+    """The end of a log's text after its first `start` bytes, at most `most` bytes; empty if it cannot be read."""
+    try:
+        with log.open("rb") as content:
+            content.seek(max(start, log.stat().st_size - most))
+            return content.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def fault(log: str, code: int, doing: str) -> str:

@@ -3,7 +3,8 @@
 import io
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, lru_cache
 from pathlib import Path
@@ -89,6 +90,14 @@ def yaml_text(value: Any) -> str:
 def from_template(file: Path, /, **words: object) -> str:
     """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in."""
     return Template(file.read_text(encoding="utf-8")).substitute(words)
+
+
+def filled(forms: Iterable[str], words: Mapping[str, Any]) -> Iterator[str]:
+    """The forms with their `{words}` filled in, without those of which a word is missing or None."""
+    known = {name: value for name, value in words.items() if value is not None}
+    for form in forms:
+        with suppress(KeyError):
+            yield form.format_map(known)
 
 
 # The project's own general text: every model is measured on it, and a twin first learns from it.

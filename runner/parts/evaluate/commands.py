@@ -37,36 +37,32 @@ def evaluate(
     recipe, _ = open_recipe(path, sets, look=False, aside=form != "text")
     if (url or hub) and checkpoint:
         raise Stop(*worded("evaluate.url-or-checkpoint", option="--url" if url else "--evalhub"), code=2)
+    judged: list[gates.GateVerdict] | None = None
     if hub:
-        folder, measured = parts.hook("judged_at")(hub, url, recipe, stage, lambda line: say(line, err=True))
-        verdicts = gates.on_tasks(folder.stage, measured)
-        for line in evaluation_report.shown(folder, measured, form, verdicts):
-            say(line)
-        if form == "text":
-            end("EvalHub has measured. Nothing was recorded, so no gate opens or closes.", "evaluate", path)
-        return 0 if measured.metrics and all(one.holds for one in verdicts) else 1
-    folder = inference.folder_of(recipe, run_dir, stage)
-    if url:
-        measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
-        for line in evaluation_report.shown(folder, measured, form, []):
-            say(line)
-        if form == "text":
-            end(f"The model at {url} was evaluated. Nothing was recorded.", "compare", path, "--url", url)
-        return 0
-    if checkpoint and not Path(checkpoint).exists():
-        raise Stop(*worded("evaluate.no-checkpoint", checkpoint=checkpoint))
-    with folder.run.lock():
-        found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
-    for line in evaluation_report.shown(folder, found, form):
+        folder, found = parts.hook("judged_at")(hub, url, recipe, stage, lambda line: say(line, err=True))
+        judged = gates.on_tasks(folder.stage, found)
+        holds = found.metrics and all(one.holds for one in judged)
+        ended = ["EvalHub has measured. Nothing was recorded, so no gate opens or closes.", "evaluate", path]
+    elif url:
+        folder, judged, holds = inference.folder_of(recipe, run_dir, stage), [], True
+        found = parts.hook("models_at")(url, recipe, stage).measure(folder)
+        ended = [f"The model at {url} was evaluated. Nothing was recorded.", "compare", path, "--url", url]
+    else:
+        folder = inference.folder_of(recipe, run_dir, stage)
+        if checkpoint and not Path(checkpoint).exists():
+            raise Stop(*worded("evaluate.no-checkpoint", checkpoint=checkpoint))
+        with folder.run.lock():
+            found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
+        gated = bool(folder.stage.gates)
+        holds = checkpoint or not gated or gates.opened(folder)[0]
+        passed = "a checkpoint opens no gate" if checkpoint else "all gates passed"
+        said = "a gate is closed" if not holds else passed if gated else "the stage has no gates"
+        ended = [f"The model of stage `{folder.stage.name}` was evaluated: {said}."]
+        ended += ["compare", path] if holds else ["gate", path, folder.stage.name]
+    for line in evaluation_report.shown(folder, found, form, judged):
         say(line)
-    holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
     if form == "text":
-        done = f"The model of stage `{folder.stage.name}` was evaluated:"
-        if holds:
-            gated = "a checkpoint opens no gate" if checkpoint else "all gates passed"
-            end(f"{done} {gated if folder.stage.gates else 'the stage has no gates'}.", "compare", path)
-        else:
-            end(f"{done} a gate is closed.", "gate", path, folder.stage.name)
+        end(*ended)
     return 0 if holds else 1
 
 

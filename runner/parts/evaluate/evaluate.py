@@ -6,8 +6,9 @@ import itertools
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,14 @@ class Measures:
     confusion: dict[str, dict[str, int]] = field(default_factory=dict)
     higher: dict[str, Any] = field(default_factory=dict)
 
-    def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]], before: bool = False) -> None:
-        """Adds the results of `measure`, or why all `names` are missing if it fails. before: of the original model."""
+    def take(
+        self, names: Sequence[str], measure: Callable[[], Mapping[str, Any] | float], before: bool = False
+    ) -> None:
+        """Adds the results of `measure` by name, or the one number as the first of `names`; or why all `names` are
+        missing if it fails. before: of the original model."""
         try:
-            (self.before if before else self.metrics).update(measure())
+            found = measure()
+            (self.before if before else self.metrics).update(found if isinstance(found, Mapping) else {names[0]: found})
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
             why = first_line(error)[:300]
@@ -80,17 +85,16 @@ def read(task: Task, measures: Measures) -> None:
         measures.take(BY_TRAINING[task.kind], lambda: by_training(task))
     for name in task.metrics:
         if window := rise_window(name):
-            measures.take([name], _named(name, loss_rise, task, window))
+            measures.take([name], partial(loss_rise, task, window))
     of_one_model(task, measures, task.model, before=False)
     language.free()
     if task.base:
         of_one_model(task, measures, task.base, before=True)
-    measures.take(["improvement.perplexity"], _named("improvement.perplexity", improvement, measures))
-    measures.take(["forgetting"], _named("forgetting", forgetting, measures))
+    for name, (of, change) in CHANGES.items():
+        measures.take([name], partial(changed, measures, of, change))
     for name in task.metrics:
         if name.startswith("regression."):
-            measured = name.removeprefix("regression.")
-            measures.take([name], _named(name, regression, task.metrics_before, measures, measured))
+            measures.take([name], partial(regression, task.metrics_before, measures, name.removeprefix("regression.")))
 
 
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
@@ -120,18 +124,13 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
         measures.take(_scores(task), lambda: lm_eval_scores(model, tokenizer, task, measures), before)
     if before:
         return
-    measures.take([GENERATED], _named(GENERATED, language.generated, model, tokenizer, task.prompt))
+    measures.take([GENERATED], lambda: language.generated(model, tokenizer, task.prompt))
     if task.text_blocks:
         measures.take(["text_loss", "text_perplexity"], lambda: on_blocks(model, task.text_blocks))
 
 
 def _scores(task: Task) -> list[str]:
     return [name for name in task.metrics if "lm_eval." in name]
-
-
-def _named(name: str, measure: Callable[..., float], *given: Any) -> Callable[[], dict[str, float]]:
-    """A measurement of one number, for `Measures.take`."""
-    return lambda: {name: measure(*given)}
 
 
 def on_rows(model: Any, rows: records.HeldOut | None, measures: Measures) -> dict[str, float]:
@@ -153,10 +152,9 @@ def on_answers(
     return language.accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
 
 
-def on_general_text(model: Any, tokenizer: Any, measures: Measures) -> dict[str, float]:
-    nats, count = language.loss(model, language.general_rows(tokenizer))
-    measures.counts["general_tokens"] = count
-    return {"general_loss": nats}
+def on_general_text(model: Any, tokenizer: Any, measures: Measures) -> float:
+    nats, measures.counts["general_tokens"] = language.loss(model, language.general_rows(tokenizer))
+    return nats
 
 
 def on_blocks(model: Any, file: str) -> dict[str, float]:
@@ -165,20 +163,17 @@ def on_blocks(model: Any, file: str) -> dict[str, float]:
     return {"text_loss": nats, "text_perplexity": language.exponential(nats)}
 
 
-def improvement(measures: Measures) -> float:
-    """The share by which the perplexity on the held-out rows fell in training; below 0 if it rose."""
-    old, new = _both(measures, "perplexity")
-    return 1 - new / old
+# Metrics of a change in training: the metric that changes, and how it is compared.
+CHANGES: dict[str, tuple[str, Callable[[float, float], float]]] = {
+    # The share by which the perplexity on the held-out rows fell; below 0 if it rose.
+    "improvement.perplexity": ("perplexity", lambda old, new: 1 - new / old),
+    # The rise of the loss on the general text, in nats per token; below 0 if it fell.
+    "forgetting": ("general_loss", lambda old, new: new - old),
+}
 
 
-def forgetting(measures: Measures) -> float:
-    """The rise of the loss on the general text in training, in nats per token; below 0 if it fell."""
-    old, new = _both(measures, "general_loss")
-    return new - old
-
-
-def _both(measures: Measures, name: str) -> tuple[float, float]:
-    """A metric before and after training. Raises Cannot if one of them is not a finite number."""
+def changed(measures: Measures, name: str, change: Callable[[float, float], float]) -> float:
+    """The change of a metric in training. Raises Cannot if it is not a finite number before and after."""
     old, new = measures.before.get(name), measures.metrics.get(name)
     if new is None:
         raise Cannot(measures.missing.get(name, f"`{name}` was not measured"))
@@ -187,7 +182,7 @@ def _both(measures: Measures, name: str) -> tuple[float, float]:
         raise Cannot(f"of the model before training: {why}")
     if not (math.isfinite(old) and math.isfinite(new)):
         raise Cannot(f"`{name}` is not a finite number before and after")
-    return old, new
+    return change(old, new)
 
 
 def _evaluations(task: Task) -> list[dict[str, Any]]:
@@ -223,8 +218,7 @@ def loss_rise(task: Task, window: int) -> float:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")
     if any(loss is None or not math.isfinite(loss) for loss in losses):
         raise Cannot("one of these evaluations has no finite loss")
-    rise: float = max(after - before for before, after in itertools.pairwise(losses))
-    return rise
+    return float(max(after - before for before, after in itertools.pairwise(losses)))
 
 
 def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
@@ -283,8 +277,7 @@ def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) 
     higher = measures.higher.get(name) if name.startswith(SCORE) else False
     if higher is None:
         raise Cannot(f"lm-eval does not say whether higher values of `{name}` are better")
-    worse: float = (old - new) / abs(old) if higher else (new - old) / abs(old)
-    return worse
+    return float((old - new if higher else new - old) / abs(old))
 
 
 if __name__ == "__main__":

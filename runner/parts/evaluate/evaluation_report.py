@@ -8,12 +8,14 @@ from typing import Any
 
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.gates import GateVerdict, Measurement
+from runner.parts.evaluate.metrics import METRICS
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
+from runner.tools.text import filled
 
 
 @dataclass(frozen=True)
@@ -53,19 +55,8 @@ def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tu
 def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
     """The results of training, recorded metrics, the verdict of each gate, and an override."""
     if (summary := folder.summary) is not None:
-        yield "step", f"{summary.steps:,}"
-        if summary.tokens:
-            yield "tokens", f"{summary.tokens:,}"
-        yield "training", f"{summary.training_seconds:.0f} s"
-        for what, first, last in (
-            ("validation loss", summary.first_validation_loss, summary.last_validation_loss),
-            ("prefers the better answer", summary.first_preference_accuracy, summary.last_preference_accuracy),
-            ("mean reward", summary.first_reward, summary.last_reward),
-        ):
-            if first is not None and last is not None:
-                yield what, f"{first:.4g} → {last:.4g}"
-        if summary.best_accuracy is not None:
-            yield "best validation accuracy", f"{summary.best_accuracy:.1%}"
+        words = vars(summary) | {"tokens": summary.tokens or None}
+        yield from ((what, text) for what, form in METRICS["trained"].items() for text in filled([form], words))
     known = gates.record(folder)
     old = "" if gates.current(folder) else "  (of another model than the current one)"
     for name, value in sorted(known.metrics.items()) if isinstance(known, Measurement) else ():

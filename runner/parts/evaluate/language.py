@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.data import general_documents
-from runner.parts.evaluate.metrics import ACCURACY, NEW_TOKENS
+from runner.parts.evaluate.metrics import ACCURACY, GENERATED, bounds
 from runner.tools.names import same
 from runner.trainer import generation
 from runner.trainer.generation import Chat, end_tokens
 
 TEXT_BLOCKS = 64
+NEW_TOKENS = int(bounds(GENERATED)[1])
 GENERAL_TOKENS = 1024
 # An answer of at most this many words is right or wrong; a longer one has many correct wordings.
 SHORT_WORDS = 6

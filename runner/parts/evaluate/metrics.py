@@ -3,9 +3,11 @@ the gates and evaluation of each stage; and their substitutes in a rehearsal."""
 
 import math
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import ge, gt, le, lt
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,35 +20,16 @@ from runner.scenarios.contract import Measurable
 from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
 from runner.tools.problem import Problem, Stop, worded
 
-# Metrics from training itself; `N` is a number.
-RISE = "loss_rise.N"
+# Which kinds of metrics there are, and which each stage makes.
+METRICS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
+RISE = "loss_rise.N"  # `N` is a number
 PREFERRED = ("preference_accuracy", "preference_margin")
 REWARD = "reward"  # the mean reward of answers to held-out prompts; after a dot, the mean score of one reward
-# On the held-out rows of the stage, before and after training.
-HELD_OUT = ("validation_loss", "perplexity", "improvement.perplexity")
-# On the same general text for every language model: its loss, and the rise of this loss in training.
-GENERAL = ("general_loss", "forgetting")
-# On the same blocks for every stage of a pipeline; only these and scores can be compared between stages.
-BLOCKS = ("text_loss", "text_perplexity")
 ACCURACY = "accuracy"  # the share of correct answers or images; after a dot, that of one kind or class
 GENERATED = "generated_tokens"
-NEW_TOKENS = 16  # the maximum length of a continuation, in tokens
 # The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics are losses.
 SCORE = "lm_eval."
 
-# The lowest and the highest value of a metric; others can be any finite number. lm-eval's scores are recognised by
-# their usual names (lm-eval 0.4, api/metrics.py).
-_BOUNDS: dict[str, tuple[float, float]] = {
-    r"(?:\w+_)?perplexity": (1.0, math.inf),
-    r"(?:validation|text|general)_loss": (0.0, math.inf),
-    r"improvement\.perplexity": (-math.inf, 1.0),
-    r"accuracy(?:\..+)?|preference_accuracy": (0.0, 1.0),
-    r"reward\.(?!python$).+": (0.0, 1.0),
-    r"generated_tokens": (0.0, NEW_TOKENS),
-    r"lm_eval\..+\.(?:acc|acc_norm|exact_match)(?:,.+)?": (0.0, 1.0),
-    r"lm_eval\..+\.(?:\w+_)?perplexity(?:,.+)?": (1.0, math.inf),
-    r"lm_eval\..+\.bits_per_byte(?:,.+)?": (0.0, math.inf),
-}
 HOLDS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 _GATE = re.compile(r"(\S+) (<|<=|>|>=) (\S+)\Z")
@@ -66,7 +49,12 @@ def bounds(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> tu
     weights = [rule["weight"] for rule in rewards.values()] if metric == REWARD and "python" not in rewards else []
     if any(weights):
         return -math.inf, sum(max(0.0, weight) for weight in weights)
-    return next((ends for name, ends in _BOUNDS.items() if re.fullmatch(name, metric)), (-math.inf, math.inf))
+    kind = _kind(metric)
+    return kind.get("lowest", -math.inf), kind.get("highest", math.inf)
+
+
+def _kind(metric: str) -> Mapping[str, Any]:
+    return next((kind for kind in METRICS["kinds"] if re.fullmatch(kind["name"], metric)), {})
 
 
 def in_words(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -95,17 +83,14 @@ def rise_window(metric: str) -> int | None:
 
 def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()) -> list[str]:
     """Metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of the stage before."""
+    made = METRICS["made"]
+    rows = made["rows"].get(what.kind, made["rows"]["other"])
     if what.kind == "images":
-        return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
-    own = {
-        "preferences": ("validation_loss", *PREFERRED, RISE),
-        "labels": ("validation_loss", PREFERRED[1], RISE),  # TRL 1.9 counts no pairs of answers with labels
-        "prompts": (REWARD, *(f"{REWARD}.{name}" for name in what.asked)),
-    }.get(what.kind, (*HELD_OUT, RISE))
-    answers = [ACCURACY, *(f"{ACCURACY}.{name}" for name in what.asked)] if what.kind == "chat" else []
-    held_out = [*own, *answers] if what.validates else []
-    shared = [*(BLOCKS if what.blocks else ()), *(f"lm_eval.{task}.METRIC" for task in tasks)]
-    return [*held_out, GENERATED, *GENERAL, *shared, *(f"regression.{name}" for name in shared if name in before)]
+        return list(rows["metrics"])
+    parts = [f"{rows['parts']}.{name}" for name in what.asked] if "parts" in rows else []
+    held_out = [*rows["metrics"], *parts] if what.validates else []
+    shared = [*(made["blocks"] if what.blocks else ()), *(f"lm_eval.{task}.METRIC" for task in tasks)]
+    return [*held_out, *made["always"], *shared, *(f"regression.{name}" for name in shared if name in before)]
 
 
 def is_producible(metric: str, known: Iterable[str]) -> bool:
@@ -117,11 +102,6 @@ def is_producible(metric: str, known: Iterable[str]) -> bool:
 
 
 SAMPLE_TASK = "sample"  # the substitute for lm-eval's tasks in a rehearsal
-# Metrics for which less is better, and for which more is better.
-_LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
-_MORE = re.compile(
-    r"accuracy(\..+)?|generated_tokens|preference_\w+|reward(\..+)?|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
-)
 LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and scores of lm-eval
 _OTHER_WAY = str.maketrans("<>", "><")
 
@@ -211,9 +191,8 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
         if ".lm_eval." in f".{gate.metric}" and score not in scores and (near := nearest(score, scores, 0.8)):
             meant = text.replace(f".{score}", f".{near}", 1)
             yield recipe.note(place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant))
-        less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
-        if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
-            better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
+        better, other = _kind(gate.metric).get("better"), gate.comparison.translate(_OTHER_WAY)
+        if better == ("less" if gate.comparison in (">", ">=") else "more"):
             yield recipe.note(place, *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other))
 
 

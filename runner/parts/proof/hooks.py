@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
-from runner.tools.text import yaml_text
+from runner.tools.text import filled, yaml_text
 from runner.trainer.records import Proof
 
 Tell = Callable[[str], None]
 Styled = tuple[str, str]  # what it is, and its text
+TABLES = tomllib.loads(Path(__file__).with_name("proof.toml").read_text(encoding="utf-8"))
 
 
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
@@ -107,35 +109,16 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
 
 
 def _held(proof: Proof) -> Iterator[str]:
-    if proof.kind == "images":
-        yield f"none of {proof.judged:,} measured images is one of the {proof.rows:,} training images"
-        return
     of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
-    if proof.kind == "text":
-        yield f"{of} are trained completely"
-    elif proof.kind == "prompts":
-        yield f"in {of} the prompt is the text that the model gets when it is asked"
-        yield "each reward sees a prompt, its answer and its reference answer"
-        yield "no validation row is a training row"
-        return
-    else:
-        yield f"in {of} every answer starts where the model will answer, and is trained to its end"
-    same = f"{proof.batches} batches train the same tokens as their rows"
-    yield f"in {proof.batches} batches no padding is trained" if proof.padding else same
-    if proof.logits_moved is not None:
-        yield f"the model never looks from one {proof.joined} row into another ({proof.attention})"
-    if proof.loss_at_once is not None and proof.loss_accumulated is not None:
-        yield f"the first loss is the same in one batch and in eight ({proof.loss_at_once:.4f})"
-    yield "no validation row is a training row"
+    moved, forms = proof.logits_moved is not None, TABLES["held"]
+    apart = proof.attention if moved else None
+    words = {**vars(proof), "of": of, "padded" if proof.padding else "plain": proof.batches, "apart": apart}
+    judged = forms[proof.kind] if proof.kind in forms else forms["other"]
+    return filled([*judged, *(() if proof.kind in ("images", "prompts") else forms["batches"])], words)
 
 
 def plain(proof: Proof) -> Iterator[str]:
     return ("".join(text for _, text in line) for line in lines(proof))
-
-
-# Settings that need a GPU and change neither rows nor batches.
-NEEDS_GPU = ("deepspeed", "load_in_4bit", "load_in_8bit", "tf32", "torch_compile", "chunked_cross_entropy", "fp8")
-NEEDS_GPU_KINDS = ("fsdp", "liger_", "torch_compile_", "cut_cross_entropy", "fp8_")
 
 
 def prove_config(
@@ -160,28 +143,21 @@ def prove_config(
 
 def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
     """The config for this machine: the same rows, batches and template, and a tiny model."""
-    dropped = (*NEEDS_GPU_KINDS, "use_")
-    kept = {name: value for name, value in config.items() if name not in NEEDS_GPU and not name.startswith(dropped)}
-    # This attention separates rows by their positions, as FlashAttention does, on every machine.
-    wished = {"show": show, "only": True, "attention": "sdpa", "planned": config.get("attn_implementation")}
-    facts = {
-        **config["recipe_runner"],
-        "run_dir": str(folder),
-        "backend": "gloo",
-        "world_size": 1,
-        "persistent_workers": False,
-        "proof": {**config["recipe_runner"].get("proof", {}), **wished},
-    }
-    kernels = dict.fromkeys(name for name in config if name.startswith("lora_") and name.endswith("_kernel"))
+    changes = TABLES["config"]
+    dropped, kinds = changes["dropped"], tuple(changes["dropped_kinds"])
+    kept = {name: value for name, value in config.items() if name not in dropped and not name.startswith(kinds)}
+    told = config["recipe_runner"]
+    wished = {"show": show, "planned": config.get("attn_implementation"), **changes["proof"]}
+    facts = {**told, "run_dir": str(folder), **changes["runner"], "proof": {**told.get("proof", {}), **wished}}
+    kernels = [name for name in config if name.startswith("lora_") and name.endswith("_kernel")]
     return {
         **kept,
-        **dict.fromkeys((*kernels, "bf16", "fp16", "gradient_checkpointing", "auto_resume_from_checkpoints"), False),
+        **dict.fromkeys(kernels, False),
+        **changes["settings"],
         **({"adapter": "lora"} if config.get("adapter") else {}),
         **({"trl": {**config["trl"], "use_vllm": False}} if "trl" in config else {}),
         "base_model": str(Path(scratch, "twin")),
         "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
-        "optimizer": "adamw_torch",
-        "dataloader_num_workers": 0,
         "output_dir": str(Path(scratch, "out")),
         "plugins": [axolotl.PLUGIN],
         "recipe_runner": facts,

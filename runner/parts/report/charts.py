@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner.parts.report.facts import Curve, Point
@@ -26,26 +26,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; said: the chart in words."""
+    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis. lines; or bars: x, y, width, height and text of
+    each."""
 
-    title: str
-    unit: str
     x0: float
     x1: float
     xs: tuple[Tick, ...]
     ys: tuple[Tick, ...]
-    lines: tuple[Line, ...]
-    said: str
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """bars: x, y, width, height and text of each."""
-
-    bars: tuple[tuple[float, float, float, float, str], ...]
-    xs: tuple[Tick, ...]
-    ys: tuple[Tick, ...]
-    said: str
+    lines: tuple[Line, ...] = ()
+    bars: tuple[tuple[float, float, float, float, str], ...] = ()
 
 
 def chart(curve: Curve) -> Chart:
@@ -63,22 +52,11 @@ def chart(curve: Curve) -> Chart:
         values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
         lines.append(Line(series.name, path, values, len(kept) < len(series.points)))
     return Chart(
-        title=curve.title,
-        unit=curve.unit,
         x0=x0,
         x1=x1,
         xs=tuple((x_of(x), shown(x)) for x in ticks(x0, x1, 5)),
         ys=tuple((y_of(y), shown(y)) for y in ticks(low, high, 5)),
         lines=tuple(lines),
-        said="; ".join(_said(series.name, series.points) for series in curve.series),
-    )
-
-
-def _said(name: str, points: Sequence[Point]) -> str:
-    values = [y for _, y in points]
-    return (
-        f"{name}: {shown(values[0])} at step {points[0][0]:,.0f}, {shown(values[-1])} at step {points[-1][0]:,.0f}, "
-        f"between {shown(min(values))} and {shown(max(values))}"
     )
 
 
@@ -94,7 +72,7 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
     return sorted(kept)
 
 
-def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
+def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:
     """bins: the first and the last whole number of each, and its count."""
     first, last = bins[0][0], bins[-1][1] + 1
     most = max(count for _, _, count in bins)
@@ -109,12 +87,12 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
         )
         for low, high, count in bins
     )
-    largest = max(bins, key=lambda each: each[2])
-    return Histogram(
+    return Chart(
+        x0=first,
+        x1=last,
         bars=tuple(bars),
         xs=tuple((x_of(x), shown(x)) for x in ticks(first, last, 5)),
         ys=tuple((y_of(y), shown(y)) for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most),
-        said=f"From {first:,} to {last - 1:,} tokens; most rows, {largest[2]:,}, have {largest[0]:,} to {largest[1]:,}.",
     )
 
 
@@ -136,20 +114,3 @@ def shown(value: float) -> str:
     if abs(value) >= 1_000_000:
         return f"{value / 1e6:,.4g}M"
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
-
-
-def table(curves: Iterable[Curve], most: int = 40) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Each curve as a table: its title, its column headings, and at most `most` + 1 evenly spaced rows."""
-    for curve in curves:
-        by_step: dict[float, dict[str, float]] = {}
-        for series in curve.series:
-            for x, y in series.points:
-                by_step.setdefault(x, {})[series.name] = y
-        steps = sorted(by_step)
-        apart = max(1, math.ceil(len(steps) / most))
-        chosen = dict.fromkeys([*steps[::apart], *steps[-1:]])
-        names = tuple(series.name for series in curve.series)
-        cells = [
-            (f"{x:,.0f}", *(f"{by_step[x][name]:.6g}" if name in by_step[x] else "" for name in names)) for x in chosen
-        ]
-        yield f"{curve.title}{f', {curve.unit}' if curve.unit else ''}", ("step", *names), cells

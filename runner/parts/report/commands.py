@@ -16,6 +16,7 @@ from runner.commands.options import command, end, open_recipe, say, table
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
+from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
@@ -149,7 +150,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     elif path == "-":
         lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
     else:
-        lines = _of_text(facts.end_of(given, MOST))
+        lines = _of_text(end_of(given, most=MOST))
     for line in lines:
         say(line)
     end(f"This is everything that recipe found about {'this text' if path == '-' else path}.", *follows)
@@ -188,7 +189,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
     logs = sorted(folder.rglob("*.log"))
     if not logs:
         raise Stop(*worded("report.no-log", folder=folder))
-    yield from _of_text("\n".join(facts.end_of(log, MOST) for log in logs))
+    yield from _of_text("\n".join(end_of(log, most=MOST) for log in logs))
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:

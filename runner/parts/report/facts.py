@@ -1,4 +1,4 @@
-"""Facts: the content of a run folder as frozen records. Nothing is measured or judged here."""
+"""Facts: the content of a run folder as frozen records. Nothing is measured here."""
 
 import math
 import tomllib
@@ -14,7 +14,7 @@ from runner.parts.evaluate import gates
 from runner.parts.evaluate.gates import GateVerdict, Promotion
 from runner.plan import Plan, Prediction
 from runner.recipe import units
-from runner.run.launch import MOST_OF_LOG
+from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, RunRecord
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder, StageRecord
@@ -112,6 +112,26 @@ class StageFacts:
     def open(self) -> bool:
         return self.promotion is not None or gates.passed(self.verdicts)
 
+    @property
+    def accuracy_before(self) -> float | None:
+        """The share of images that were classified correctly before the first step; None if unknown."""
+        return self.epochs[0].get("accuracy") if self.epochs else None
+
+    @property
+    def improved(self) -> bool | None:
+        """Whether the stage improved its model on held-out data; None if unknown."""
+        told = self.summary
+        for before, after in (
+            (told.first_preference_accuracy, told.last_preference_accuracy),
+            (told.first_reward, told.best_reward),
+            (self.accuracy_before, told.best_accuracy),
+            # A lower loss is better.
+            (told.best_validation_loss, told.first_validation_loss),
+        ):
+            if before is not None and after is not None:
+                return after > before
+        return None
+
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -123,6 +143,11 @@ class DataFacts:
 
     record: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
+
+    @property
+    def source(self) -> str:
+        """The name of the rows' file or data set; empty if unknown."""
+        return str(self.record.get("source") or "").rstrip("/").rpartition("/")[2]
 
     @property
     def bins(self) -> tuple[tuple[int, int, int], ...]:
@@ -176,14 +201,6 @@ class RunFacts:
         return tuple(stage for stage in self.stages if stage.verdicts)
 
     @property
-    def answers(self) -> tuple[StageFacts, ...]:
-        return tuple(stage for stage in self.stages if stage.answers)
-
-    @property
-    def proven(self) -> tuple[StageFacts, ...]:
-        return tuple(stage for stage in self.stages if stage.proof)
-
-    @property
     def failed(self) -> StageFacts | None:
         """The stage where an unfinished run ended; None for a finished run."""
         if self.state.status == "finished" and not self.state.fault:
@@ -191,6 +208,18 @@ class RunFacts:
         begun = [stage for stage in self.stages if stage.state.status == "begun"]
         closed = [stage for stage in self.gated if stage.state.status == "finished" and not stage.open]
         return next(iter(begun + closed), None)
+
+    @property
+    def reason(self) -> str:
+        """Why it was stopped, as reported then or recorded by its stage; empty if neither exists."""
+        recorded = self.failed.stopped or self.failed.meaning if self.failed else ""
+        return self.state.fault or recorded
+
+    @property
+    def improved(self) -> bool | None:
+        """Whether every stage improved its model; None if unknown."""
+        known = [stage.improved for stage in self.trained if stage.summary and stage.improved is not None]
+        return all(known) if known else None
 
     @property
     def substitutions(self) -> tuple[tuple[str, str, str, str], ...]:
@@ -245,7 +274,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     answers = read_json(folder.path / ANSWERS) if trains else None
     # Each of several machines has its own log.
     logs = sorted(folder.path.glob("train*.log")) if state.status == "begun" else []
-    tail = "\n".join(end_of(log, MOST_OF_LOG) for log in logs)
+    tail = "\n".join(map(end_of, logs))
     planned = foreseen.get(folder.stage.name, Prediction())
     need = units.gib(planned.memory) if planned.memory else ""
     world = str(folder.stage.machines.world_size)
@@ -286,13 +315,3 @@ def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
             yield entry
-
-
-def end_of(log: Path, most: int) -> str:
-    """The last bytes of a log; empty if it cannot be read."""
-    try:
-        with log.open("rb") as content:
-            content.seek(max(0, log.stat().st_size - most))
-            return content.read().decode("utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -33,17 +33,14 @@ Tell = Callable[[str], None]
 
 def render(runs: Sequence[RunFacts]) -> str:
     """The page of one run, or of several. Raises ModuleNotFoundError if the extra `report` is not installed."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    # All texts of a run are escaped, because anybody can write questions and answers.
-    shelf = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    shelf.globals |= {"charts": charts, "say": sentences, "zip": zip}
     script = (HERE / "hover.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     facts: dict[str, Any] = {
+        "charts": charts,
+        "say": sentences,
+        "zip": zip,
         "run": runs[0],
         "runs": runs,
         "together": together(runs) if len(runs) > 1 else None,
@@ -53,7 +50,7 @@ def render(runs: Sequence[RunFacts]) -> str:
         # The page runs no other script and fetches nothing.
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
     }
-    return shelf.get_template("page.html.jinja").render(facts)
+    return sentences.shelf().get_template("page.html.jinja").render(facts)
 
 
 def of_runs(*runs: RunFolder) -> str:
@@ -61,7 +58,7 @@ def of_runs(*runs: RunFolder) -> str:
 
 
 def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
-    """Several runs side by side, for the template: names, charts by stage, and rows of different settings, results and
+    """Several runs side by side, for the template: names, curves by stage, and rows of different settings, results and
     answers with a text for each run. Runs of one name are distinguished by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
@@ -76,7 +73,7 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
         questions += [(stage, question, [column.get(question, "") for column in columns]) for question in asked]
     return {
         "names": names,
-        "charts": [(stage, list(map(charts.chart, _curves(runs, names, stage)))) for stage in stages],
+        "curves": [(stage, list(_curves(runs, names, stage))) for stage in stages],
         "settings": differing(settings, ""),
         "results": results,
         "questions": questions,
@@ -153,7 +150,7 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
     """The fields of a RunManifest: `commit`, `starter` and `differs`, about the most similar starter of the recipe's
     scenario; an empty name for none."""
     own = flat(recipe.settings.plain())
-    best: tuple[str, list[tuple[str, list[str]]]] | None = None
+    starters: list[tuple[str, list[tuple[str, list[str]]]]] = []
     for name, file in packaged.named().items():
         try:
             if read(file).data.get("scenario") != recipe.scenario:
@@ -161,10 +158,8 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
             other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
             continue  # an edited starter
-        rows = [(name, values) for name, values in differing([other, own], "") if name not in OWN]
-        if best is None or len(rows) < len(best[1]):
-            best = name, rows
-    starter, rows = best or ("", [])
+        starters.append((name, [row for row in differing([other, own], "") if row[0] not in OWN]))
+    starter, rows = min(starters, key=lambda one: len(one[1]), default=("", []))
     known = origins.origins(recipe.document, recipe.settings.plain()) if rows else {}
     differs = tuple(Differs(name, there, here, known.get(name, "")) for name, (there, here) in rows)
     return {"commit": _commit(recipe.file), "starter": starter, "differs": differs}

@@ -5,6 +5,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from runner.tools.names import same
@@ -98,11 +99,7 @@ PLAIN = {"exact": _exact, "number": _number, "pattern": _pattern, "length": _len
 
 def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
     """The function of each reward, by its name. Raises BadReward for code that cannot be loaded."""
-
-    def plain(name: str, rule: Rule) -> Score:
-        return lambda question, answer, reference: PLAIN[name](rule, question, answer, reference)
-
-    return {name: _python(rule) if name == "python" else plain(name, rule) for name, rule in rules.items()}
+    return {name: _python(rule) if name == "python" else partial(PLAIN[name], rule) for name, rule in rules.items()}
 
 
 def total(rules: Mapping[str, Rule], each: Mapping[str, float]) -> float:

@@ -145,7 +145,7 @@ def _load(url: str, model: str, log: Path) -> None:
 
 
 def _fault(code: int, log: Path) -> Stop:
-    return Stop(f"{fault(end_of(log, 0), code, 'Serving')}\nThe whole log: {log}")
+    return Stop(f"{fault(end_of(log), code, 'Serving')}\nThe whole log: {log}")
 
 
 def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -> None:
