@@ -85,6 +85,12 @@ def started() -> Iterator[Server]:
         server = Server()
         for name, value in {**KEYS, "AWS_ENDPOINT_URL_S3": server.url}.items():
             patch.setenv(name, value)
-        object_store.local.cache_clear()
+        forget()
         yield server
         server.stop()
+
+
+def forget() -> None:
+    """What this process knows of addresses, as another process would not."""
+    object_store.local.cache_clear()
+    object_store.version.cache_clear()

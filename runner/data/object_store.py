@@ -142,6 +142,16 @@ def local(address: str) -> Path:
     return target
 
 
+@cache
+def version(address: str) -> str:
+    """A hash that changes with the files at an address; empty if it cannot be read from here."""
+    try:
+        with asking(address) as store:
+            return content_hash({name: one.etag for name, one in objects(store, address).items()}, 32)
+    except Stop:
+        return ""
+
+
 def _cache() -> Path:
     """Beside the hub's cache if that has a place of its own, which in pods is on a claim."""
     home = os.environ.get("HF_HOME")

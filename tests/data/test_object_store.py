@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
+from runner.commands import cli
 from runner.data import object_store, rows
 from runner.data.data_sets import DataSource
 from runner.entrypoints import prepare
 from runner.recipe.overrides import from_options
+from runner.run.pipeline import decide
 from runner.tools.problem import Stop
 from runner.tools.run_files import FETCHED
 from tests import s3
 from tests.conftest import ROOT
+from tests.stages import finish, plan_in
 
 ROWS = (ROOT / "recipes" / "data" / "survival-sample.jsonl").read_text("utf-8")
 
@@ -136,3 +139,38 @@ def test_a_recipe_names_rows_and_a_model_at_addresses(server, tmp_path):
     assert recipe.data.path == "s3://team/data/rows.jsonl"
     assert any("is read when the data is prepared" in problem.message for problem in problems)
     assert [name for _, name in recipe.addresses()] == ["s3://team/data/rows.jsonl"] and not list(recipe.local_files())
+
+
+def test_another_version_of_a_file_runs_its_stage_again_where_it_can_be_read(server, tmp_path, monkeypatch):
+    server.put("team/rows.jsonl", ROWS)
+    sets = ("data.hub=null", "data.path=s3://team/rows.jsonl", "openshift.connection=my-s3")
+    plan = plan_in(tmp_path / "run", "survival", *sets)
+    finish(plan)
+
+    def decided() -> list[str]:
+        s3.forget()
+        return [f"{decision.action} {' '.join(decision.why)}".strip() for decision in decide(plan, plan.stages)]
+
+    assert decided() == ["keep", "keep"]
+    server.put("team/rows.jsonl", ROWS.splitlines()[0])
+    again = decided()
+    assert again[0] == "again data.path: the file's content has changed" and len(again) == 2
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    assert decided() == ["keep", "keep"]
+
+
+def test_a_models_facts_come_from_its_address(server, tmp_path, monkeypatch, capsys):
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"head_dim": 16, "intermediate_size": 128, "vocab_size": 512, "max_position_embeddings": 4096}
+    server.put("team/models/small/config.json", json.dumps({"model_type": "qwen3", **shape, **sizes}))
+    server.put("team/models/small/model.safetensors", "weights")
+    monkeypatch.chdir(tmp_path)
+    text, base = (ROOT / "recipes" / "survival.yaml").read_text("utf-8"), "s3://team/models/small"
+    text = text.replace("HuggingFaceTB/SmolLM3-3B", base).replace("data/", f"{ROOT}/recipes/data/")
+    (tmp_path / "mine.yaml").write_text(text, "utf-8")
+    assert cli._code(["models", "add", f"{base}er", "--recipe", "mine.yaml"]) == 1
+    assert f"no file or folder `{base}er`" in capsys.readouterr().err
+    assert cli._code(["models", "add", base, "--recipe", "mine.yaml"]) == 0
+    recipe, _, _ = load("mine.yaml", from_options(("openshift.connection=my-s3",)))
+    assert (recipe.model_facts.model_type, recipe.model_facts.hidden_size) == ("qwen3", 64)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))

@@ -1,5 +1,6 @@
 """GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp answers with it as transformers does."""
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +12,8 @@ from runner.tools.files import read_record
 from runner.tools.problem import worded
 from runner.trainer.generation import Chat, end_tokens, prompt
 
-# The kinds that the converter writes itself, by torch's name for the weights. All others are quantised from these.
-WHOLE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-# The kinds that need no measured importance of the weights, from the largest file to the smallest.
-QUANTISED = (
-    "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s", "q2_k",
-)  # fmt: skip
-KINDS = (*WHOLE.values(), *QUANTISED)
-# The allowed difference of a word's log-probability, on average, in nats: rounding of the arithmetic and of the
-# weights. A wrong layer makes a larger difference.
-ALLOWED = {"f32": 1e-3, "f16": 0.02, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.1}
-ALLOWED_BELOW = 0.7
+KINDS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text(encoding="utf-8"))
+WHOLE = {facts["torch"]: kind for kind, facts in KINDS.items() if "torch" in facts}
 TIE = 1e-3  # two words whose logits are closer than this are equally good in fp32
 ANSWER_TOKENS = 40
 PROMPT_TOKENS = 32  # the length of a prompt from a text that replaces questions
@@ -105,7 +97,7 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
     for text, tokens in zip(read, found["texts"], strict=True):
         if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
             raise unproven(f"llama.cpp cuts text into other tokens, for example “{' '.join(text.split())[:60]}…”")
-    same, off, allowed = 0, 0.0, ALLOWED.get(kind, ALLOWED_BELOW)
+    same, off, allowed = 0, 0.0, KINDS[kind]["allowed"]
     for answer, (chosen, likelihood) in zip(said, found["answers"], strict=True):
         off = max(off, abs(likelihood - answer.likelihood))
         agreed = [here == there for here, there in zip(chosen, answer.said, strict=True)]

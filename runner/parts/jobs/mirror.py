@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -76,9 +76,7 @@ def send(folder: StageFolder) -> None:
     for name, file in here.items():
         # Records change with every step: each transfer has its own, so that an older one stays whole.
         at = name if ended or name.startswith((CHECKPOINTS, DATA)) else f"step-{step}/{name}"
-        facts = file.stat()
-        digest = _digest(str(file), facts.st_size, facts.st_mtime_ns)
-        files[name] = {"at": at, "size": facts.st_size, "sha256": digest}
+        files[name] = {"at": at, "size": file.stat().st_size, "sha256": sha256(file)}
     made = Manifest(key, step, ended, files)
     with object_store.asking(address) as store:
         root, before = object_store.path_of(address), _manifests(store, address)
@@ -98,12 +96,6 @@ def send(folder: StageFolder) -> None:
                 store.rm_file(old)
         for old in set(store.find(root)) - keep:
             store.rm_file(old)
-
-
-@cache
-def _digest(file: str, size: int, changed: int) -> str:
-    """SHA-256 of a file, read once for each size and time of change."""
-    return sha256(Path(file))
 
 
 def _files(folder: StageFolder) -> dict[str, Path]:

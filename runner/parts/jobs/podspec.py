@@ -1,6 +1,7 @@
 """The pod that every target for a cluster starts, within OpenShift's restricted-v2, and how pods of several machines
 reach each other, over Ethernet and RDMA."""
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +10,20 @@ from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import Machines, Plan, Stage, tracker
 from runner.tools.run_files import SEAL_KEY
 
-# restricted-v2 runs a container as a user id without a passwd entry. Programs get a home folder and a user name,
-# because torch's compiler fails without a name.
-HOME = "/tmp/home"
-CACHES = {
-    "HOME": HOME,
-    "USER": "recipe",
-    "LOGNAME": "recipe",
-    "TMPDIR": "/tmp",
-    "XDG_CACHE_HOME": f"{HOME}/.cache",
-    "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
-    "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/inductor",
-}
+VARIABLES: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("environment.toml").read_text(encoding="utf-8")
+)
+CACHES = VARIABLES["caches"]
+CONNECTION = VARIABLES["connection"]
+REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")  # of its keys
+HOME = CACHES["HOME"]
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
-_OWN_VOLUMES = (
-    "config",
-    "shm",
-    "tmp",
-    "code",
-    "base-model",
-    "mlflow-token",
-)  # the volumes of a pod that are not claims
+# The volumes of a pod that are not claims.
+_OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")
 # The variables of Weights & Biases and MLflow.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
-# The keys of the Secret of a data connection (OpenShift AI's S3 compatible object storage), and the variables of S3's
-# tools; the bucket is in each address.
-REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-CONNECTION = {
-    **{name: name for name in REQUIRED},
-    **{"AWS_S3_ENDPOINT": "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION": "AWS_DEFAULT_REGION"},
-}
-# OpenShift AI's own MLflow: since this version (opendatahub-io/mlflow-operator, its Service and `StaticPrefix`); the account
-# that may write to it, if the recipe names none; and that account's token, which MLflow's client looks for there, with
-# the authority of the cluster's Services.
-MLFLOW_SINCE = (3, 4)
-MLFLOW, MLFLOW_ACCOUNT = "https://mlflow.redhat-ods-applications.svc:8443/mlflow", "recipe-mlflow"
+# OpenShift AI's own MLflow: since this version; and the account that may write to it, if the recipe names none.
+MLFLOW_SINCE, MLFLOW_ACCOUNT = (3, 4), "recipe-mlflow"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 _SOURCES = [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "openshift-service-ca.crt"}}]
 TOKEN = kubernetes.folder("mlflow-token", TOKEN_FOLDER, {"projected": {"sources": _SOURCES}}, readOnly=True)
@@ -174,9 +154,7 @@ def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
     elsewhere = plan.site.get("tracking_secret") or kubernetes.numbers(plan.site["version"]) < MLFLOW_SINCE
     if elsewhere or tracker(stage.config) != "mlflow":
         return {}
-    authority = {"MLFLOW_TRACKING_SERVER_CERT_PATH": f"{TOKEN_FOLDER}/service-ca.crt"}
-    space = {"MLFLOW_TRACKING_AUTH": "kubernetes-namespaced", "MLFLOW_WORKSPACE": plan.site["namespace"]}
-    return {"MLFLOW_TRACKING_URI": MLFLOW} | authority | space
+    return VARIABLES["mlflow"] | {"MLFLOW_WORKSPACE": plan.site["namespace"]}
 
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:

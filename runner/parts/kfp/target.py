@@ -7,6 +7,9 @@ config map beside the pipeline. Sources: kfp 2.17's specification, and the outpu
 """
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from runner.parts.jobs import code, kubernetes, podspec
 from runner.parts.openshift import jobs
@@ -29,14 +32,8 @@ TEXT = {"parameterType": "STRING"}
 # A task that ended on purpose ends again at once.
 RETRIES = {"maxRetryCount": 5, "backoffDuration": "30s", "backoffFactor": 2.0, "backoffMaxDuration": "600s"}
 GIB = 2.0**30 / 1e9
-OF_STAGE = {"stage": TEXT, "key": TEXT, "before": {**TEXT, "isOptional": True}}
-# Each kind of task: its inputs, its output texts, its output artifacts, whether it builds on a model.
-PARTS: dict[str, tuple[Spec, tuple[str, ...], tuple[str, ...], bool]] = {
-    "prepare": (OF_STAGE, ("made",), (), False),
-    "train": (OF_STAGE, ("made",), ("metrics", "model"), True),
-    "gate": ({"stage": TEXT, "made": TEXT}, ("verdict", "said"), ("metrics",), True),
-    "closed": ({"stage": TEXT, "said": TEXT}, (), (), False),
-}
+KINDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8"))
+MODEL: Spec = KINDS["train"]["component"]["outputDefinitions"]["artifacts"]["model"]
 
 # The tasks send the recipe's own pods, so the paths are theirs.
 place = kubernetes.place
@@ -91,17 +88,11 @@ def _platform(alone: Plan, config: str) -> Spec:
     }
 
 
-def _kind(name: str) -> Spec:
-    return {"artifactType": {"schemaTitle": f"system.{name.capitalize()}", "schemaVersion": "0.0.1"}}
-
-
 def _component(part: str) -> Spec:
-    """The inputs and outputs of a kind of task. The model before it is an input, for the dashboard's lineage."""
-    takes, gives, leaves, built_on = PARTS[part]
-    base = {**_kind("model"), "isOptional": True} if built_on else None
-    outputs = _ports(dict.fromkeys(gives, TEXT), **{name: _kind(name) for name in leaves})
-    own = {"executorLabel": f"exec-{part}", "inputDefinitions": _ports(takes, base=base)}
-    return own | ({"outputDefinitions": outputs} if outputs else {})
+    """The inputs and outputs of a kind of task."""
+    own, more = KINDS[part]["component"], {"base": {**MODEL, "isOptional": True}} if "builds_on" in KINDS[part] else {}
+    inputs = own["inputDefinitions"] | ({"artifacts": more} if more else {})
+    return {**own, "inputDefinitions": inputs}
 
 
 def _ports(parameters: Spec, **artifacts: Spec | None) -> Spec:
@@ -113,17 +104,12 @@ def _ports(parameters: Spec, **artifacts: Spec | None) -> Spec:
 def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
     """The pod of a task. Its command clones the code, because it can have no init container."""
     command = code.wrapped(plan, driver_command(alone, module=MODULE))
-    options = ["--stage", "{{$.inputs.parameters['stage']}}", "--executor-input", "{{$}}"]
-    if part == "closed":
-        options += ["--said", "{{$.inputs.parameters['said']}}"]
-    if part == "train":
-        options += ["--model", "{{$.outputs.artifacts['model'].path}}"]
     requests, limits = SHARE["requests"], SHARE["limits"]
     return {
         "container": {
             "image": kubernetes.image(plan),
             "command": command,
-            "args": [part, *options],
+            "args": [part, *KINDS[part]["args"]],
             "env": podspec.listed(podspec.CACHES | code.environment(plan)),
             "resources": {
                 "cpuRequest": int(requests["cpu"].removesuffix("m")) / 1000,
@@ -176,10 +162,9 @@ class _Tasks:
         if later:
             name = f"if-open-{stage.name}"
             base = {"componentInputArtifact": "model"} if model else None
-            kind = _kind("model") if model else None
             self.components[f"comp-{name}"] = {
                 "dag": {"tasks": self.up_to_a_gate(later, {"componentInputParameter": "made"}, base)},
-                "inputDefinitions": _ports({_channel(gate): TEXT, "made": TEXT}, model=kind),
+                "inputDefinitions": _ports({_channel(gate): TEXT, "made": TEXT}, model=MODEL if model else None),
             }
             tasks[name] = _condition(name, "==", gate, _ports({_channel(gate): verdict, "made": made}, model=model))
         return tasks

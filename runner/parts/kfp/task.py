@@ -105,7 +105,7 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
 
 def main(arguments: list[str]) -> int:
     program = controller.Program("runner.parts.kfp.task")
-    program.add_argument("verb", choices=tuple(target.PARTS))
+    program.add_argument("verb", choices=tuple(target.KINDS))
     program.add_argument("--stage", required=True)
     program.add_argument("--executor-input", required=True)
     program.add_argument("--model", type=Path)

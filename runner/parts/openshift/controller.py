@@ -132,10 +132,8 @@ def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because it hashes a large model's weights."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
-    folders, secrets = (
-        [podspec.config(plan, stage), *podspec.claims(plan)],
-        podspec.seal_key(plan) + podspec.connection(plan),
-    )
+    folders = [podspec.config(plan, stage), *podspec.claims(plan)]
+    secrets = podspec.seal_key(plan) + podspec.connection(plan)
     return batch.alone(plan, stage, PROMOTE, command, folders, seconds=1800, secrets=secrets, memory="4Gi")
 
 

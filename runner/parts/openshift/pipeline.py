@@ -6,6 +6,7 @@ What the cluster shows is for people; each stage's own pod reads the records on 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,9 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return MISSING
     if going(job):
         return GOING
-    if jobs.annotation(job, kubernetes.KEY) != key_now or (files_key and jobs.annotation(job, jobs.FILES) != files_key):
+    # The files and the versions at addresses (`transfer.Files.key`); what this machine cannot read does not count.
+    pairs = zip_longest(files_key.split("+"), jobs.annotation(job, jobs.FILES).split("+"), fillvalue="")
+    if jobs.annotation(job, kubernetes.KEY) != key_now or any(now and now != before for now, before in pairs):
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):

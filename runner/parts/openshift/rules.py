@@ -14,7 +14,7 @@ from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes, of_section
 from runner.data import object_store
-from runner.parts.jobs import code, kubernetes, podspec
+from runner.parts.jobs import kubernetes, podspec
 from runner.recipe import units
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
@@ -26,28 +26,13 @@ from runner.tools.problem import Problem, worded
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# Folders of a pod that are in use.
-_TAKEN = {
-    "/dev/shm": "shared memory",
-    "/tmp": "scratch",
-    kubernetes.CONFIG_DIR: "the configs",
-    "/opt/recipe-runner": "the code and its data",
-    code.MOUNT: "the code by git",
-}
-_SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
-# Folders that may have a claim in a subfolder; the others would lose their files.
-_ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
+# What pods have already.
+_TAKEN: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("taken.toml").read_text(encoding="utf-8"))
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 # The rendezvous ports of PyTorchJob and TrainJob.
 _MEETING = (23456, 29500)
-# Which version of this machine's files pods read, and the hint, by `data_from`.
 _BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
 _OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {_BY_HAND}"
-_COMES = {
-    "claim": ("as it is when `recipe submit` uploads it", _BY_HAND),
-    "image": ("as it was when their image was built", _OTHERWISE),
-    "git": ("as it is in the commit that they clone", _OTHERWISE),
-}
 
 
 def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -130,10 +115,10 @@ def topology_is_kueues(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Which version of the files beside a recipe pods read. Not among RULES, because a recipe may run only here."""
-    place, comes = kubernetes.place(recipe), _COMES[site.data_from]
+    place, comes = kubernetes.place(recipe), _TAKEN["comes"][site.data_from]
     for setting, name in recipe.local_files():
-        message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
-        yield recipe.note(setting, message, comes[1])
+        message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes}."
+        yield recipe.note(setting, message, _BY_HAND if site.data_from == "claim" else _OTHERWISE)
 
 
 def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
@@ -174,8 +159,8 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A claim must not hide folders of a pod, and prepared rows need a folder of their own."""
     for index, claim in enumerate(site.claims or ()):
         mount = claim.mount
-        for taken, what in (_TAKEN | _SYSTEM).items():
-            below = taken not in _ROOMY and f"{mount}/".startswith(f"{taken}/")
+        for taken, what in (_TAKEN["roomy"] | _TAKEN["folders"]).items():
+            below = taken in _TAKEN["folders"] and f"{mount}/".startswith(f"{taken}/")
             if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
                 place = ("openshift", "claims", index, "mount")
                 yield recipe.problem(place, *worded("openshift.hides-folder", mount=mount, what=what, taken=taken))
@@ -199,10 +184,9 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A variable or label that pods already have would have two values, and a recipe is no place for a secret."""
     every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
-    table = tomllib.loads(Path(__file__).with_name("taken.toml").read_text(encoding="utf-8")) if every else {}
     for section, name in every:
         place = ("openshift", section, name)
-        taken = next((setting for setting, pattern in table.items() if re.fullmatch(pattern, name)), None)
+        taken = next((setting for setting, pattern in _TAKEN["names"].items() if re.fullmatch(pattern, name)), None)
         if taken is not None:
             instead = f", and write it as `{taken}`" if taken else ""
             yield recipe.problem(place, *worded("openshift.set-twice", name=name, instead=instead), key=True)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial as bound
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -52,25 +52,29 @@ NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_n
 @dataclass(frozen=True)
 class Files:
     """Files that a recipe's pods need from this machine. paths: each file here, by its path below `folder` there;
-    digests: their SHA-256, by the same path; sent: the key of files that another machine sent."""
+    digests: their SHA-256, by the same path; sent: the key of files that another machine sent; versions: of the data
+    at `s3://` addresses that this machine can read."""
 
     folder: str
     paths: Mapping[str, Path]
     digests: Mapping[str, str]
     sent: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """One hash for all; empty if there is nothing to send."""
-        return content_hash(dict(self.digests), 32) if self.digests else self.sent
+        """A hash of all files and, behind a plus sign, one of the versions; empty if there are none."""
+        own = content_hash(dict(self.digests), 32) if self.digests else self.sent
+        return f"{own}+{content_hash(dict(self.versions), 32)}" if self.versions else own
 
 
-def files(recipe: Recipe, place: Place) -> Files | None:
-    """This machine's files that pods read from a claim; None if pods get them otherwise. Raises Stop if unreadable."""
-    site = recipe.openshift
-    if site is None or site.data_from != "claim" or place.files_dir is None:
-        return None
+def files(recipe: Recipe, place: Place) -> Files:
+    """This machine's files that pods read from a claim, none if pods get them otherwise. Raises Stop if unreadable."""
+    site, named = recipe.openshift, [name for where, name in recipe.addresses() if where[-1] == "path"]
+    versions = {name: version for name in named if (version := object_store.version(name))}
     paths: dict[str, Path] = {}
+    if site is None or site.data_from != "claim" or place.files_dir is None:
+        return Files("", paths, {}, versions=versions)
     for _, local in recipe.local_files():
         here = recipe.folder / local
         name = str(PurePosixPath(data_file(recipe, place, local) or "").relative_to(place.files_dir))
@@ -79,7 +83,8 @@ def files(recipe: Recipe, place: Place) -> Files | None:
             raise Stop(f"`{here}` has no files to send.", "Check the path; it is relative to the recipe's folder.")
         paths |= {(name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path for path in inner}
     try:
-        return Files(place.files_dir, paths, {name: sha256(path) for name, path in paths.items()})
+        digests = {name: sha256(path) for name, path in paths.items()}
+        return Files(place.files_dir, paths, digests, versions=versions)
     except OSError as error:
         raise Stop(f"`{error.filename}` cannot be read: {error.strerror}.") from None
 

@@ -17,6 +17,7 @@ from typing import Any
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
+from runner.parts.jobs.kubernetes import filled, job_name
 from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
@@ -29,7 +30,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL
 
 Tell = Callable[[str], None]
-PROVIDER = "lm_evaluation_harness"
+PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
 AT_WORK = ("pending", "running")
 SECONDS, PATIENCE = 5.0, 24  # between two looks at a job, and how many may fail in a row
@@ -49,26 +50,14 @@ class Asked:
 
     def job(self, model: str, shots: Mapping[str, int]) -> dict[str, Any]:
         """The request for a job that measures all tasks on one model. shots: examples in a prompt, by task."""
-        evaluation, mount = self.stage.evaluation, {}
+        evaluation, tokenizer, claim = self.stage.evaluation, self.tokenizer, None
         assert evaluation
-        tokenizer = self.tokenizer
         if isinstance(tokenizer, OnClaim):
-            mount = {"test_data_ref": {"pvc": {"claim_name": tokenizer.claim, "sub_path": tokenizer.path}}}
+            claim = {"pvc": {"claim_name": tokenizer.claim, "sub_path": tokenizer.path}}
             tokenizer = TEST_DATA
-        limit = {"num_examples": evaluation.limit} if evaluation.limit else {}
-        return {
-            "name": model,
-            "model": {"url": self.url, "name": model},
-            "benchmarks": [
-                {
-                    "id": task,
-                    "provider_id": PROVIDER,
-                    "parameters": {"tokenizer": tokenizer, "num_few_shot": shots.get(task, 0), **limit},
-                    **mount,
-                }
-                for task in evaluation.tasks
-            ],
-        }
+        words = {"tokenizer": tokenizer, "limit": evaluation.limit or None, "claim": claim}
+        tasks = [filled(TASK, id=task, shots=shots.get(task, 0), **words) for task in evaluation.tasks]
+        return {"name": model, "model": {"url": self.url, "name": model}, "benchmarks": tasks}
 
 
 def measured(
@@ -108,7 +97,6 @@ def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
 
 def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
     """The models of the recipe's own server, at the address that KServe gave it."""
-    from runner.parts.jobs.kubernetes import job_name
     from runner.parts.openshift.client import connect
 
     plan, server, _ = kserve.served(recipe)

@@ -15,7 +15,7 @@ from runner.recipe.recipe import CONVERSATIONS, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal
-from runner.tools.files import remote
+from runner.tools.files import in_image, remote
 from runner.tools.problem import Problem, worded
 from runner.trainer.records import Summary
 
@@ -145,7 +145,14 @@ def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
         there = there or talks
 
 
-RULES = (names, pretraining_first, earlier_rows)
+def images(recipe: Recipe) -> Iterator[Problem]:
+    """Pods mount one image with a model, the one of all stages."""
+    for index, one in enumerate(recipe.stage_recipes.values()):
+        if names_base(recipe.document, index) and in_image(one.settings.get("model", {}).get("base")):
+            yield recipe.problem((STAGES, index, "model", "base"), *worded("stages.image-of-one", base=one.model.base))
+
+
+RULES = (names, pretraining_first, earlier_rows, images)
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:

@@ -78,7 +78,7 @@ def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
         folder = exporting.export(trained_model.of(whole), "gguf", kind, None, lambda line: None)
         made = exporting.Export.read(folder)
         assert folder.name == f"gguf-{kind}" and made.kind == kind
-        assert 0 < made.proof["largest_difference_nats"] <= gguf.ALLOWED.get(kind, gguf.ALLOWED_BELOW)
+        assert 0 < made.proof["largest_difference_nats"] <= gguf.KINDS[kind]["allowed"]
         sizes.append(file_in(folder).stat().st_size)
     assert sizes == sorted(sizes, reverse=True)
 

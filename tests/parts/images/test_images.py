@@ -655,7 +655,7 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     """All of a recipe's pods, and what they import by name."""
     named = [parts.table("preparers")["images"], parts.table("engines")["images"]]
     named += [parts.table("measures")["images"], "runner.parts.evaluate.evaluate"]
-    by_hooks = ["runner.parts.tracking.training", "runner.parts.tracking.sending"]
+    by_hooks = ["runner.parts.tracking.training", "runner.parts.tracking.servers"]
     reached, waiting = {}, ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks]
     foreign = {}
     while waiting:

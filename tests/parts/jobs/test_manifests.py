@@ -387,7 +387,7 @@ def test_where_the_platforms_mlflow_is_not_meant_nothing_changes():
     for options in (elsewhere, (*elsewhere, 'openshift.version="3.3"'), ()):
         assert podspec.mlflow_account(plan_of(SURVIVAL, *options)) is None
         text = yaml_text(pod(*options))
-        assert podspec.MLFLOW not in text and "serviceAccountToken" not in text
+        assert podspec.VARIABLES["mlflow"]["MLFLOW_TRACKING_URI"] not in text and "serviceAccountToken" not in text
     named = plan_of(SURVIVAL, MLFLOW, "openshift.service_account=mine")
     assert podspec.mlflow_account(named) == "mine"
     resnet = plan_of(ROOT / "recipes" / "resnet.yaml", MLFLOW)

@@ -14,11 +14,12 @@ import yaml
 from runner import catalog
 from runner.check.validate import load
 from runner.data import object_store
-from runner.parts.jobs import mirror, podspec
+from runner.parts.jobs import kubernetes, mirror, podspec
 from runner.recipe import lock
 from runner.recipe.overrides import from_options
 from runner.render import emit
 from runner.run.pipeline import decision_on
+from runner.scenarios import translate
 from runner.tools.problem import Stop
 from runner.tools.run_files import COMPLETE
 from tests import s3
@@ -217,3 +218,18 @@ def test_a_base_model_in_an_image_is_mounted_by_every_pod(monkeypatch):
         assert mount == {"name": "base-model", "mountPath": "/opt/base-model", "readOnly": True, "subPath": "models"}
         if job["kind"] == "Job":
             kubernetes_validate.validate(job, "1.33", strict=True)
+
+
+def test_stages_of_their_own_image_are_refused(monkeypatch, golden_message):
+    """Each stage after the first starts from the model of the one before, which is on the claim."""
+    base = "oci://quay.io/team/model:1"
+    model = replace(catalog.model("Qwen/Qwen2.5-7B-Instruct"), id=base, source=f"{base}/config.json")
+    monkeypatch.setattr(lock, "find", lambda folder, name, revision: (model if name == base else None, []))
+    recipe, _, _ = load(ROOT / "recipes" / "sft-dpo.yaml", from_options([f"model.base={base}"]))
+    plan = translate(recipe, kubernetes.place(recipe))
+    models = [stage.config.get("base_model") for stage in plan.stages]
+    assert models == [None, "/opt/base-model", f"{plan.place.run_dir}/sft/best_model"]
+    assert not any(plan.stages[0].config["models"].values())
+    with pytest.raises(Stop) as stop:
+        load(ROOT / "recipes" / "sft-dpo.yaml", from_options([f"stages.1.model.base={base}"]))
+    golden_message(stop.value)

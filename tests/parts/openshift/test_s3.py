@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from runner import catalog
 from runner.check.validate import load
 from runner.parts.jobs import kubernetes, mirror
-from runner.parts.openshift.client import address
+from runner.parts.openshift import pipeline, transfer
+from runner.parts.openshift.client import Cluster, address
+from runner.recipe import lock
 from runner.recipe.overrides import from_options
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
@@ -112,3 +115,38 @@ def test_a_mirror_that_cannot_be_read_leaves_the_claim(site, server, capsys):
         server.guard(False)
     said = capsys.readouterr()
     assert "refuses the keys" in said.out and "on the claim are fetched instead" in said.out
+
+
+@in_process
+def test_another_version_of_a_file_is_prepared_again(site, owner, server, monkeypatch, capsys):
+    """A machine that cannot read the address changes nothing."""
+    server.put("team/rows.jsonl", "{}")
+    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=server.url)
+    sets = (SETS[0], "data.hub=null", "data.path=s3://team/rows.jsonl", "openshift.data_from=claim")
+    options = [word for one in sets for word in ("--set", one)]
+
+    def milestone() -> pipeline.Milestone:
+        s3.forget()
+        recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options((*sets, f"openshift.namespace={space}")))
+        plan = translate(recipe, kubernetes.place(recipe))
+        key = transfer.files(recipe, plan.place).key
+        return pipeline.milestones(site.cluster, plan, key)[0]
+
+    space = site.namespace
+    assert site.recipe("submit", *options, "--stage", "data") == 0, capsys.readouterr()
+    assert milestone().state == pipeline.UNDER_WAY
+    server.put("team/rows.jsonl", "{ }")
+    assert milestone().state == pipeline.CHANGED
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    assert milestone().state == pipeline.UNDER_WAY
+
+
+@in_process
+def test_a_model_in_an_image_needs_a_newer_kubernetes(site, monkeypatch, capsys, golden_message):
+    base = "oci://quay.io/team/model:1"
+    model = replace(catalog.model("HuggingFaceTB/SmolLM3-3B"), id=base, source=f"{base}/config.json")
+    monkeypatch.setattr(lock, "find", lambda folder, name, revision: (model if name == base else None, []))
+    monkeypatch.setattr(Cluster, "version", lambda _: (1, 32))
+    assert site.recipe("submit", "--set", f"model.base={base}") == 1
+    golden_message(capsys.readouterr().err)
+    assert not site.cluster.list("Job", site.namespace)

@@ -143,13 +143,9 @@ def test_the_recipes_own_server_on_the_cluster_is_measured_in_its_namespace(monk
     there: dict[str, Any] = {"status": {"address": {"url": "https://lyrics-predictor.demo.svc.cluster.local:8443"}}}
 
     class Cluster:
-        def get(self, kind: str, namespace: str, name: str) -> Any:
-            assert (kind, namespace, name) == ("InferenceService", "demo", "llm-music-finetuning")
-            return there
-
-        def named(self, kind: str, namespace: str, name: str) -> Any:
-            assert (kind, namespace, name) == ("LLMInferenceService", "demo", "llm-music-finetuning")
-            return alone
+        def get(self, kind: str, namespace: str, name: str, forgiving: bool = False) -> Any:
+            assert (namespace, name) == ("demo", "llm-music-finetuning")
+            return {"InferenceService": there, "LLMInferenceService": alone}[kind]
 
     monkeypatch.setattr(client, "connect", Cluster)
     scores = done(hellaswag={"acc": 0.4}, gsm8k={"exact_match": 0.1})

@@ -21,8 +21,7 @@ import yaml
 from runner.parts.jobs import stage
 from runner.parts.tracking import servers
 from runner.parts.tracking import training as sends
-from runner.parts.tracking.sending import send_export
-from runner.parts.tracking.servers import Tracked
+from runner.parts.tracking.servers import Tracked, send_export
 from runner.recipe.document import flat
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
