@@ -39,11 +39,6 @@ CALLS, REASONING, THINKING = "tool_calls", "reasoning_content", "thinking"
 BESIDES = (CALLS, "tool_call_id", "name")
 OF_TEMPLATES = (REASONING, THINKING, CALLS)  # the fields that some templates write
 
-# The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
-STYLE = ("recognise_style", "In whose style is this song verse?")
-GENRE = ("classify_genre", "Which genre is this song verse?")
-CLASSES = {"style": STYLE, "genre": GENRE}
-
 
 Message = dict[str, Any]  # a turn as Axolotl reads it: `role`, `content`, and other fields of templates
 
@@ -160,31 +155,6 @@ class ChatSet(DataSet):
 class ChatData(Conversations):
     kind: Literal["chat"] = "chat"
     sets: tuple[ChatSet, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Songs:
-    """The songs that are drawn, and the tasks. instruction, lyrics: columns. instruction_form: with `[artist]` and
-    `[genre]`. count: of songs, at most `per_artist` of one artist. min_words, max_words: of the lyrics. tasks: the
-    share of each kind."""
-
-    instruction: str
-    lyrics: str
-    instruction_form: str
-    count: int
-    per_artist: int
-    min_words: int
-    max_words: int
-    tasks: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lyrics(Conversations):
-    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not saved on disk."""
-
-    kind: Literal["lyrics"] = "lyrics"
-    stream: bool = True
-    songs: Songs
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
