@@ -23,12 +23,13 @@ from runner.check import by_schema
 from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
+from runner.parts.edits import copying
+from runner.parts.edits.copying import NEW as BY
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
-from runner.recipe import copying, lock, templates, units
-from runner.recipe.copying import NEW as BY
+from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read

@@ -16,9 +16,9 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
-from runner.recipe.copying import written
 from runner.recipe.document import path_of, value_at
 from runner.recipe.overrides import Override
+from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
 from runner.render import emit, place
 from runner.render import named as targets_of
