@@ -13,6 +13,7 @@ from typing import Any
 from runner import catalog
 from runner.data import report
 from runner.data.data_sets import BYTES_A_TOKEN
+from runner.parts.planner import samples
 from runner.parts.planner.lengths import UNKNOWN, RowLengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
@@ -189,7 +190,7 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows that the preparers will take of a file or a folder, estimated from a sample."""
-    from runner.data import row_files, rows
+    from runner.data import row_files
     from runner.data.conversation_formats import PROMPTS
 
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
@@ -198,7 +199,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     columns += [*PROMPTS, "system"] if {"chosen", "completion"} & one.keys() else []
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
-        there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
+        there = samples.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
     except row_files.Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
     source = f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"

@@ -25,7 +25,7 @@ from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.edits import copying
 from runner.parts.edits.copying import NEW as BY
-from runner.parts.planner import forecast, recipe_offers, storage
+from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
@@ -301,7 +301,7 @@ class Answers:
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
         facts = catalog.dataset(self.data)
-        there = DRAWN if on_hub(self.data) else rows.sample(Path(self.data).expanduser()).count
+        there = DRAWN if on_hub(self.data) else samples.sample(Path(self.data).expanduser()).count
         songs = {name: column.strip("[]") for name, column in (("instruction", question), ("lyrics", answer)) if column}
         songs |= {"instruction_form": self.instruction_form} if self.instruction_form else {}
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
-from runner.data import report, row_files, rows
-from runner.parts.planner import duration, memory, row_counts, workload
+from runner.data import report, rows
+from runner.parts.planner import duration, memory, row_counts, samples, workload
 from runner.parts.planner.lengths import RowLengths
 from tests.parts.planner.test_estimate import work
 
@@ -89,7 +89,7 @@ def test_rows_of_every_kind_are_counted_and_their_lengths_taken_from_everywhere(
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "xlsx", "txt"])
 def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
     for name, size in {"READ": 200_000, "READ_OF_TABLE": 200_000, "SMALL_SHEET": 10_000, "MOST": 1000}.items():
-        monkeypatch.setattr(row_files, name, size)
+        monkeypatch.setattr(samples, name, size)
     many = some()
     random.Random(2).shuffle(many)
     if kind == "txt":
@@ -97,16 +97,20 @@ def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
         file.write_text("\n\n".join(row["answer"] for row in many))
     else:
         file = write(tmp_path, kind, many)
-    there = rows.sample(file)
+    there = samples.sample(file)
     assert there.about and there.count == pytest.approx(3000, rel=0.1)
     assert 0 < len(there.rows) <= 1000
+
+
+def test_every_file_that_can_be_read_can_be_sampled():
+    assert samples.SAMPLERS.keys() == {*rows.READERS, ".txt"}
 
 
 def test_rows_in_turns_are_both_looked_at(tmp_path):
     """As in files that have the better answer in one line and the worse in the next."""
     many = [{"question": "?", "answer": "no" if number % 2 else "yes " * 100} for number in range(40_000)]
-    there = rows.sample(write(tmp_path, "jsonl", many))
-    assert there.count == 40_000 and 1000 < len(there.rows) <= row_files.MOST
+    there = samples.sample(write(tmp_path, "jsonl", many))
+    assert there.count == 40_000 and 1000 < len(there.rows) <= samples.MOST
     assert sum(len(row["answer"]) > 2 for row in there.rows) == pytest.approx(len(there.rows) / 2, rel=0.02)
 
 
