@@ -180,7 +180,7 @@ def test_a_file_with_fewer_songs_than_are_asked_for_has_no_more(tmp_path):
 
 
 def test_images_are_counted_as_they_are_read(tmp_path):
-    from runner.data.rows import CIFAR_RECORD
+    from runner.parts.planner.samples import CIFAR_RECORD
 
     (tmp_path / "batches.meta.txt").write_text("a\nb\n")
     for name in ("data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"):
