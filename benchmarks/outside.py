@@ -28,9 +28,9 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu, Model
-from runner.data.lengths import Lengths
 from runner.parts.planner import constants, duration, memory
 from runner.parts.planner.constants import Kind
+from runner.parts.planner.lengths import RowLengths
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.workload import Adapter, Workload
 from runner.parts.planner.workload import network as network_of
@@ -150,7 +150,7 @@ def workload(row: Row, model: Model) -> Workload:
         compile=row.yes("compile"),
         packing=row["packed"] != "0" or not row["mean_row_tokens"],
         # Whose rows have lengths of their own batches those of one length together.
-        lengths=Lengths(mean=row.said("mean_row_tokens") or 0.0),
+        lengths=RowLengths(mean=row.said("mean_row_tokens") or 0.0),
         network=network_of("ethernet", network),
         expandable_segments=row["expandable_segments"] != "0",
     )

@@ -89,7 +89,7 @@ def test_without_a_part_a_recipe_that_uses_it_gets_one_message_at_its_line(witho
         for command in commands:
             done = recipe(command, "x")
             assert done.returncode == 2 and f"`{command}` belongs to the part `{part}`" in done.stderr, done.stderr
-        assert commands or part in ("ci", "data_doctor", "kfp", "planner", "proof", "trace", "tracking")
+        assert commands or part in ("ci", "data_doctor", "edits", "kfp", "planner", "proof", "trace", "tracking")
         return
     starter, line, more = USES[part]
     done = recipe("check", f"recipes/{starter}.yaml", *more)

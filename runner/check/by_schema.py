@@ -95,11 +95,6 @@ def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
     return ((setting(path), part) for path, part in schema_errors.settings(schema(scenario)))
 
 
-def of_a_stage(scenario: str) -> Iterator[tuple[Path_, Schema]]:
-    """Every setting of a stage, by its path there; nothing if recipes of the scenario have no `stages`."""
-    return schema_errors.settings(part(scenario, "stages.0"))
-
-
 def sentence(scenario: str, path: Path_) -> str:
     """The first sentence of a setting's description, without its full stop; empty if it has none."""
     return str(part(scenario, path).get("description", "")).strip().partition(". ")[0].removesuffix(".")

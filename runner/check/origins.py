@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner import parts
-from runner.recipe.copying import written
 from runner.recipe.document import Document, Path_, leaves
+from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 

@@ -20,8 +20,7 @@ from pyarrow import parquet
 
 from runner.data import RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
-from runner.data.lengths import Lengths
-from runner.data.report import Examined, Examiner, examiners, parts_of, require_few
+from runner.data.report import Examined, Examiner, Lengths, examiners, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing

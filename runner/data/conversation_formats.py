@@ -39,17 +39,8 @@ CALLS, REASONING, THINKING = "tool_calls", "reasoning_content", "thinking"
 BESIDES = (CALLS, "tool_call_id", "name")
 OF_TEMPLATES = (REASONING, THINKING, CALLS)  # the fields that some templates write
 
-# The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
-STYLE = ("recognise_style", "In whose style is this song verse?")
-GENRE = ("classify_genre", "Which genre is this song verse?")
-CLASSES = {"style": STYLE, "genre": GENRE}
-
 
 Message = dict[str, Any]  # a turn as Axolotl reads it: `role`, `content`, and other fields of templates
-
-
-class NoConversation(NoText):
-    """Why a row is not a conversation."""
 
 
 class Turn(NamedTuple):
@@ -132,13 +123,13 @@ class ChatSet(DataSet):
         assert self.form is not None
         if self.form != "columns":
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
-                raise NoConversation(f"it has the form {other}, but the others have {self.form}")
+                raise NoText(f"it has the form {other}, but the others have {self.form}")
             tools = as_json(row["tools"], "its `tools` are") if row.get("tools") else ""
             said = turns(self.form, row, self.thinking_field or REASONING)
             kept = tuple(turn for turn in said if turn.role != "system") if self.drop_system else said
             conversation = Conversation(kept, tools)
             if template != OWN and (name := unwritten(conversation, "")):
-                raise NoConversation(
+                raise NoText(
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
                 )
             return conversation
@@ -166,31 +157,6 @@ class ChatData(Conversations):
     sets: tuple[ChatSet, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Songs:
-    """The songs that are drawn, and the tasks. instruction, lyrics: columns. instruction_form: with `[artist]` and
-    `[genre]`. count: of songs, at most `per_artist` of one artist. min_words, max_words: of the lyrics. tasks: the
-    share of each kind."""
-
-    instruction: str
-    lyrics: str
-    instruction_form: str
-    count: int
-    per_artist: int
-    min_words: int
-    max_words: int
-    tasks: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lyrics(Conversations):
-    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not saved on disk."""
-
-    kind: Literal["lyrics"] = "lyrics"
-    stream: bool = True
-    songs: Songs
-
-
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
     """The form that a recipe states, by its name or by templates of columns; None if it follows from the rows."""
     if form == "auto":
@@ -207,9 +173,9 @@ def turns(form: Form, row: Mapping[str, Any], thoughts: str = REASONING) -> tupl
     KeyError with the name of a column that the row lacks, NoText if it is not a conversation."""
     said = tuple(_turns(form, row, thoughts))
     if "user" not in [turn.role for turn in said]:
-        raise NoConversation("it has no user turn")
+        raise NoText("it has no user turn")
     if said[-1].role != "assistant":
-        raise NoConversation(f"it ends with the role `{said[-1].role}`, but an answer must be last")
+        raise NoText(f"it ends with the role `{said[-1].role}`, but an answer must be last")
     return said
 
 
@@ -231,7 +197,7 @@ def _turns(form: Form, row: Mapping[str, Any], thoughts: str) -> Iterator[Turn]:
         if turn.content or turn.besides:
             yield turn
         elif turn.role != "system":
-            raise NoConversation(f"turn {number}, the {turn.role}'s, is empty")
+            raise NoText(f"turn {number}, the {turn.role}'s, is empty")
 
 
 def _text(value: Any, column: str) -> str:
@@ -246,24 +212,24 @@ def _turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
             turns = json.loads(value)
         except (ValueError, RecursionError):
             if role is None:
-                raise NoConversation(f"`{column}` is text that is not JSON") from None
+                raise NoText(f"`{column}` is text that is not JSON") from None
     if role and value is not None:
         each = turns if isinstance(turns, list) else []
         if not each or not all(isinstance(one, Mapping) and one.keys() & {"role", "from"} for one in each):
             return [{"role": role, "content": text_of(value, column)}]
     if not isinstance(turns, list) or not turns:
-        raise NoConversation(f"`{column}` is {('not a list of turns' if turns else 'empty')}")
+        raise NoText(f"`{column}` is {('not a list of turns' if turns else 'empty')}")
     return list(turns)
 
 
 def _role(message: Any, number: int) -> str:
     if not isinstance(message, dict):
-        raise NoConversation(f"turn {number} is not an object with role and content")
+        raise NoText(f"turn {number} is not an object with role and content")
     named = message.get("role") or message.get("from")
     if named is None:
-        raise NoConversation(f"turn {number} has no role (`role`, or `from`)")
+        raise NoText(f"turn {number} has no role (`role`, or `from`)")
     if not isinstance(named, str) or named not in ROLES:
-        raise NoConversation(f"turn {number} has the role `{named}`; use {listed(ROLES, 'or')}")
+        raise NoText(f"turn {number} has the role `{named}`; use {listed(ROLES, 'or')}")
     return ROLES[named]
 
 
@@ -278,13 +244,13 @@ def _turn(message: Any, number: int, thoughts: str = REASONING) -> Turn:
         besides[CALLS] = [_call(call, number) for call in _turns_in(besides[CALLS], CALLS)]
     if isinstance(content, list):  # of parts, each `{type: text, text: …}`
         if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
-            raise NoConversation(f"turn {number} contains something other than text")
+            raise NoText(f"turn {number} contains something other than text")
         content = "".join(str(part["text"]) for part in content)
     if content is None and not besides:
-        raise NoConversation(f"turn {number} has no content (`content`, or `value`)")
+        raise NoText(f"turn {number} has no content (`content`, or `value`)")
     for name, value in ({"content": content or ""} | besides).items():
         if name != CALLS and not isinstance(value, str):
-            raise NoConversation(f"`{name}` of turn {number} is not text")
+            raise NoText(f"`{name}` of turn {number} is not text")
     more = json.dumps(besides, ensure_ascii=False, sort_keys=True) if besides else ""
     return Turn(role, (content or "").strip(), more)
 
@@ -293,9 +259,7 @@ def _call(call: Any, number: int) -> Message:
     """A tool call with its arguments as JSON, which Axolotl reads."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise NoConversation(
-            f"a tool call of turn {number} names no function (`function`, with `name` and `arguments`)"
-        )
+        raise NoText(f"a tool call of turn {number} names no function (`function`, with `name` and `arguments`)")
     given = as_json(function.get("arguments") or {}, f"the arguments of a tool call of turn {number} are")
     plain = {"type": "function", "function": {"name": function["name"], "arguments": given}}
     return plain | ({"id": str(call["id"])} if call.get("id") else {})
@@ -308,7 +272,7 @@ def as_json(value: Any, what: str) -> str:
     try:
         json.loads(value)
     except (ValueError, RecursionError):
-        raise NoConversation(f"{what} text that is not JSON") from None
+        raise NoText(f"{what} text that is not JSON") from None
     return value
 
 
@@ -366,7 +330,7 @@ def _asked(template: str, row: Mapping[str, Any], implicit: bool) -> tuple[Turn,
     if own and turns and turns[0].role != "system":
         turns = (Turn("system", _text(own, "system")), *turns)
     if not turns or turns[-1].role != "user":
-        raise NoConversation(f"`{template}` has no turn of the user before the answer")
+        raise NoText(f"`{template}` has no turn of the user before the answer")
     return turns
 
 
@@ -374,10 +338,10 @@ def _answer(template: str, row: Mapping[str, Any], prompt: tuple[Turn, ...]) -> 
     """The last turn of an answer; others before it must be those of the prompt."""
     *before, answer = _turns_of(template, row, "assistant")
     if answer.role != "assistant":
-        raise NoConversation(f"`{template}` ends with the role `{answer.role}`, but an answer must be last")
+        raise NoText(f"`{template}` ends with the role `{answer.role}`, but an answer must be last")
     asked, before = ([turn for turn in turns if turn.role != "system"] for turns in (prompt, before))
     if before not in ([], asked):
-        raise NoConversation(f"`{template}` has other turns before its answer than the prompt")
+        raise NoText(f"`{template}` has other turns before its answer than the prompt")
     return answer.content
 
 
@@ -388,7 +352,7 @@ def _turns_of(template: str, row: Mapping[str, Any], role: str) -> tuple[Turn, .
         said = _turns_in(row[column], column, role)
     turns = tuple(_turn(message, number) for number, message in enumerate(said, 1))
     if any(turn.besides for turn in turns):
-        raise NoConversation(f"`{column}` has {listed((REASONING, *BESIDES), 'or')}, which only conversations may have")
+        raise NoText(f"`{column}` has {listed((REASONING, *BESIDES), 'or')}, which only conversations may have")
     return turns or (Turn(role, templates.fill(template, row).strip()),)
 
 
@@ -429,7 +393,7 @@ class LabelSet(DataSet):
         if not prompt[-1].content or not completion:
             return "a part is empty"
         if label not in WRITTEN:
-            raise NoConversation(f"the label is `{label}`; use {listed(WRITTEN, 'or')}")
+            raise NoText(f"the label is `{label}`; use {listed(WRITTEN, 'or')}")
         return Answered(prompt, {"completion": completion, "label": WRITTEN[label]})
 
 

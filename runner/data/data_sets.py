@@ -17,6 +17,9 @@ from runner.tools.problem import Stop, worded
 
 # The most characters that are examined, about 20 MB; of more text, a sample is.
 MOST_CHARACTERS = 20_000_000
+# UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts have fewer letters
+# per token and more bytes per letter.
+BYTES_A_TOKEN = 4.2
 
 
 @dataclass(frozen=True, kw_only=True)

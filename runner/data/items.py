@@ -25,8 +25,7 @@ from pyarrow import parquet
 from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
 from runner.data.conversation_formats import Answered, Conversation, Conversations, Judged
-from runner.data.lengths import Lengths
-from runner.data.report import MOST_NAMED, Report, examiners, too_long
+from runner.data.report import MOST_NAMED, Lengths, Report, examiners, too_long
 from runner.data.row_files import FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText

@@ -156,15 +156,3 @@ def _cache() -> Path:
     """Beside the hub's cache if that has a place of its own, which in pods is on a claim."""
     home = os.environ.get("HF_HOME")
     return Path(home) / "s3" if home else cache_folder() / "s3"
-
-
-def require_access(address: str) -> None:
-    """Lists, writes and deletes at an address. Raises Stop if one of these is not allowed."""
-    with asking(address) as store:
-        probe = f"{path_of(address)}/.recipe-runner-{uuid.uuid4().hex}"
-        store.call_s3("list_objects_v2", Bucket=probe.partition("/")[0], MaxKeys=1)
-        try:
-            store.pipe_file(probe, b"recipe-runner")
-            store.rm_file(probe)
-        except PermissionError as error:
-            raise Stop(*worded("data.no-writing", address=address, error=first_line(error))) from None

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from runner import parts
 from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, where
-from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.recipe.document import leaves
 from runner.tools.files import Record, read_json, sha256, write_json
@@ -52,6 +51,15 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
     said, part = "\n".join(lines), lost / of
     most = math.ceil(part * 100) / 100
     raise Stop(*worded("data.too-many-lost", lost=lost, of=of, part=part, share=100 * share, said=said, most=most))
+
+
+@dataclass(frozen=True)
+class Lengths(Record):
+    """Lengths of rows in tokens: mean, standard deviation (spread) and 99th percentile (high); empty if not counted."""
+
+    mean: float = 0.0
+    spread: float = 0.0
+    high: float = 0.0
 
 
 @dataclass
@@ -217,7 +225,7 @@ class Report(Examined):
     train_rows: int = 0
     validation_rows: int = 0
     token_lengths: dict[str, int] = field(default_factory=dict)
-    lengths: Lengths = UNKNOWN
+    lengths: Lengths = Lengths()
     length_bins: list[tuple[int, int, int]] = field(default_factory=list)
     longest_kept: int = 0
     tokenizer: str = ""
@@ -299,7 +307,7 @@ class PreparedRows(Record):
     validation_rows: int = 0
     sampled_from: int | None = None
     asked: str = ""
-    lengths: Lengths = UNKNOWN
+    lengths: Lengths = Lengths()
     contents: str = ""
     sets: Mapping[str, float] = field(default_factory=dict)
     longest: int = 0

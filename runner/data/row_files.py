@@ -3,27 +3,17 @@
 import codecs
 import csv
 import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from runner.tools.files import table
 from runner.tools.problem import Stop, worded
 
-MOST = 4096  # at most this many rows are sampled, and at least half as many if there are enough
-# Bytes that are read for a sample; for a larger file the rows are estimated from this part. Tables are slower to read.
-READ = 256_000_000
-READ_OF_TABLE = 32_000_000
-PARTS = 32  # parts of a larger file of lines that are read for a sample, evenly apart
-SMALL_SHEET = 1_000_000  # bytes of a spreadsheet up to which all of its rows are sampled
 FIRST_BYTES = 4_000_000  # bytes in which the first row of a file must end for its columns to be known
-# The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with alternating rows.
-_GOLDEN, _ALL = 2654435769, 2**32
-_GAP = re.compile(r"\s*")
 NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
 KEPT = "surrogateescape"  # wrong bytes are read as lone surrogates, so that their line can be reported
 # The most characters of a table's row over several lines; beyond them, a quote counts as not closed.
@@ -51,22 +41,6 @@ class FilePart:
     first: int
 
 
-@dataclass(frozen=True)
-class SampledRows:
-    """count: of rows; rows: some of them, each a dict of columns, a text, or the size of a text in bytes. unit: their
-    name in messages. about: whether the count is an estimate."""
-
-    count: int
-    rows: list[Any]
-    unit: str
-    about: bool = False
-
-    @classmethod
-    def of_part(cls, count: int, rows: list[Any], unit: str, read: int, size: int) -> Self:
-        """Estimated from `count` rows in the `read` of `size` bytes."""
-        return cls(round(count * size / read) if read else count, rows, unit, read < size)
-
-
 class Unreadable(Exception):
     """Why columns cannot be read, or rows cannot be counted. severity: `note` if only a library is missing."""
 
@@ -87,10 +61,6 @@ class RowFile:
         """The columns' names, from the first row. Raises Unreadable."""
         raise NotImplementedError
 
-    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """The count and some rows, in about a second. columns: the ones to read, if possible; all if there are none."""
-        raise NotImplementedError
-
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """Every row, or those of a part. Raises Stop if the file does not have this form."""
         raise NotImplementedError
@@ -99,20 +69,6 @@ class RowFile:
         """Where the file can be cut, as (place, number of the row there), close enough for `count` parts, and where
         its first `most` rows end; None if it cannot be cut."""
         return None
-
-
-def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
-    """The number of rows, and at most MOST of them, spread evenly."""
-    kept: list[tuple[int, Any]] = []
-    below, count = _ALL, 0
-    for count, row in enumerate(rows, 1):
-        place = count * _GOLDEN % _ALL
-        if place < below:
-            kept.append((place, row))
-            if len(kept) > MOST:
-                below //= 2
-                kept = [each for each in kept if each[0] < below]
-    return count, [row for _, row in kept]
 
 
 def _first_columns(file: Path, in_list: bool) -> list[str]:
@@ -157,35 +113,6 @@ def _whole(text: str) -> bool:
 class JsonLines(RowFile):
     def columns(self, file: Path) -> list[str]:
         return _first_columns(file, in_list=False)
-
-    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        size, read = file.stat().st_size, 0
-
-        def lines() -> Iterator[bytes]:
-            nonlocal read
-            with file.open("rb") as content:
-                for part in range(PARTS if size > READ else 1):
-                    start, end = (part * size // PARTS, READ // PARTS) if size > READ else (0, size)
-                    content.seek(start)
-                    if start:
-                        content.readline()
-                    taken = 0
-                    for line in content:
-                        taken += len(line)
-                        if line.strip():
-                            yield line
-                        if taken >= end:
-                            break
-                    read += taken
-
-        count, kept = evenly(lines())
-        rows = []
-        for line in kept:
-            try:
-                rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
-            except (ValueError, RecursionError):
-                continue  # the preparation of the rows reports it
-        return SampledRows.of_part(count, rows, "lines", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         quick = _quick()
@@ -254,42 +181,9 @@ def _exact(values: Iterable[Any]) -> bool:
     return True
 
 
-def _end_of_gap(text: str, place: int) -> int:
-    return cast(re.Match[str], _GAP.match(text, place)).end()
-
-
 class JsonList(RowFile):
     def columns(self, file: Path) -> list[str]:
         return _first_columns(file, in_list=True)
-
-    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        size = file.stat().st_size
-        with file.open("rb") as content:
-            text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
-        whole, read, decode = size <= READ_OF_TABLE, 0, json.JSONDecoder().raw_decode
-        place = _end_of_gap(text, 0)
-        if text[place : place + 1] != "[":
-            raise ValueError
-
-        def rows() -> Iterator[Any]:
-            nonlocal place, read
-            while text[place : place + 1] in ("[", ","):
-                place = _end_of_gap(text, place + 1)
-                if text[place : place + 1] in ("]", ""):
-                    break
-                try:
-                    row, read = decode(text, place)
-                except ValueError:
-                    if whole:
-                        raise
-                    break  # the last one of the part is incomplete
-                place = _end_of_gap(text, read)
-                yield row
-
-        count, kept = evenly(rows())
-        if whole:
-            return SampledRows(count, kept, "rows")
-        return SampledRows.of_part(count, kept, "rows", read, len(text) * size // READ_OF_TABLE)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
@@ -311,20 +205,6 @@ class Documents(RowFile):
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)
-
-    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        size = file.stat().st_size
-        with file.open("rb") as content:
-
-            def documents() -> Iterator[int]:
-                lines = iter(lambda: content.readline() if content.tell() < READ_OF_TABLE else b"", b"")
-                for text, document in groupby(lines, key=lambda line: bool(line.strip())):
-                    if text:
-                        yield sum(map(len, document))
-
-            count, kept = evenly(documents())
-            read = content.tell()
-        return SampledRows.of_part(count, kept, "documents", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
@@ -371,26 +251,6 @@ class Table(RowFile):
         with table(file) as (lines, separator):
             names = next(csv.reader(lines, delimiter=separator), None)
         return names or nameless()
-
-    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """Quoted text may contain line ends. An invalid byte spoils only its own row."""
-        size = file.stat().st_size
-        with table(file, errors="replace") as (content, separator):
-
-            def lines() -> Iterator[str]:
-                left = READ_OF_TABLE
-                for line in content:
-                    left -= len(line)
-                    yield line
-                    if left < 0:
-                        return
-
-            records = (record for record in csv.reader(lines(), delimiter=separator) if record)
-            names = next(records, [])
-            count, kept = evenly(records)
-            read = content.buffer.tell()
-        rows = [dict(zip(names, record, strict=False)) for record in kept]
-        return SampledRows.of_part(count, rows, "rows", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """An open quote absorbs the following lines. Only its own line is lost; the others are read again."""

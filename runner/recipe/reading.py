@@ -4,6 +4,7 @@ It reads PyYAML's events (libyaml) without the composer and constructor, for thr
 (aliases too), numbers follow YAML 1.2, and hostile or broken files (endless nesting, repeated keys) become Problems.
 """
 
+import json
 import math
 import os
 import re
@@ -267,6 +268,21 @@ def scalar(text: str) -> Any:
             # int() refuses more than 4,300 digits, and no setting needs such a number.
             return int(text, base) if len(text) < 100 else math.inf
     return float(text) if _FLOAT.fullmatch(text) else text
+
+
+# Words that mean the same with and without quotes, also inside brackets.
+_PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
+
+
+def written(value: Any) -> str:
+    """A value in the form for `key: `. JSON is YAML, and plain words need no quotes."""
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and isinstance(scalar(value), str)
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "e" in repr(value):
+        mantissa, _, exponent = repr(value).partition("e")
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"  # 2.0e-5, as recipes have it
+    return json.dumps(value, ensure_ascii=False)
 
 
 # `epochs:4`, which YAML reads as one word.

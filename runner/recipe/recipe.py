@@ -164,10 +164,11 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
         return int(value)  # JSON Schema counts 4.0 as a whole number
-    if not isinstance(value, dict) or "properties" not in schema or "x-own-recipe" in schema:
+    if not isinstance(value, dict):
         return value
     filled = dict(value)
-    for key, part in schema["properties"].items():
+    known = {} if "x-own-recipe" in schema else schema.get("properties", {})
+    for key, part in known.items():
         if key in value:
             filled[key] = with_defaults(value[key], part)
         elif (when := part.get("x-default-if")) and filled.get(when[0]) == when[1]:

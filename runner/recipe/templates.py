@@ -9,7 +9,7 @@ _PART = re.compile(r"\[\[|\[([^\[\]]*)\]|\[|\]\]")
 
 
 class NoText(Exception):
-    """A row whose column is not text, with the reason in plain words."""
+    """A row without the text or the conversation that it should have, with the reason in plain words."""
 
 
 def columns(template: str) -> list[str]:

@@ -34,20 +34,21 @@ def both(count: float) -> str:
     return f"{count / 2**30:.1f} GiB ({count / 10**9:.1f} GB)"
 
 
+def _readable(count: float) -> str:
+    """The largest unit of which these are at least two; `s` for fewer seconds."""
+    return next((unit for unit in reversed(SECONDS) if count >= 2 * SECONDS[unit]), "s")
+
+
 def duration(count: float) -> str:
     """Seconds in the most readable unit."""
-    for unit, size_ in (("d", 86400), ("h", 3600), ("min", 60)):
-        if count >= 2 * size_:
-            return f"{count / size_:.1f} {unit}"
-    return f"{count:.0f} s"
+    unit = _readable(count)
+    return f"{count / SECONDS[unit]:.{0 if unit == 's' else 1}f} {unit}"
 
 
 def at_least(count: float) -> str:
     """This many seconds or slightly more, as a recipe writes it."""
-    for unit, size_ in (("d", 86400), ("h", 3600), ("min", 60)):
-        if count >= 2 * size_:
-            return f"{-(-count // size_):.0f} {unit}"
-    return f"{-(-count // 1):.0f} s"
+    unit = _readable(count)
+    return f"{-(-count // SECONDS[unit]):.0f} {unit}"
 
 
 def speed(count: float) -> str:

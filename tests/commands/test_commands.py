@@ -20,8 +20,9 @@ from runner.check.validate import load
 from runner.commands.cli import _code as typed
 from runner.commands.cli import cli
 from runner.commands.show import list_recipes
+from runner.parts.edits import copying
 from runner.parts.start.drafting import minimal_starter
-from runner.recipe import copying, reading, units
+from runner.recipe import reading, units
 from runner.recipe.overrides import from_options
 from runner.render import emit, place
 from runner.run.pipeline import Selection

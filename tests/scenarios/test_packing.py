@@ -176,8 +176,7 @@ def rehearsed(path, *options):
     from pathlib import Path
 
     from runner.check.validate import changed
-    from runner.data.lengths import Lengths
-    from runner.data.report import PreparedRows
+    from runner.data.report import Lengths, PreparedRows
 
     recipe, _, _ = load(path, from_options(options))
     own = rehearsal(recipe.scenario)

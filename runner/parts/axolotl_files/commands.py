@@ -12,9 +12,9 @@ from runner.check import by_schema, validate
 from runner.commands.options import end, say, with_options
 from runner.parts.axolotl_files import checking, importing, others
 from runner.parts.axolotl_files.importing import Import
+from runner.parts.edits.copying import edited
 from runner.recipe import overrides as changing
 from runner.recipe import reading
-from runner.recipe.copying import edited
 from runner.recipe.document import Document
 from runner.tools import packaged
 from runner.tools.names import listed

@@ -11,8 +11,8 @@ from runner import catalog
 from runner.check import by_schema, validate
 from runner.data.conversation_formats import ROLES
 from runner.parts.axolotl_files import checking
+from runner.parts.edits.copying import commented, flow
 from runner.recipe import reading
-from runner.recipe.copying import commented, flow
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.overrides import Override
 from runner.scenarios.shared import common

@@ -7,7 +7,7 @@ from pathlib import Path
 from runner.check import sources
 from runner.data import conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation
-from runner.data.lengths import BYTES_A_TOKEN
+from runner.data.data_sets import BYTES_A_TOKEN
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText

@@ -8,7 +8,8 @@ from nicegui import ui
 
 from runner.check import by_schema
 from runner.parts.editor.judging import says
-from runner.recipe import copying, reading, stages
+from runner.parts.edits import copying
+from runner.recipe import reading, stages
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import scalar
@@ -107,7 +108,7 @@ def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str
             yield from _fields(document, here, one, f"{full_title} · ")
         elif (kind := _kind(one)) and here != ("scenario",):
             proposed = {snippet["body"]: snippet["description"] for snippet in one.get("defaultSnippets", ())}
-            default = copying.written(one["default"]) if "default" in one else ""
+            default = reading.written(one["default"]) if "default" in one else ""
             yield Field(
                 path=here,
                 title=full_title,

@@ -12,12 +12,13 @@ from runner import scenarios
 from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
+from runner.parts.edits import copying
 from runner.parts.plan_view.text import verdict
 from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.recipe import copying, reading
+from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -252,6 +253,6 @@ def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
     others += [(example, "An example.") for example in part.get("examples", ())]
     seen = set()
     for value, why in (*offered, *choices, *others):
-        if (text := copying.written(value)) not in seen:
+        if (text := reading.written(value)) not in seen:
             seen.add(text)
             yield Proposal(text, text, "value", why)

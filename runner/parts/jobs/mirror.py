@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from runner.data.object_store import S3
 from runner.plan import Plan, Stage
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, first_line, worded
 from runner.tools.run_files import CHECKPOINTS, COMPLETE, FETCHED, LATEST_IMAGES, LEFT, PAGE, RUN, SERVING, STAGE
 
 MANIFEST = "manifest.json"
@@ -220,6 +221,18 @@ def attempt(folder: StageFolder, tell: Tell) -> None:
         tell("\n".join(worded("jobs.not-mirrored", reason=reason, path=folder.path)))
 
 
+def require_access(address: str) -> None:
+    """Lists, writes and deletes at an address. Raises Stop if one of these is not allowed."""
+    with object_store.asking(address) as store:
+        probe = f"{object_store.path_of(address)}/.recipe-runner-{uuid.uuid4().hex}"
+        store.call_s3("list_objects_v2", Bucket=probe.partition("/")[0], MaxKeys=1)
+        try:
+            store.pipe_file(probe, b"recipe-runner")
+            store.rm_file(probe)
+        except PermissionError as error:
+            raise Stop(*worded("jobs.no-writing", address=address, error=first_line(error))) from None
+
+
 def begin(folder: StageFolder, tell: Tell) -> None:
     """Makes the claim at least as new as the mirror. Raises Stop if a stage without a GPU may not read and write there;
     a training continues with the files of the claim."""
@@ -228,7 +241,7 @@ def begin(folder: StageFolder, tell: Tell) -> None:
         return
     try:
         if not folder.stage.trains:
-            object_store.require_access(address)
+            require_access(address)
         restore(folder, tell)
     except Stop as stop:
         if not folder.stage.trains:

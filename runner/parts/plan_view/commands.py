@@ -13,13 +13,14 @@ from runner.check import by_schema
 from runner.check.validate import changed, load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
+from runner.parts.edits import copying
 from runner.parts.plan_view import report, text
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.recipe import copying, units
 from runner.recipe import overrides as changing
+from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.render import place

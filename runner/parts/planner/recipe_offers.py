@@ -17,8 +17,8 @@ from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.workload import Workload
 from runner.recipe import units
-from runner.recipe.copying import written
 from runner.recipe.overrides import Override
+from runner.recipe.reading import written
 from runner.tools.problem import Problem, Stop
 
 MOST, MOST_OF_A_KIND = 5, 2

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from runner import catalog
 from runner.data import report
-from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
+from runner.data.data_sets import BYTES_A_TOKEN
+from runner.parts.planner import samples
+from runner.parts.planner.lengths import UNKNOWN, RowLengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
@@ -32,7 +34,7 @@ class Rows:
 
     training: int | None = None
     validation: int | None = None
-    lengths: Lengths = UNKNOWN
+    lengths: RowLengths = UNKNOWN
     source: str = "the number of rows is unknown; `--rows N` sets it"
     longest: int = 0
     longest_source: str = ""
@@ -61,7 +63,7 @@ def of(recipe: Recipe, plan: Plan, stage: Stage, folder: Path | None, given: int
         lacking = round(own.training * share / (1 - share))
         added = min(lacking, earlier.training or lacking)
         if lengths and earlier.lengths:
-            lengths = Lengths.mixed([(own.training, lengths), (added, earlier.lengths)])
+            lengths = RowLengths.mixed([(own.training, lengths), (added, earlier.lengths)])
         whole = f"{own.source}, {added:,} of them from `{name}`"
         return Rows(own.training + added, own.validation, lengths, whole, *_longest([own, earlier]))
     return own
@@ -85,17 +87,18 @@ def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
 def known(
     data: Mapping[str, Any], folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
 ) -> Rows:
-    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that
+    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. RowLengths that
     preparation did not count come from files and catalog. data: as a preparer reads it. folder: where it writes; None
     to open no file. samples: of the data sets, in order."""
     share = float(data.get("validation_share") or 0)
     made = _prepared(data, folder)
     there = f"the prepared data in {folder}"
-    if made and made.lengths and not given:
-        return Rows(made.train_rows, made.validation_rows, made.lengths, there, made.longest)
+    lengths = RowLengths(*astuple(made.lengths)) if made else UNKNOWN
+    if made and lengths and not given:
+        return Rows(made.train_rows, made.validation_rows, lengths, there, made.longest)
     found = _found(data, folder, samples)
     if made and made.longest:
-        found = replace(found, lengths=made.lengths or found.lengths, longest=made.longest, longest_source="")
+        found = replace(found, lengths=lengths or found.lengths, longest=made.longest, longest_source="")
     if given:
         return _split(found, given, share, "`--rows`")
     if made:
@@ -124,7 +127,7 @@ def _found(data: Mapping[str, Any], folder: Path | None, samples: Sequence[Path 
     told = [part for part in parts if part.training != 0]
     longest = _longest(told)
     every = all(part.training and part.lengths for part in told)
-    whole = Lengths.mixed([(part.training or 0, part.lengths) for part in told]) if every else UNKNOWN
+    whole = RowLengths.mixed([(part.training or 0, part.lengths) for part in told]) if every else UNKNOWN
     count = (data.get("songs") or {}).get("count")
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
@@ -165,11 +168,11 @@ def _split(known: Rows, rows: int, share: float, source: str) -> Rows:
     return replace(known, training=rows - validation, validation=validation, source=source)
 
 
-def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
+def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> RowLengths:
     """Tokens of rows, from the characters in the catalog."""
     if "characters" not in facts:
         return UNKNOWN
-    text = Lengths(*(facts[name] for name in ("characters", "spread", "high")))
+    text = RowLengths(*(facts[name] for name in ("characters", "spread", "high")))
     beside = _beside(data) + (MARKS_A_DOCUMENT if data.get("kind") == "plain-text" else 2 * MARKS_A_TURN)
     return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), beside)
 
@@ -187,7 +190,7 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows that the preparers will take of a file or a folder, estimated from a sample."""
-    from runner.data import row_files, rows
+    from runner.data import row_files
     from runner.data.conversation_formats import PROMPTS
 
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
@@ -196,7 +199,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     columns += [*PROMPTS, "system"] if {"chosen", "completion"} & one.keys() else []
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
-        there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
+        there = samples.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
     except row_files.Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
     source = f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
@@ -211,7 +214,9 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     # Preparation leaves out a row without tokens; if no row has the expected form, the share is unknown.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
     longest = math.ceil(max(lengths, default=0))
-    return Rows(count, None, Lengths.counted(lengths), source, longest, f"the longest of {source}" if longest else "")
+    return Rows(
+        count, None, RowLengths.counted(lengths), source, longest, f"the longest of {source}" if longest else ""
+    )
 
 
 def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:

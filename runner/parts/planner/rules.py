@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.parts.planner import parameters, row_counts
+from runner.parts.planner import parameters, row_counts, samples
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
@@ -66,7 +66,7 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         try:
             if unit == "row":
                 rows.columns(file)
-            count = rows.sample(file).count
+            count = samples.sample(file).count
         except row_files.Unreadable:
             continue
         if count < (2 if data.get("validation_share") else 1):

@@ -9,7 +9,7 @@ from itertools import count
 
 from runner import catalog
 from runner.catalog import hardware
-from runner.data.lengths import BYTES_A_TOKEN
+from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.report import ROOM
 from runner.parts.planner import row_counts, state
 from runner.parts.planner.forecast import Forecast

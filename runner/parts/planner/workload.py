@@ -13,7 +13,7 @@ from typing import Any, Self
 from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.data.lengths import UNKNOWN, Lengths
+from runner.parts.planner.lengths import UNKNOWN, RowLengths
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Machines, Stage
 from runner.trainer import records
@@ -222,7 +222,7 @@ class Workload(Run):
     evaluation_packing: bool = False
     several: bool = False
     joined: bool = False
-    lengths: Lengths = UNKNOWN
+    lengths: RowLengths = UNKNOWN
     longest: int = 0
     compile: bool = False
     fused_kernels: bool = False

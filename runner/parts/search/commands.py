@@ -16,11 +16,12 @@ from runner.check import by_schema
 from runner.check.validate import changed, valid
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.commands.run import at_work, confirm, watch
+from runner.parts.edits import copying
 from runner.parts.search import trials
 from runner.plan import Prediction
-from runner.recipe import copying, units
+from runner.recipe import units
 from runner.recipe.overrides import Override
-from runner.recipe.reading import parse, read
+from runner.recipe.reading import parse, read, written
 from runner.recipe.recipe import PROMPTS, Recipe
 from runner.render import place
 from runner.run import inference, pipeline
@@ -158,7 +159,7 @@ def _show(found: Search, rehearse: bool) -> None:
     """Prints the trials and what each needs. Raises Stop if one does not fit its GPU, or all of them exceed the budget."""
     rows = [("TRIAL", *found.tried[0].trial.settings, "GPU MEMORY", "TIME")]
     for each in found.tried:
-        planned, values = each.planned, map(copying.written, each.trial.settings.values())
+        planned, values = each.planned, map(written, each.trial.settings.values())
         memory = units.gib(planned.memory) if planned and planned.memory else "unknown"
         time = units.duration(planned.seconds) if planned and planned.seconds is not None else "unknown"
         rows.append((str(each.trial.number), *values, memory, time))
@@ -207,7 +208,7 @@ def _conclude(found: Search, rehearse: bool) -> None:
         note = "best" if each is best and not rehearse else "ended early" if known and ENDED in known.user_attrs else ""
         reached = "no result" if (value := found.reached(each)) is None else f"{value:.4f}"
         steps = f"{summary.steps:,}" if summary else ""
-        rows.append((str(each.trial.number), *map(copying.written, each.trial.settings.values()), reached, steps, note))
+        rows.append((str(each.trial.number), *map(written, each.trial.settings.values()), reached, steps, note))
     say()
     table(rows)
     finished = [each.run for each in in_order if each.summary]

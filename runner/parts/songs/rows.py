@@ -11,11 +11,10 @@ import numpy as np
 
 from runner.data import RenderedExample, items, rows
 from runner.data.chat import ConversationRows
-from runner.data.conversation_formats import Lyrics
 from runner.data.items import ItemOf
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
-from runner.parts.songs.tasks import Song, SongTask, song_of, task_of
+from runner.parts.songs.tasks import Lyrics, Song, SongTask, song_of, task_of
 
 
 def prepare(

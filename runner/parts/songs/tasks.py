@@ -6,18 +6,55 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, Literal
 
 from runner.data import row_files, rows
-from runner.data.conversation_formats import GENRE, STYLE, Conversation, Lyrics, Songs, pair
+from runner.data.conversation_formats import Conversation, Conversations, pair
 from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop, worded
 
+# The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
+STYLE = ("recognise_style", "In whose style is this song verse?")
+GENRE = ("classify_genre", "Which genre is this song verse?")
+CLASSES = {"style": STYLE, "genre": GENRE}
 # The text of rows whose artist or genre is unknown.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Songs:
+    """The songs that are drawn, and the tasks. instruction, lyrics: columns. instruction_form: with `[artist]` and
+    `[genre]`. count: of songs, at most `per_artist` of one artist. min_words, max_words: of the lyrics. tasks: the
+    share of each kind."""
+
+    instruction: str
+    lyrics: str
+    instruction_form: str
+    count: int
+    per_artist: int
+    min_words: int
+    max_words: int
+    tasks: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lyrics(Conversations):
+    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not saved on disk."""
+
+    kind: Literal["lyrics"] = "lyrics"
+    stream: bool = True
+    songs: Songs
+
+
+def of_songs(recipe: Recipe) -> tuple[type[Lyrics], Songs, dict[str, str]]:
+    """The kind of request for a recipe's songs, the songs, and the first words of the questions whose answer is a name or
+    a class, by metric."""
+    chosen = recipe.data["songs"]
+    asked = {name: words for name, (task, words) in CLASSES.items() if chosen.tasks.get(task)}
+    return Lyrics, Songs(**chosen.plain()), asked
 
 
 @dataclass(frozen=True)

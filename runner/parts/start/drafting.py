@@ -23,12 +23,13 @@ from runner.check import by_schema
 from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
-from runner.parts.planner import forecast, recipe_offers, storage
+from runner.parts.edits import copying
+from runner.parts.edits.copying import NEW as BY
+from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
-from runner.recipe import copying, lock, templates, units
-from runner.recipe.copying import NEW as BY
+from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
@@ -300,7 +301,7 @@ class Answers:
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
         facts = catalog.dataset(self.data)
-        there = DRAWN if on_hub(self.data) else rows.sample(Path(self.data).expanduser()).count
+        there = DRAWN if on_hub(self.data) else samples.sample(Path(self.data).expanduser()).count
         songs = {name: column.strip("[]") for name, column in (("instruction", question), ("lyrics", answer)) if column}
         songs |= {"instruction_form": self.instruction_form} if self.instruction_form else {}
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}

@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from runner import catalog
+from runner import catalog, parts
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Prompts, Songs
+from runner.data.conversation_formats import ChatData, Labels, Preferences, Prompts
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
@@ -81,18 +81,17 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
     own = {"sequence_len": recipe.model.sequence_len, "tokenizer": common.tokenizer(recipe, place)}
     if recipe.rows == TEXT:
         return plain_text(recipe, place, **own)
+    kinds: dict[str, type[DataSets]] = {PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}
+    kind = kinds.get(recipe.rows, ChatData)
     if recipe.rows == SONGS:
-        own["songs"] = Songs(**recipe.data["songs"].plain())
+        kind, own["songs"], _ = parts.hook("of_songs")(recipe)
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
-    kind = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}.get(recipe.rows, ChatData)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    tasks = recipe.data.songs.tasks if recipe.rows == SONGS and recipe.data.songs else {}
-    # Questions about songs whose answer is a class or a name, each kind with its first words.
-    asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
+    asked = parts.hook("of_songs")(recipe)[2] if recipe.rows == SONGS and recipe.data.songs else {}
     # For a model's own answers, each reward.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
     return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, validates(recipe), recipe.pretrained)}

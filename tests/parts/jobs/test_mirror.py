@@ -197,10 +197,10 @@ def test_only_pods_that_need_the_keys_get_them():
 
 
 def test_access_is_tried_by_listing_writing_and_deleting(server, golden_message):
-    object_store.require_access("s3://team/runs")
+    mirror.require_access("s3://team/runs")
     assert server.store().find("team") == ["team/readme"]
     with pytest.raises(Stop) as stop:
-        object_store.require_access("s3://taem/runs")
+        mirror.require_access("s3://taem/runs")
     golden_message(stop.value.text.replace(server.url, "http://server"))
 
 

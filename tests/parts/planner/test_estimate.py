@@ -14,11 +14,11 @@ from transformers import get_scheduler
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
-from runner.data.lengths import Lengths
 from runner.parts.planner import constants, duration, forecast, memory, parameters, storage
 from runner.parts.planner import (
     row_counts as rows,
 )
+from runner.parts.planner.lengths import RowLengths
 from runner.parts.planner.workload import START_SECONDS, Adapter, Offload, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
@@ -353,7 +353,7 @@ def test_only_the_constant_rate_has_no_warmup(schedule, steps):
 
 
 def test_packed_rows_fill_the_length_and_padded_ones_do_not():
-    packed = work(packing=True, rows=1000, lengths=Lengths(100.0, 0.0, 100.0))
+    packed = work(packing=True, rows=1000, lengths=RowLengths(100.0, 0.0, 100.0))
     assert duration.row_tokens(packed) == 1024
     assert duration.steps(packed) == 98
     assert duration.row_tokens(replace(packed, packing=False, micro_batch_size=4)) == 128

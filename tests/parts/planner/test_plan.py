@@ -17,7 +17,7 @@ from runner.catalog import from_config
 from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
-from runner.data.lengths import Lengths
+from runner.data.report import Lengths
 from runner.parts.planner import forecast, limits, memory, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows

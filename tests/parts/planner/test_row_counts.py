@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
-from runner.data import report, row_files, rows
-from runner.data.lengths import Lengths
-from runner.parts.planner import duration, memory, row_counts, workload
+from runner.data import report, rows
+from runner.parts.planner import duration, memory, row_counts, samples, workload
+from runner.parts.planner.lengths import RowLengths
 from tests.parts.planner.test_estimate import work
 
 TALK = {"question": "[question]", "answer": "[answer]", "share": 1.0}
@@ -79,7 +79,7 @@ def test_rows_of_every_kind_are_counted_and_their_lengths_taken_from_everywhere(
         {"sets": [TALK | {"path": str(file), "split": "train"}], "validation_share": 0.1}, tmp_path
     )
     assert (found.training, found.validation) == (2700, 300)
-    true = Lengths.counted([len("".join(row.values())) / row_counts.BYTES_A_TOKEN + 10 for row in many])
+    true = RowLengths.counted([len("".join(row.values())) / row_counts.BYTES_A_TOKEN + 10 for row in many])
     assert found.lengths.mean == pytest.approx(true.mean, rel=0.05)
     assert found.lengths.spread == pytest.approx(true.spread, rel=0.15)
     assert found.lengths.high == pytest.approx(true.high, rel=0.15)
@@ -89,7 +89,7 @@ def test_rows_of_every_kind_are_counted_and_their_lengths_taken_from_everywhere(
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "xlsx", "txt"])
 def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
     for name, size in {"READ": 200_000, "READ_OF_TABLE": 200_000, "SMALL_SHEET": 10_000, "MOST": 1000}.items():
-        monkeypatch.setattr(row_files, name, size)
+        monkeypatch.setattr(samples, name, size)
     many = some()
     random.Random(2).shuffle(many)
     if kind == "txt":
@@ -97,16 +97,20 @@ def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
         file.write_text("\n\n".join(row["answer"] for row in many))
     else:
         file = write(tmp_path, kind, many)
-    there = rows.sample(file)
+    there = samples.sample(file)
     assert there.about and there.count == pytest.approx(3000, rel=0.1)
     assert 0 < len(there.rows) <= 1000
+
+
+def test_every_file_that_can_be_read_can_be_sampled():
+    assert samples.SAMPLERS.keys() == {*rows.READERS, ".txt"}
 
 
 def test_rows_in_turns_are_both_looked_at(tmp_path):
     """As in files that have the better answer in one line and the worse in the next."""
     many = [{"question": "?", "answer": "no" if number % 2 else "yes " * 100} for number in range(40_000)]
-    there = rows.sample(write(tmp_path, "jsonl", many))
-    assert there.count == 40_000 and 1000 < len(there.rows) <= row_files.MOST
+    there = samples.sample(write(tmp_path, "jsonl", many))
+    assert there.count == 40_000 and 1000 < len(there.rows) <= samples.MOST
     assert sum(len(row["answer"]) > 2 for row in there.rows) == pytest.approx(len(there.rows) / 2, rel=0.02)
 
 
@@ -148,7 +152,7 @@ def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
     row["messages"] = [{"role": "", "content": "c" * 42}] * 3
     file = write(tmp_path, "jsonl", [row])
 
-    def tokens(**data) -> Lengths:
+    def tokens(**data) -> RowLengths:
         one = {"path": str(file), **data.pop("one", {})}
         return row_counts.known({"sets": [one], **data}, tmp_path).lengths
 
@@ -160,7 +164,7 @@ def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
     assert tokens(one={"text": "question"}, kind="plain-text").mean == pytest.approx(10 + 1)
     # An answer and the other are two rows that the model reads.
     pair = {"prompt": "[question]", "chosen": "[answer]", "rejected": "[rejected]"}
-    assert tokens(one=pair) == Lengths.counted([30 + 10, 20 + 10])
+    assert tokens(one=pair) == RowLengths.counted([30 + 10, 20 + 10])
     songs = {"lyrics": "lyrics", "instruction_form": "f" * 42, "min_words": 20, "max_words": 90, "count": 5}
     assert tokens(songs=songs).mean == pytest.approx(100 + 10 + 10)
     # Columns that are not there: nothing is known of lengths.
@@ -176,7 +180,7 @@ def test_a_file_with_fewer_songs_than_are_asked_for_has_no_more(tmp_path):
 
 
 def test_images_are_counted_as_they_are_read(tmp_path):
-    from runner.data.rows import CIFAR_RECORD
+    from runner.parts.planner.samples import CIFAR_RECORD
 
     (tmp_path / "batches.meta.txt").write_text("a\nb\n")
     for name in ("data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"):
@@ -201,13 +205,13 @@ def test_a_count_given_by_hand_keeps_the_lengths_that_are_known(tmp_path):
 def test_prepared_rows_count_as_long_as_the_file_is_the_same(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
-    measured = Lengths(100.0, 20.0, 170.0)
+    measured = RowLengths(100.0, 20.0, 170.0)
     made = report.PreparedRows(2500, 400, None, report.asked(data), measured, report.contents(data))
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert (found.training, found.validation, found.lengths) == (2500, 400, measured)
     # Without a tokenizer nobody counts tokens: then the file's own lengths are better than the whole sequence length.
-    replace(made, lengths=Lengths()).write(tmp_path)
+    replace(made, lengths=RowLengths()).write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert found.training == 2500 and found.lengths == row_counts.known(data, tmp_path / "elsewhere").lengths
     made.write(tmp_path)
@@ -219,7 +223,7 @@ def test_prepared_rows_count_as_long_as_the_file_is_the_same(tmp_path):
 def test_memory_is_that_of_the_longest_row_where_all_were_counted(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
-    measured = Lengths(500.0, 200.0, 1100.0)
+    measured = RowLengths(500.0, 200.0, 1100.0)
     made = report.PreparedRows(2500, 400, None, report.asked(data), measured, report.contents(data), longest=1500)
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
@@ -241,7 +245,7 @@ def test_lengths_of_the_catalog_hang_together():
     for name, facts in sets.items():
         assert facts["rows"] and facts["source"], name
         if "characters" in facts:
-            found = Lengths(*(facts[part] for part in ("characters", "spread", "high")))
+            found = RowLengths(*(facts[part] for part in ("characters", "spread", "high")))
             # The 99th percentile is one that a distribution with this mean and spread can have.
             assert 2.3 < (found.high - found.mean) / found.spread < 3.98, name
             assert found.within(10**9) == pytest.approx(found.mean), name
@@ -267,7 +271,7 @@ DRAWS = {
 def test_the_longest_of_several_is_that_of_draws(name):
     drawn = random.Random(3)
     many = [DRAWS[name](drawn) for _ in range(8000)]
-    found = Lengths.counted(many)
+    found = RowLengths.counted(many)
     for count in (1, 2, 4, 8, 24):
         longest = sum(max(drawn.choices(many, k=count)) for _ in range(2000)) / 2000
         assert found.longest(count, 10**9) == pytest.approx(longest, rel=0.09), count
@@ -275,7 +279,7 @@ def test_the_longest_of_several_is_that_of_draws(name):
 
 def test_padding_is_what_was_measured_of_the_survival_rows():
     """benchmarks/results/packing.txt: 500,416 tokens padded and 434,176 packed, of rows with 162 in the mean and 218 at most."""
-    measured = Lengths(161.5, 14.4, 200)
+    measured = RowLengths(161.5, 14.4, 200)
     padded = work(lengths=measured, micro_batch_size=8)
     assert workload.row_tokens(padded) == pytest.approx(500_416 / 2561, rel=0.05)
     packed = work(lengths=measured, rows=2561, packing=True, several=True)
@@ -283,15 +287,15 @@ def test_padding_is_what_was_measured_of_the_survival_rows():
 
 
 def test_a_preference_is_padded_to_the_longest_of_all_answers_and_to_no_multiple():
-    pair = work(lengths=Lengths(100.0, 0.0, 100.0), objective="dpo", micro_batch_size=2)
+    pair = work(lengths=RowLengths(100.0, 0.0, 100.0), objective="dpo", micro_batch_size=2)
     assert workload.row_tokens(pair) == 100
-    wide = Lengths(400, 200, 1000)
+    wide = RowLengths(400, 200, 1000)
     assert workload.row_tokens(replace(pair, lengths=wide)) == pytest.approx(wide.longest(4, 1024))
-    assert workload.row_tokens(work(lengths=Lengths(100.0, 0.0, 100.0))) == 128
+    assert workload.row_tokens(work(lengths=RowLengths(100.0, 0.0, 100.0))) == 128
 
 
 def test_rows_that_stand_in_one_do_not_see_each_other():
-    lengths = Lengths(200, 100, 500)
+    lengths = RowLengths(200, 100, 500)
     packed = work(packing=True, several=True, lengths=lengths)
     assert workload.attended(packed) == 250 < workload.row_tokens(packed) == 1024
     blocks = replace(packed, several=False)
@@ -301,13 +305,13 @@ def test_rows_that_stand_in_one_do_not_see_each_other():
 
 
 def test_long_rows_leave_room_in_packed_ones():
-    half = Lengths(600, 10, 620)
+    half = RowLengths(600, 10, 620)
     assert half.packed(1024) == pytest.approx(1, rel=0.01) and half.packed(1300) == pytest.approx(2, rel=0.01)
-    assert Lengths(10, 0, 10).packed(1000) == pytest.approx(100)
+    assert RowLengths(10, 0, 10).packed(1000) == pytest.approx(100)
 
 
 lengths = st.builds(
-    lambda mean, share, far: Lengths(mean, mean * share, mean * (1 + share * far)),
+    lambda mean, share, far: RowLengths(mean, mean * share, mean * (1 + share * far)),
     st.floats(1, 5000),
     st.floats(0, 2),
     st.floats(0, 6),
@@ -325,11 +329,11 @@ def test_more_rows_are_never_shorter_and_none_is_longer_than_allowed(some, count
     assert more - 1e-6 <= padded <= min(limit, more + 64) + 1e-6
     assert some.packed(limit) * one <= limit * 1.02
     assert math.isfinite(some.attended(limit))
-    whole = Lengths.mixed([(3, some), (1, some)])
+    whole = RowLengths.mixed([(3, some), (1, some)])
     assert whole.mean == pytest.approx(max(some.mean, 1), rel=0.02)
 
 
 def test_a_mixture_has_the_mean_and_the_tail_of_both():
-    both = Lengths.mixed([(900, Lengths(100, 10, 124)), (100, Lengths(1000, 100, 1240))])
+    both = RowLengths.mixed([(900, RowLengths(100, 10, 124)), (100, RowLengths(1000, 100, 1240))])
     assert both.mean == pytest.approx(190, rel=0.01)
     assert both.spread == pytest.approx(272, rel=0.05) and both.high == pytest.approx(1128, rel=0.05)

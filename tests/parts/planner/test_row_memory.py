@@ -12,8 +12,7 @@ from runner.catalog import gpu
 from runner.check.validate import load
 from runner.commands import cli
 from runner.data import report
-from runner.data.lengths import Lengths
-from runner.data.report import ROOM
+from runner.data.report import ROOM, Lengths
 from runner.parts.planner import recipe_offers
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import from_options

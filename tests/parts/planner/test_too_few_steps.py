@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import examine, load
+from runner.parts.edits import copying
 from runner.parts.planner import limits, recipe_offers
 from runner.parts.planner.planned import Planned
-from runner.recipe import copying
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Problem
 from tests.conftest import ROOT, setting_of

@@ -14,10 +14,9 @@ from pydantic import TypeAdapter
 
 from runner import catalog
 from runner.check.validate import examine, load
-from runner.data.conversation_formats import Lyrics
 from runner.parts.jobs import kubernetes
 from runner.parts.songs.rows import BottomK, SongRows
-from runner.parts.songs.tasks import _pattern
+from runner.parts.songs.tasks import Lyrics, _pattern
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT

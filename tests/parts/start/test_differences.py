@@ -9,11 +9,11 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
+from runner.parts.edits.copying import edit
 from runner.parts.start.commands import diff
 from runner.parts.start.commands.diff import Difference
 from runner.plan import RECIPE_FILE
 from runner.recipe import reading
-from runner.recipe.copying import edit
 from runner.recipe.overrides import from_options
 from runner.render import emit
 from runner.tools import packaged

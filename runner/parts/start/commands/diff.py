@@ -12,8 +12,8 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.recipe import reading, units
-from runner.recipe.copying import written
 from runner.recipe.document import Document, differing, leaves, path_of
+from runner.recipe.reading import written
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged

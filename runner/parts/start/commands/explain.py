@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog import tables
-from runner.check import by_schema, origins
+from runner.check import by_schema, origins, schema_errors
 from runner.check.validate import changed, load
 from runner.commands.options import OFFERED, command, end, say, table
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
-from runner.recipe.copying import written
 from runner.recipe.document import path_of, value_at
 from runner.recipe.overrides import Override
+from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
 from runner.render import emit, place
 from runner.render import named as targets_of
@@ -76,7 +76,8 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     in `train`, which most recipes have, come first. Raises Stop with a similar name if there is none."""
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
-    of_stages = [name_of(("stages", 0, *path)) for one in scenarios for path, _ in by_schema.of_a_stage(one)]
+    stages = (by_schema.part(one, "stages.0") for one in scenarios)
+    of_stages = [name_of(("stages", 0, *path)) for stage in stages for path, _ in schema_errors.settings(stage)]
     word = name_of(0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]")))
     ends, end_of_word = {name.rpartition(".")[2]: name for name in reversed(known)}, word.rpartition(".")[2]
     for meant in (word, tables.setting_called(end_of_word, ends) or word):

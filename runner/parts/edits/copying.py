@@ -2,7 +2,6 @@
 
 import codecs
 import difflib
-import json
 import os
 import re
 import shutil
@@ -12,14 +11,12 @@ from typing import Any
 
 from runner.recipe.document import Document, Path_, Span, leaves
 from runner.recipe.overrides import Override, apply
-from runner.recipe.reading import parse, read, scalar
+from runner.recipe.reading import parse, read, written
 from runner.recipe.recipe import OUTSIDE_RESULT
 from runner.tools.files import replacing
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop, worded
 
-# Words that mean the same with and without quotes, also inside brackets.
-PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
 # The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
 # A function that makes changes in a text.
@@ -58,7 +55,7 @@ def edit(text: str, changes: Iterable[Override]) -> str:
             elif path in document.keys:
                 text = _without(document, path)
             elif path in document.values:
-                raise Stop(*worded("recipe.removes-item", change=change, section=".".join(map(str, path[:-1]))))
+                raise Stop(*worded("edits.removes-item", change=change, section=".".join(map(str, path[:-1]))))
         elif shortened := _shortened(document, path, change.after):
             text = shortened
         elif path in document.values:
@@ -120,17 +117,6 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
     text = re.sub(rf"(?m)^(#.*?){re.escape(old_file)}( *)", renamed, text)
     text = re.sub(rf"(?mi)\A((?:#.*\n)*?# ){re.escape(old)}: ", rf"\1Copied from {old}: ", text)
     return re.sub(rf"(?m)^(#.*)build/{re.escape(old)}/", rf"\1build/{new}/", text)
-
-
-def written(value: Any) -> str:
-    """A value in the form for `key: `. JSON is YAML, and plain words need no quotes."""
-    if isinstance(value, str):
-        plain = PLAIN.fullmatch(value) and isinstance(scalar(value), str)
-        return value if plain else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float) and "e" in repr(value):
-        mantissa, _, exponent = repr(value).partition("e")
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"  # 2.0e-5, as recipes have it
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _replace(document: Document, values: dict[Path_, Any]) -> str:
@@ -242,7 +228,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
         return "".join([*lines[:at], line, *lines[at:]])
     if len(parents) == 1 and section is None:
         return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {text}\n"])
-    raise Stop(*worded("recipe.no-section", change=change, section=listed([".".join(map(str, parents))])))
+    raise Stop(*worded("edits.no-section", change=change, section=listed([".".join(map(str, parents))])))
 
 
 # A number by itself, not part of a name or of a number format.

@@ -2,15 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
-from runner.tools.files import Record
-
-# UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts have fewer letters
-# per token and more bytes per letter.
-BYTES_A_TOKEN = 4.2
+from runner.data.report import Lengths
 
 _POINTS = 256  # the number of evenly spaced quantiles that represent a distribution
 _HIGH = 2.3263  # the 99th percentile of the normal distribution with mean 0 and standard deviation 1
@@ -19,14 +14,8 @@ _HIGH = 2.3263  # the 99th percentile of the normal distribution with mean 0 and
 _SKEWED = (-1.01, 1.0)
 
 
-@dataclass(frozen=True)
-class Lengths(Record):
-    """Lengths of rows, in tokens by default: their mean, standard deviation (spread) and 99th percentile (high). Other
-    values come from the shifted lognormal distribution with all three (Johnson 1949, system S_L)."""
-
-    mean: float = 0.0
-    spread: float = 0.0
-    high: float = 0.0
+class RowLengths(Lengths):
+    """Lengths of rows as the shifted lognormal distribution with their three figures (Johnson 1949, system S_L)."""
 
     @classmethod
     def counted(cls, lengths: Iterable[float]) -> Self:
@@ -80,7 +69,7 @@ class Lengths(Record):
 
 
 @lru_cache(maxsize=256)
-def _shape(lengths: Lengths) -> tuple[float, float, float]:
+def _shape(lengths: RowLengths) -> tuple[float, float, float]:
     """(start, size, sigma): a length is start + size · e^(sigma · z) for a normal z. Size and sigma are negative if
     the longer tail is that of short rows."""
     far = (lengths.high - lengths.mean) / lengths.spread
@@ -94,7 +83,7 @@ def _shape(lengths: Lengths) -> tuple[float, float, float]:
     return lengths.mean - size * math.exp(sigma**2 / 2), size, sigma
 
 
-def _at(lengths: Lengths, shares: Iterable[float]) -> list[float]:
+def _at(lengths: RowLengths, shares: Iterable[float]) -> list[float]:
     """The lengths that these shares of the rows, above 0 and below 1, do not exceed."""
     if lengths.spread <= 0:
         return [lengths.mean for _ in shares]
@@ -106,14 +95,14 @@ def _at(lengths: Lengths, shares: Iterable[float]) -> list[float]:
 
 
 @lru_cache(maxsize=256)
-def _points(lengths: Lengths) -> tuple[float, ...]:
+def _points(lengths: RowLengths) -> tuple[float, ...]:
     """The lengths at evenly spaced quantiles, scaled to the counted mean."""
     points = _at(lengths, ((place + 0.5) / _POINTS for place in range(_POINTS)))
     return tuple(length * lengths.mean * _POINTS / sum(points) for length in points)
 
 
 @lru_cache(maxsize=1024)
-def _longest(lengths: Lengths, rows: float, limit: float, multiple: int) -> float:
+def _longest(lengths: RowLengths, rows: float, limit: float, multiple: int) -> float:
     reached: Sequence[float] = _points(lengths)
     if rows > 1:
         # The longest of n rows is below the quantile s with the probability s^n.
@@ -123,7 +112,7 @@ def _longest(lengths: Lengths, rows: float, limit: float, multiple: int) -> floa
 
 
 @lru_cache(maxsize=256)
-def _packed(lengths: Lengths, limit: float) -> float:
+def _packed(lengths: RowLengths, limit: float) -> float:
     """First-fit decreasing, as in Axolotl 0.19.0 (utils/samplers/multipack.py)."""
     left: list[float] = []
     for length in sorted((min(length, limit) for length in _points(lengths)), reverse=True):
@@ -135,4 +124,4 @@ def _packed(lengths: Lengths, limit: float) -> float:
     return _POINTS / (len(left) - left[-1] / limit)
 
 
-UNKNOWN = Lengths()  # the lengths of rows that were not counted
+UNKNOWN = RowLengths()  # the lengths of rows that were not counted

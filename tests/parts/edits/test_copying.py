@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.check import by_schema
-from runner.recipe import copying
+from runner.parts.edits import copying
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.reading import parse, read
 from tests.conftest import ROOT, STARTERS

@@ -1,0 +1,268 @@
+"""Samples of rows: how many a file or folder has, and some of them, in about a second."""
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import Any, Self, cast
+from zipfile import ZipFile
+
+from runner.data.row_files import Unreadable
+from runner.data.rows import Sheet, library
+from runner.tools.files import read_json, saved_by_datasets, table, text_files
+
+MOST = 4096  # at most this many rows are sampled, and at least half as many if there are enough
+# Bytes that are read for a sample; for a larger file the rows are estimated from this part. Tables are slower to read.
+READ = 256_000_000
+READ_OF_TABLE = 32_000_000
+PARTS = 32  # parts of a larger file of lines that are read for a sample, evenly apart
+SMALL_SHEET = 1_000_000  # bytes of a spreadsheet up to which all of its rows are sampled
+CIFAR_RECORD = 3073  # bytes of an image and its label in CIFAR-10's binary files
+# The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with alternating rows.
+_GOLDEN, _ALL = 2654435769, 2**32
+_GAP = re.compile(r"\s*")
+_ROW = re.compile(rb"<row[ >]")
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """count: of rows; rows: some of them, each a dict of columns, a text, or the size of a text in bytes. unit: their
+    name in messages. about: whether the count is an estimate."""
+
+    count: int
+    rows: list[Any]
+    unit: str
+    about: bool = False
+
+    @classmethod
+    def of_part(cls, count: int, rows: list[Any], unit: str, read: int, size: int) -> Self:
+        """Estimated from `count` rows in the `read` of `size` bytes."""
+        return cls(round(count * size / read) if read else count, rows, unit, read < size)
+
+
+def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
+    """The number of rows, and at most MOST of them, spread evenly."""
+    kept: list[tuple[int, Any]] = []
+    below, count = _ALL, 0
+    for count, row in enumerate(rows, 1):
+        place = count * _GOLDEN % _ALL
+        if place < below:
+            kept.append((place, row))
+            if len(kept) > MOST:
+                below //= 2
+                kept = [each for each in kept if each[0] < below]
+    return count, [row for _, row in kept]
+
+
+def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
+    size, read = file.stat().st_size, 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal read
+        with file.open("rb") as content:
+            for part in range(PARTS if size > READ else 1):
+                start, end = (part * size // PARTS, READ // PARTS) if size > READ else (0, size)
+                content.seek(start)
+                if start:
+                    content.readline()
+                taken = 0
+                for line in content:
+                    taken += len(line)
+                    if line.strip():
+                        yield line
+                    if taken >= end:
+                        break
+                read += taken
+
+    count, kept = evenly(lines())
+    rows = []
+    for line in kept:
+        try:
+            rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
+        except (ValueError, RecursionError):
+            continue  # the preparation of the rows reports it
+    return SampledRows.of_part(count, rows, "lines", read, size)
+
+
+def _end_of_gap(text: str, place: int) -> int:
+    return cast(re.Match[str], _GAP.match(text, place)).end()
+
+
+def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+    whole, read, decode = size <= READ_OF_TABLE, 0, json.JSONDecoder().raw_decode
+    place = _end_of_gap(text, 0)
+    if text[place : place + 1] != "[":
+        raise ValueError
+
+    def rows() -> Iterator[Any]:
+        nonlocal place, read
+        while text[place : place + 1] in ("[", ","):
+            place = _end_of_gap(text, place + 1)
+            if text[place : place + 1] in ("]", ""):
+                break
+            try:
+                row, read = decode(text, place)
+            except ValueError:
+                if whole:
+                    raise
+                break  # the last one of the part is incomplete
+            place = _end_of_gap(text, read)
+            yield row
+
+    count, kept = evenly(rows())
+    if whole:
+        return SampledRows(count, kept, "rows")
+    return SampledRows.of_part(count, kept, "rows", read, len(text) * size // READ_OF_TABLE)
+
+
+def _documents(file: Path, columns: Iterable[str]) -> SampledRows:
+    size = file.stat().st_size
+    with file.open("rb") as content:
+
+        def documents() -> Iterator[int]:
+            lines = iter(lambda: content.readline() if content.tell() < READ_OF_TABLE else b"", b"")
+            for text, document in groupby(lines, key=lambda line: bool(line.strip())):
+                if text:
+                    yield sum(map(len, document))
+
+        count, kept = evenly(documents())
+        read = content.tell()
+    return SampledRows.of_part(count, kept, "documents", read, size)
+
+
+def _table(file: Path, columns: Iterable[str]) -> SampledRows:
+    """Quoted text may contain line ends. An invalid byte spoils only its own row."""
+    size = file.stat().st_size
+    with table(file, errors="replace") as (content, separator):
+
+        def lines() -> Iterator[str]:
+            left = READ_OF_TABLE
+            for line in content:
+                left -= len(line)
+                yield line
+                if left < 0:
+                    return
+
+        records = (record for record in csv.reader(lines(), delimiter=separator) if record)
+        names = next(records, [])
+        count, kept = evenly(records)
+        read = content.buffer.tell()
+    rows = [dict(zip(names, record, strict=False)) for record in kept]
+    return SampledRows.of_part(count, rows, "rows", read, size)
+
+
+def _sheet(file: Path, columns: Iterable[str]) -> SampledRows:
+    """For a large sheet the first rows, because cells are slow to read."""
+    load_workbook = library("openpyxl", "XLSX").load_workbook
+    small = file.stat().st_size <= SMALL_SHEET
+    numbered = list(islice(Sheet().rows(file), None if small else MOST))
+    count, kept = evenly(row for _, row in numbered)
+    if small or count < MOST:
+        return SampledRows(count, kept, "rows")
+    with closing(load_workbook(file, read_only=True)) as book:
+        sheet = book.worksheets[0]._worksheet_path
+    with ZipFile(file) as files, files.open(sheet) as text:
+        whole = sum(len(_ROW.findall(part)) for part in iter(lambda: text.read(2**20), b"")) - 1
+    return SampledRows(round(whole * count / (numbered[-1][0] - 1)), kept, "rows", True)
+
+
+def _parquet_rows(file: Path) -> int:
+    with library("pyarrow.parquet", "Parquet").ParquetFile(file) as content:
+        return int(content.metadata.num_rows)
+
+
+def _parquet(file: Path, columns: Iterable[str]) -> SampledRows:
+    with library("pyarrow.parquet", "Parquet").ParquetFile(file) as content:
+        facts = content.metadata
+        wanted = [name for name in columns if name in content.schema_arrow.names] or None
+        groups = [index for index in range(facts.num_row_groups) if facts.row_group(index).num_rows]
+        largest = max((facts.row_group(index).total_byte_size for index in groups), default=0)
+        groups = groups[:: 1 + len(groups) * largest // READ_OF_TABLE]
+        batches = content.iter_batches(batch_size=1024, row_groups=groups, columns=wanted)
+        rows = _of_batches(batches, sum(facts.row_group(index).num_rows for index in groups))
+        return SampledRows(facts.num_rows, rows, "rows")
+
+
+def _of_batches(batches: Iterable[Any], count: int) -> list[Any]:
+    """At most about MOST of the `count` rows of Arrow's batches, evenly apart."""
+    step = -(-count // MOST) | 1
+    rows, first = [], 0
+    for batch in batches:
+        rows += batch.take(list(range(first, batch.num_rows, step))).to_pylist()
+        first = (first - batch.num_rows) % step
+    return rows
+
+
+def _saved(folder: Path, split: str | None, columns: Iterable[str]) -> SampledRows:
+    library("pyarrow", "a folder of `datasets`")
+    import pyarrow as pa
+
+    if (folder / "dataset_dict.json").is_file():
+        folder = folder / str(split)
+    names = [one["filename"] for one in (read_json(folder / "state.json") or {})["_data_files"]]
+    batches = list(chain.from_iterable(pa.ipc.open_stream(pa.memory_map(str(folder / name))) for name in names))
+    count = sum(batch.num_rows for batch in batches)
+    wanted = [name for name in columns if batches and name in batches[0].schema.names]
+    selected = (each.select(wanted) if wanted else each for each in batches)
+    return SampledRows(count, _of_batches(selected, count), "rows")
+
+
+def _texts(folder: Path) -> SampledRows:
+    count, kept = evenly(text.stat().st_size for text in text_files(folder))
+    if not count:
+        raise Unreadable(f"`{folder}` contains no texts")
+    return SampledRows(count, kept, "files")
+
+
+def image_count(folder: Path) -> SampledRows:
+    """Images in class folders, Parquet files or CIFAR-10's binary files, without entries named `test…`."""
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "test"))]
+    if binary := [entry for entry in entries if entry.suffix == ".bin"]:
+        return SampledRows(sum(entry.stat().st_size // CIFAR_RECORD for entry in binary), [], "images")
+    if files := [entry for entry in entries if entry.suffix == ".parquet"]:
+        return SampledRows(sum(map(_parquet_rows, files)), [], "images")
+    classes = (entry for entry in entries if entry.is_dir())
+    count = sum(file.is_file() and not file.name.startswith(".") for entry in classes for file in entry.rglob("*"))
+    if not count:
+        raise Unreadable(f"`{folder}` contains no images")
+    return SampledRows(count, [], "files in the folders")
+
+
+# By the file's ending. columns: the ones to read, if possible; all if there are none.
+SAMPLERS: dict[str, Callable[[Path, Iterable[str]], SampledRows]] = {
+    ".jsonl": _json_lines,
+    ".json": _json_list,
+    ".txt": _documents,
+    **dict.fromkeys((".csv", ".tsv"), _table),
+    ".parquet": _parquet,
+    ".xlsx": _sheet,
+}
+
+
+def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
+    """How many rows a file or folder has, and some of them, in about a second. columns: the ones to read, if possible;
+    all if there are none. images: rows are images, which are only counted. Raises Unreadable."""
+    try:
+        if images and path.is_dir():
+            return image_count(path)
+        if images and path.suffix == ".parquet":
+            return SampledRows(_parquet_rows(path), [], "rows")
+        if path.is_dir():
+            return _saved(path, split, columns) if saved_by_datasets(path) else _texts(path)
+        if path.exists() and (sampler := SAMPLERS.get(path.suffix)):
+            return sampler(path, columns)
+    except Unreadable as error:
+        raise Unreadable(f"{error}: {error.hint}" if error.severity == "note" else str(error)) from None
+    except OSError as error:
+        raise Unreadable(f"`{path}` cannot be read: {error.strerror or 'it is damaged'}") from None
+    except Exception:  # each library raises its own error for a broken file
+        raise Unreadable(f"`{path}` is not valid for its file extension") from None
+    raise Unreadable(f"the data file `{path}` does not exist" if not path.exists() else f"`{path}` is not a data file")
