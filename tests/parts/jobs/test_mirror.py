@@ -13,7 +13,6 @@ import yaml
 
 from runner import catalog
 from runner.check.validate import load
-from runner.data import object_store
 from runner.parts.jobs import kubernetes, mirror, podspec
 from runner.recipe import lock
 from runner.recipe.overrides import from_options
