@@ -157,6 +157,7 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     outcomes = [one["outcome"] for one in files.values()]
     lines = ["| outcome | files |", "|---|---|"]
     lines += [f"| {name} | {outcomes.count(name)} |" for name in sorted({*outcomes}, key=outcomes.count, reverse=True)]
+    differ = outcomes.count("differs")
     alike = [one for one in files.values() if one["outcome"].startswith("the same")]
     other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "text", "chat_template", "val_set_size")}
     lines += [
@@ -164,6 +165,11 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
         f"{len(alike)} come back the same. In {other['type']} of them, the rows are written in the chat template's words instead of the example's own.",
         f"In {other['text']}, texts fill blocks of equal length instead of being packed or streamed.",
         f"{other['chat_template']} use the tokenizer's own template. {other['val_set_size']} hold out one row of 1,000 for validation, where the example holds out none.",
+        *(
+            [f"{differ} differ: their model reads across packed rows, so the recipe pads rows instead."]
+            if differ
+            else []
+        ),
         "",
         "| setting in the way | files | alone |",
         "|---|---|---|",

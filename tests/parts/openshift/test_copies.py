@@ -13,6 +13,7 @@ import yaml
 
 from runner.commands import cli
 from runner.parts.jobs.kubernetes import IMAGE_REGISTRY
+from runner.parts.openshift.client import address
 from runner.recipe.reading import read
 from runner.tools import packaged
 from tests.conftest import ROOT
@@ -52,6 +53,11 @@ class Oc:
                     meta = one["metadata"]
                     assert meta.get("namespace", meta["name"]) == self.site.namespace, f"{file}: forbidden"
                     self.applied[one["kind"], meta["name"]] = one
+        elif verb == "create" and words[:2] == ("secret", "generic"):
+            keys = dict(word.partition("=")[2].split("=", 1) for word in words if word.startswith("--from-"))
+            meta = {"name": words[2], "namespace": self.site.namespace}
+            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": keys}
+            self.site.cluster.request("POST", address("Secret", self.site.namespace), body=secret)
         elif verb == "create":
             for one in yaml.safe_load_all(Path(words[words.index("-f") + 1]).read_text("utf-8")):
                 assert one["metadata"]["namespace"] == self.site.namespace

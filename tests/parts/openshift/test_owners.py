@@ -329,8 +329,8 @@ def test_of_two_people_who_serve_at_the_same_moment_one_is_refused(platform, cap
     platform.becomes("bob", monkeypatch)
     read = Cluster.get
 
-    def before_it_was_sent(cluster, kind, *given):
-        return None if kind == SERVICE else read(cluster, kind, *given)
+    def before_it_was_sent(cluster, kind, *given, **named):
+        return None if kind == SERVICE else read(cluster, kind, *given, **named)
 
     monkeypatch.setattr(Cluster, "get", before_it_was_sent)
     assert "Someone else sent InferenceService `survival`" in refused(
