@@ -28,6 +28,7 @@ from runner.tools.run_files import CHECKPOINTS, COMPLETE, FETCHED, LATEST_IMAGES
 
 MANIFEST = "manifest.json"
 SECONDS = 5.0  # between two looks for a new checkpoint
+SMALL = 2**24  # bytes; larger files, such as weights, are written once
 DATA = "prepared"  # where the files of a data stage's results are, beside its records
 Tell = Callable[[str], None]
 
@@ -72,24 +73,31 @@ def send(folder: StageFolder) -> None:
     away; the transfer before it then still counts, unless the stage's files have changed since."""
     address, key = address_of(folder.plan, folder.stage), folder.stage.keys[""]
     ended, here = folder.finished, _files(folder)
-    step = max(map(_step, _checkpoints(folder)), default=0)
-    files = {}
-    for name, file in here.items():
-        # Records change with every step: each transfer has its own, so that an older one stays whole.
-        at = name if ended or name.startswith((CHECKPOINTS, DATA)) else f"step-{step}/{name}"
-        files[name] = {"at": at, "size": file.stat().st_size, "sha256": sha256(file)}
-    made = Manifest(key, step, ended, files)
+    step, files = max(map(_step, _checkpoints(folder)), default=0), dict[str, dict[str, Any]]()
+    with TemporaryDirectory(prefix="mirror-") as still:
+        for name, file in here.items():
+            # Records change with every step: each transfer has its own, so that an older one stays whole.
+            at = name if ended or name.startswith((CHECKPOINTS, DATA)) else f"step-{step}/{name}"
+            if at != name or file.stat().st_size < SMALL:
+                # Records and logs are written while files are sent. A copy is sent as it was hashed.
+                here[name] = file = shutil.copyfile(file, Path(still, str(len(files))))
+            files[name] = {"at": at, "size": file.stat().st_size, "sha256": sha256(file)}
+        _send(address, here, Manifest(key, step, ended, files))
+
+
+def _send(address: str, here: Mapping[str, Path], made: Manifest) -> None:
+    """Sends the files of a manifest that are not there yet, then the manifest, and deletes what it does not name."""
     with object_store.asking(address) as store:
         root, before = object_store.path_of(address), _manifests(store, address)
         there = {one["at"]: one["sha256"] for each in before.values() for one in each.files.values()}
-        new = {one["at"]: one["sha256"] for one in files.values()}
+        new = {one["at"]: one["sha256"] for one in made.files.values()}
         for path, each in before.items():
             if any(new.get(one["at"], one["sha256"]) != one["sha256"] for one in each.files.values()):
                 store.rm_file(path)  # its files are about to be replaced
-        for name, one in files.items():
+        for name, one in made.files.items():
             if there.get(one["at"]) != one["sha256"]:
                 store.put_file(str(here[name]), f"{root}/{one['at']}")
-        last = f"{root}/{MANIFEST if ended else f'manifest-{step}.json'}"
+        last = f"{root}/{MANIFEST if made.ended else f'manifest-{made.step}.json'}"
         store.pipe_file(last, json.dumps(asdict(made), indent=1).encode())
         keep = {last, *(f"{root}/{at}" for at in new)}
         for old in [path for path in before if path not in keep]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
+from s3fs import S3FileSystem
 
 from runner import catalog
 from runner.check.validate import load
@@ -75,6 +76,23 @@ def test_a_lost_claim_comes_back_with_finished_stages_and_the_last_checkpoints(c
     assert any("its checkpoint at step 20" in line for line in told)
     mirror.begin(claim.stage("pretrain-512"), told.append)
     assert len(told) == 3, "nothing is copied twice"
+
+
+def test_records_that_change_while_they_are_sent_arrive_as_they_were(claim, monkeypatch):
+    history = claim.stage("pretrain-512").path / "training_history.json"
+    claim._write(history, "[1]")
+    put = S3FileSystem._put_file
+
+    async def while_training_goes_on(store, *given, **named):
+        history.write_text("[1, 2]")
+        return await put(store, *given, **named)
+
+    monkeypatch.setattr(S3FileSystem, "_put_file", while_training_goes_on)
+    mirror.send(claim.stage("pretrain-512"))
+    assert history.read_text() == "[1, 2]"
+    lost(claim)
+    mirror.begin(claim.stage("pretrain-512"), print)
+    assert history.read_text() == "[1]" and steps(claim) == {"checkpoint-10", "checkpoint-20"}
 
 
 def test_an_older_claim_gets_the_newer_checkpoint_and_a_newer_one_keeps_its_own(claim):
