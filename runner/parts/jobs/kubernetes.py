@@ -18,7 +18,7 @@ from runner.scenarios.shared import common
 from runner.tools.files import Artifact, in_image
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop, worded
-from runner.tools.text import yaml_text
+from runner.tools.text import macros, yaml_text
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -223,22 +223,8 @@ def filled(template: Path, /, **words: Any) -> Manifest:
 
 def header(plan: Plan, stage: Stage) -> str:
     """The first lines of a job's file, for people."""
-    machines = stage.machines
-    gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
-    source = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
-    text = f"# Made by recipe-runner {source}\n"
-    mlflow = tracker(stage.config) == "mlflow"
-    tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",)
-    for setting, what, keys in (
-        ("hub_token_secret", "The hub's token comes", ("token",)),
-        ("tracking_secret", "The tracking server's key comes", tracking),
-        ("connection", "The keys for S3 come", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_S3_ENDPOINT")),
-    ):
-        if secret := plan.site.get(setting):
-            files = " ".join(f"--from-file={key}=FILE" for key in keys)
-            text += f"# {what} from a Secret; put it into a file, and then, once:\n"
-            text += f"#   oc create secret generic {secret} --namespace {plan.site['namespace']} {files}\n"
-    return text
+    file = Path(__file__).with_name("header.jinja")
+    return str(macros(file).header(plan, stage.machines, tracker(stage.config) == "mlflow"))
 
 
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:

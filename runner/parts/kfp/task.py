@@ -61,7 +61,7 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
     if refusal and milestone.state != FAILED:
         # Something other than this gate caused the refusal.
         raise Stop(refusal)
-    table = pipeline.table(cluster, milestone)
+    table = pipeline.last_words(cluster, milestone.job)
     values: Output = {row["metric"]: float(row["got"]) for line in table if (row := ROW.match(line))}
     return {"verdict": found, "said": refusal or "\n".join(table)}, {"metrics": {**values, "verdict": found}}
 

@@ -1,7 +1,7 @@
 """Target nodes: a start script for each of a few plain machines without Kubernetes, and the rules of the section
 `nodes`: its counts agree with `machines`, and each machine has its own address.
 
-`run_node.sh` beside this file is the scripts' template. They need bash and the runner's own Python on every machine,
+`run_node.sh.jinja` beside this file is the scripts' template. They need bash and the runner's own Python on every machine,
 and shared storage.
 """
 
@@ -14,7 +14,6 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from runner.check.rules import of_section
@@ -23,12 +22,13 @@ from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.tools.files import Artifact, remote
 from runner.tools.problem import Problem, Stop, worded
+from runner.tools.text import macros
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes
 
 FOLDER = "nodes"
-TEMPLATE = Path(__file__).with_name("run_node.sh")
+TEMPLATE = Path(__file__).with_name("run_node.sh.jinja")
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 
 
@@ -56,43 +56,9 @@ def place(recipe: Recipe) -> Place:
 
 
 def script(plan: Plan, stage: Stage, rank: int) -> str:
-    """The start script of one machine: `run_node.sh` with its blanks filled in."""
-    machine, main = plan.nodes["machines"][rank], plan.nodes["machines"][0]
-    # Without the lines for other machines, which begin with `@main: ` or `@others: `.
-    whom, others = ("@main: ", "@others: ") if rank == 0 else ("@others: ", "@main: ")
-    lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
+    """The start script of one machine."""
     meanings = tomllib.loads(TEMPLATE.with_name("environment.toml").read_text(encoding="utf-8"))
-    own = "".join(line.removeprefix(whom) for line in lines if not line.startswith(others))
-    return _Script(own).substitute(
-        rank=rank,
-        nodes=stage.machines.nodes,
-        main_one=", the main one" if rank == 0 else "",
-        address=machine["address"],
-        recipe=plan.name,
-        fingerprint=plan.fingerprint,
-        data_files="".join(
-            f"# Copy this data file beside recipe.json, under the same relative path as beside the recipe: {path}\n"
-            for path in _data_files(stage)
-        ),
-        # These three are inside quotes; the schema excludes characters that bash would interpret.
-        main_address=main["address"],
-        gpus=",".join(map(str, machine["gpus"])),
-        total_gpus=stage.machines.world_size,
-        port=plan.nodes["port"],
-        output_dir=shlex.quote(plan.place.run_dir),
-        python=shlex.quote(plan.nodes["python"]),
-        environment="".join(
-            f"# {meanings.get(name, 'A setting of the training processes.')}\nexport {name}={shlex.quote(value)}\n"
-            for name, value in stage.env.items()
-        ),
-        command=shlex.join(stage.command),
-    )
-
-
-class _Script(Template):
-    """A script with blanks like `@rank` or `@{rank}`. Its own `$` stay."""
-
-    delimiter = "@"
+    return str(macros(TEMPLATE, shlex=shlex).script(plan, stage, rank, meanings, _data_files(stage)))
 
 
 def _data_files(stage: Stage) -> list[str]:

@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from runner.parts.jobs.kubernetes import SHARED, Manifest
@@ -32,6 +32,9 @@ from runner.tools import packaged
 from runner.tools.problem import Stop, worded
 from runner.tools.process import bound_port
 from runner.tools.text import printable
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
 
 ROOT = "kubernetes"
 # Packages that `client_parts` replaces while it imports: the client uses them only for an `auth-provider` or a proxy.
@@ -94,16 +97,6 @@ MANAGER = "recipe-runner"
 
 Manifests = list[Manifest]
 Query = Sequence[tuple[str, Any]]
-
-
-class Response(Protocol):
-    """An HTTP response. data: the whole body, unless it was requested with `stream`."""
-
-    status: int
-    data: bytes
-    headers: Mapping[str, str]
-
-    def stream(self, size: int) -> Iterator[bytes]: ...
 
 
 def connect() -> Cluster:
@@ -320,7 +313,7 @@ class Cluster:
         content: str = "application/json",
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
-    ) -> Response:
+    ) -> BaseHTTPResponse:
         """One request, repeated while the server is busy. stream: do not read its body. Raises Refused, or Lost."""
         begun, unsure, doubted, told = time.monotonic(), False, False, False
         while True:
@@ -348,14 +341,14 @@ class Cluster:
 
     def _ask(
         self, method: str, path: str, query: Query, body: Any, content: str, headers: Mapping[str, str], stream: bool
-    ) -> Response:
+    ) -> BaseHTTPResponse:
         import urllib3
 
         given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **headers}
         # Read each time, because a credential program replaces expired credentials.
         given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
-            response: Response = self.pool.request(
+            response: BaseHTTPResponse = self.pool.request(
                 method,
                 f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
                 body=body if body is None or isinstance(body, bytes) else json.dumps(body),
@@ -377,7 +370,7 @@ class Cluster:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise unreachable(self.server, error) from None
 
-    def _refusal(self, method: str, path: str, response: Response) -> Exception:
+    def _refusal(self, method: str, path: str, response: BaseHTTPResponse) -> Exception:
         """The meaning of a refusal; one from a starting server counts as 503."""
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
         if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
@@ -400,7 +393,7 @@ class Cluster:
         return refused
 
 
-def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
+def pieces(cluster: Cluster, response: BaseHTTPResponse, size: int) -> Iterator[bytes]:
     """The body of a response that was requested with `stream`. Raises Lost if the connection breaks."""
     import urllib3
 

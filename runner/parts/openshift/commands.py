@@ -265,7 +265,7 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[
             verdict = "closed" if state == FAILED else "promoted" if state == pipeline.PROMOTED else "open"
             say(f"{name}: {verdict}{jobs.by(milestone.job)}")
             promotion = jobs.annotation(milestone.job, pipeline.PROMOTION)
-            for text in (*pipeline.table(cluster, milestone), *promotion.splitlines()):
+            for text in (*pipeline.last_words(cluster, milestone.job), *promotion.splitlines()):
                 say(f"  {text}")
         elif milestone.job and (milestone.at_work or state == FAILED):
             _show(cluster, name, milestone.job, path)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from runner.data.report import ROOM, PreparedRows, asked, require_room
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
-from runner.parts.openshift.client import MANAGER, Cluster, Response, address
+from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
@@ -26,6 +26,9 @@ from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop, worded
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
 
 SHARE_PORT = 8080
 # Seconds for a helper to start; and the age of an ended or unstarted one that a killed command left behind.
@@ -44,7 +47,7 @@ class Share:
     base: str
     writes: bool = False
 
-    def ask(self, path: str, body: Any = None, **how: Any) -> Response:
+    def ask(self, path: str, body: Any = None, **how: Any) -> BaseHTTPResponse:
         """One request, a POST if it has a body. Raises TryAgain if the next one may be answered, else Stop."""
         try:
             method = "GET" if body is None else "POST"

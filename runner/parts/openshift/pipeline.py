@@ -189,17 +189,14 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
 
 def closed(cluster: Cluster, milestone: Milestone) -> str:
     """The message of a closed gate: its table, or why it could not be measured, and the remedies."""
-    measured = "".join(f"  {line}\n" for line in table(cluster, milestone))
+    measured = "".join(f"  {line}\n" for line in last_words(cluster, milestone.job))
     return worded("openshift.gate-closed", name=milestone.stage.name, measured=measured, where=ON_CLUSTER)[0]
 
 
-def table(cluster: Cluster, milestone: Milestone) -> list[str]:
-    """The last message of a gate's pod; empty if it is gone."""
-    return last_words(cluster, milestone.job) if milestone.job else []
-
-
-def last_words(cluster: Cluster, job: Manifest) -> list[str]:
-    """The last message of a job's pod; empty if it is gone."""
+def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
+    """The last message of a job's pod, for a gate its table; empty if the pod is gone."""
+    if job is None:
+        return []
     part = jobs.container(job)
     for pod in jobs.pods_of(cluster, job):
         for entry in (one for one in jobs.containers_of(pod) if one["name"] == part):

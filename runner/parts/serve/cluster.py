@@ -5,8 +5,10 @@ These distinguish them from pods of an earlier server of the same name, which ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from runner.catalog import troubles
 from runner.parts.jobs import kubernetes
@@ -29,27 +31,12 @@ Tell = Callable[[str], None]
 Plans = Sequence[Plan]
 RUNTIME = "ServingRuntime"
 REMOVING = "`recipe serve RECIPE --stop` removes it."
-POD_LABEL = "serving.kserve.io/inferenceservice"
 # The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
 
 
-@dataclass(frozen=True)
-class Form:
-    """What KServe makes of a kind of server. container: the one that serves; label: of its pods, with the object's name;
-    labels: others of these pods alone; deployment: the end of the Deployment's name, after the object's."""
-
-    container: str
-    deployment: str
-    label: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-WORKLOAD = {"app.kubernetes.io/component": "llminferenceservice-workload"}
-FORMS = {
-    SERVICE: Form("kserve-container", "-predictor", POD_LABEL),
-    LLM: Form("main", "-kserve", "app.kubernetes.io/name", WORKLOAD),
-}
+# What KServe makes of each kind of server.
+FORMS: dict[str, Manifest] = tomllib.loads(Path(__file__).with_name("forms.toml").read_text(encoding="utf-8"))
 
 
 def start(
@@ -237,17 +224,16 @@ def look(cluster: Cluster, service: Manifest) -> ServerState:
     def deployed(event: Manifest) -> bool:
         # Only the Deployment and its ReplicaSets explain a missing pod, and people may not be allowed to read them.
         of = event["involvedObject"]
-        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(
-            f"{name}{form.deployment}"
-        )
+        begins = f"{name}{form['deployment']}"
+        return of.get("kind") in ("Deployment", "ReplicaSet") and of.get("name", "").startswith(begins)
 
     events = events_about(cluster, [service, *pods], deployed)
-    return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, form.container))
+    return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, form["container"]))
 
 
 def _pods(cluster: Cluster, service: Manifest) -> Manifests:
     meta, form = service["metadata"], FORMS[service["kind"]]
-    pods = cluster.list("Pod", meta["namespace"], {form.label: meta["name"], **form.labels})
+    pods = cluster.list("Pod", meta["namespace"], {form["name"]: meta["name"], **form["labels"]})
     return [pod for pod in pods if not going(pod) and _same(pod, service)]
 
 
@@ -292,7 +278,7 @@ class ServerState:
 
     @property
     def container(self) -> str:
-        return FORMS[self.service["kind"]].container
+        return str(FORMS[self.service["kind"]]["container"])
 
     @property
     def restarts(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.commands import options
@@ -14,7 +15,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, worded
-from runner.tools.text import json_text, printable
+from runner.tools.text import json_text, macros, printable
 
 if TYPE_CHECKING:
     from runner.parts.openshift.jobs import Confirm
@@ -106,13 +107,8 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     """Prints the content of each GPU, and its room for requests."""
     from runner.parts.serve import serving
 
-    every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
-    card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
-    verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
-    room = f", of the {units.gib(needs.budget)} that vLLM takes" if needs.budget is not None else ""
-    say(f"Serving {server.name} {verdict}: it needs {units.gib(needs.total)} {every} ({card}){room}.")
-    if needs.requests is not None:
-        say(worded("serve.room", needs=needs)[0])
+    words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
+    say(str(words.above(server, needs)))
     split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
     adapters, several = ("adapters", f"{needs.adapters} × ") if needs.adapters > 1 else ("adapter", "")
     fewer = [f"{units.gib(size)} in {form}" for form in serving.COMPRESSED_BYTES if (size := needs.compressed(form))]
@@ -124,16 +120,9 @@ def _show(server: Serving, needs: ServingForecast) -> None:
         ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
         ("graphs and CUDA context", needs.overhead, "assumed"),
     )
-    say()
     table([(what, units.gib(size), why) for what, size, why in rows if size])
     say()
-    say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
-    say(f"Model: {server.source.uri}")
-    if server.base_name:
-        names = listed(one.name for one in server.source.adapters)
-        which = "adapters are" if several else "adapter is"
-        say(f"The {which} served beside it, as {names}; the original model answers as `{server.base_name}`.")
-    say("Computed from the model's sizes and vLLM's own rules; not measured on a GPU.")
+    say(str(words.below(server, listed(one.name for one in server.source.adapters))).rstrip())
 
 
 def _as_json(server: Serving, needs: ServingForecast) -> str:

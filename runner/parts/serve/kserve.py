@@ -19,7 +19,7 @@ from runner.tools.files import Artifact
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Problem, Stop, first_line, worded
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
-from runner.tools.text import from_template, yaml_text
+from runner.tools.text import macros, yaml_text
 from runner.tools.vllm import SERVER
 
 NAME = "kserve"
@@ -249,17 +249,6 @@ def _folders(server: Serving) -> list[Folder]:
 
 def header(plan: Plan, server: Serving) -> str:
     """The first lines of the server's file, for people."""
-    name, space, kind = kubernetes.job_name(plan), plan.site["namespace"], server.kind or SERVICE
-    address = f"# Its address in the cluster is https://{name}-predictor.{space}.svc.cluster.local:8443/v1"
-    then = "connects its port to your machine"
-    if kind == LLM:
-        address = f"# Its address, before /v1: oc get {kind.lower()} {name} -n {space} -o jsonpath='{{.status.url}}'"
-        then = "shows its address"
-    words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "gpus": server.gpus, "gpu": server.gpu}
-    words |= {"name": name, "namespace": space, "folder": FOLDER, "address": address, "then": then}
-    words |= {"concurrency": server.concurrency, "context": f"{server.context:,}", "runtime": server.runtime}
-    trained = listed([one.name for one in server.source.adapters] or [server.name], "or")
-    models = trained + (f", and `{server.base_name}` as it was before" if server.base_name else "")
-    words |= {"models": models, "objects": f"{kind.lower()}s"}
-    head, for_platform = from_template(Path(__file__).with_name("header.txt"), **words).split("\n\n")
-    return f"{head}\n" if server.image or kind == LLM else f"{head}\n{for_platform}"
+    kind, trained = server.kind or SERVICE, listed([one.name for one in server.source.adapters] or [server.name], "or")
+    where = kind.lower(), kubernetes.job_name(plan), plan.site["namespace"]
+    return str(macros(Path(__file__).with_name("header.jinja")).header(plan, server, *where, trained, kind == LLM))

@@ -310,9 +310,6 @@ class ServingForecast:
         """The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read."""
         return SERVER + self.gpus * PROCESS + min(self.weights * self.gpus, READ_AT_ONCE)
 
-    def on(self, gpus: int) -> ServingForecast:
-        return replace(self, gpus=gpus)
-
 
 def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingForecast | None]:
     """The server of a recipe with the section `serve`, and its needs; None if its model is unknown. plans: its own, and
@@ -357,7 +354,7 @@ def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
         _ = one.total  # raises UnknownArchitecture here, before anything uses the forecast
     except UnknownArchitecture:
         return None
-    ways = [one.on(count) for count in ((gpus,) if gpus else splits(one.model, COUNTS))]
+    ways = [replace(one, gpus=count) for count in ((gpus,) if gpus else splits(one.model, COUNTS))]
     return next((way for way in ways if way.fits is not False), ways[-1])
 
 

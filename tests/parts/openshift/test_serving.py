@@ -20,7 +20,7 @@ from runner.parts.openshift import client
 from runner.parts.openshift.jobs import sent
 from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
-from runner.parts.serve.cluster import LLM, POD_LABEL, SERVICE, ServerState, reasons
+from runner.parts.serve.cluster import FORMS, LLM, SERVICE, ServerState, reasons
 from runner.parts.serve.kserve import served
 from runner.plan import Plan
 from runner.recipe.overrides import from_options
@@ -66,7 +66,7 @@ def trained(site, end: str | None = "Succeeded", plan: Plan | None = None) -> No
 
 
 def pods(site, name: str = "survival") -> list[dict]:
-    return site.cluster.list("Pod", site.namespace, {POD_LABEL: name})
+    return site.cluster.list("Pod", site.namespace, {FORMS[SERVICE]["name"]: name})
 
 
 def pod_soon(site, name: str = "survival") -> dict:

@@ -23,7 +23,7 @@ from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
-from runner.tools.text import from_template, yaml_text
+from runner.tools.text import from_template, macros, yaml_text
 
 TEMPLATES = Path(__file__).parent
 # The default service account of pods, also of TensorBoard's.
@@ -219,35 +219,22 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
     files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
     if not files:
         return []
-    comes, space, name = plan.site["data_from"], plan.site["namespace"], recipe.file.name
-    words = {"name": plan.name, "recipe": name, "namespace": space}
-    if comes == "claim":
-        manifest = opening_pod(plan, plan.stages[0])
-        pod = manifest["metadata"]["name"]
-        homes = {file: str(PurePosixPath(there).parent) for file, there in files.items()}
-        made = f"oc exec {pod} --namespace {space} -- mkdir -p"
-        typed = [f"{made} {shlex.quote(home)}" for home in dict.fromkeys(homes.values())]
-        typed += [f"oc cp {shlex.quote(file)} {shlex.quote(f'{space}/{pod}:{home}/')}" for file, home in homes.items()]
-        words |= {"pod": pod, "claims": str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))}
-        return [_instructions(comes, typed, words), Artifact(POD, yaml_text(manifest))]
+    name, words = recipe.file.name, macros(TEMPLATES / "files.md.jinja", shlex=shlex)
+    if plan.site["data_from"] == "claim":
+        pod, claims = opening_pod(plan, plan.stages[0]), str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))
+        text = words.claim(plan, name, _folders(files), pod["metadata"]["name"], claims)
+        return [Artifact(README, str(text)), Artifact(POD, yaml_text(pod))]
     # The path of each in a checkout, whose `recipes/` is the pods' folder of files.
     top = plan.place.files_dir or "/"
-    below = {file: f"recipes/{PurePosixPath(there).relative_to(top)}" for file, there in files.items()}
-    homes = {name: "recipes"} | {file: str(PurePosixPath(there).parent) for file, there in below.items()}
-    typed = [f'mkdir -p "$CHECKOUT"/{shlex.quote(home)}' for home in dict.fromkeys(homes.values())]
-    typed += [f'cp -R {shlex.quote(file)} "$CHECKOUT"/{shlex.quote(home)}/' for file, home in homes.items()]
-    if comes == "git":
-        return [_instructions(comes, typed, words | {"added": shlex.join([f"recipes/{name}", *below.values()])})]
-    last = "\n".join(f"    {step}" for step in steps([plan], "site") if "claims" not in step)
-    if above := [file for file in files if file.startswith("..")]:
-        last += f"\n\nAn image contains only what is below `recipes/`: move {listed(above)} below the folder of the recipe first."
-    return [_instructions(comes, typed, words | {"recipe": shlex.quote(name), "steps": last})]
+    added = {name: f"recipes/{name}"}
+    added |= {file: f"recipes/{PurePosixPath(there).relative_to(top)}" for file, there in files.items()}
+    typed = [step for step in steps([plan], "site") if "claims" not in step]
+    outside = listed(file for file in files if file.startswith(".."))
+    return [Artifact(README, str(words.checkout(plan, name, _folders(added), added.values(), typed, outside)))]
 
 
-def _instructions(comes: str, typed: Iterable[str], words: Mapping[str, str]) -> Artifact:
-    """The instructions for a value of `openshift.data_from`. typed: the commands that copy the files."""
-    copies = "\n".join(f"    {command}" for command in typed)
-    return Artifact(README, from_template(TEMPLATES / f"files-{comes}.md", copies=copies, **words))
+def _folders(files: Mapping[str, str]) -> dict[str, str]:
+    return {file: str(PurePosixPath(there).parent) for file, there in files.items()}
 
 
 def opening_pod(plan: Plan, stage: Stage) -> Manifest:
