@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from runner import parts
 from runner.parts.evaluate import seal
-from runner.parts.evaluate.metrics import HOLDS, SCORE, bounds, in_words
+from runner.parts.evaluate.metrics import HOLDS, METRICS, SCORE, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan, Stage
 from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash
@@ -134,15 +134,6 @@ class Promotion(Record):
 
 NOTHING = "nothing"  # what a verdict shows instead of a value that was not measured
 _OVERRIDDEN = ("run", "stage", "inputs", "model")  # the part of a subject that an override names
-_STALE = {
-    "run": "measured in another run",
-    "stage": "measured for another stage",
-    "inputs": "measured before the stage's inputs changed",
-    "model": "measured on another model",
-    "rows": "measured on other rows than the current held-out rows",
-    "code": "measured by another version of the metrics",
-    "settings": "measured before the evaluation's settings changed",
-}
 
 
 def judge(gates: Sequence[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
@@ -170,7 +161,8 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
         return "the stage has no finished result"
     if isinstance(record, str):
         return record
-    for part, reason in _STALE.items():
+    reason: str
+    for part, reason in METRICS["stale"].items():
         if getattr(record, part) != getattr(subject, part) or not getattr(subject, part):
             return reason
     return record

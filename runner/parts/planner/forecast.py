@@ -74,7 +74,7 @@ class Forecast:
     @cached_property
     def memory_spread(self) -> Spread:
         """How far planned memory was off on published runs."""
-        return constants.memory_spread(self.workload)
+        return constants.spread(self.workload, "allocated")
 
     @property
     def memory_range(self) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class Forecast:
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own, source = constants.constants(self.stage.machines.gpu), str(constants.time_spread(self.workload))
+        own, source = constants.constants(self.stage.machines.gpu), str(constants.spread(self.workload, "time"))
         if own.source:
             source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
         network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
@@ -336,9 +336,7 @@ def _time_limit(recipe: Recipe) -> float:
     return units.seconds(limit) if limit else math.inf
 
 
-def ended_by_deadline(
-    recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()
-) -> Iterator[Problem]:
+def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]) -> Iterator[Problem]:
     """A note on the longest stage whose job the cluster may stop before its end; all jobs have one deadline."""
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
@@ -352,14 +350,14 @@ def ended_by_deadline(
         and time.total_seconds * WIDEST > deadline
         and min(time.range_seconds[1], limit) > deadline
     ]
-    late += [(each, each.stage) for each in preparations if each.range_seconds[1] > deadline]
+    late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
     if late:
         longest, name = max(late, key=lambda one: one[0].range_seconds[1])
         usual, most = longest.total_seconds, longest.range_seconds[1]
         others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
         expected, enough = f"{units.duration(usual)}, at most {units.duration(most)}", math.ceil(most / 3600 * 1.1)
         besides = ", or set `limits.time` below it, so that training stops by itself and saves its model"
-        besides = "" if name in {each.stage for each in preparations} else besides
+        besides = "" if name in {each.stage for each in before} else besides
         takes = f"Stage `{name}` should take {expected}{others}"
         message = worded("planner.over-deadline", takes=takes, hours=hours, enough=enough, besides=besides)
         yield recipe.note("openshift.deadline_hours", *message, mending=enough)
