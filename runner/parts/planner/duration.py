@@ -30,8 +30,6 @@ from runner.plan import Machines
 # Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
 # the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
-# Seconds from a GPU to the next over the network (NCCL, src/graph/tuning.cc, hwLat, Simple).
-HOP = 14.0e-6
 PACE: Mapping[str, float] = TABLES["pace"]
 LINKS: Mapping[str, Mapping[str, float]] = TABLES["links"]
 
@@ -226,10 +224,10 @@ def latency(workload: Workload, gpu: Gpu) -> float:
     if machines.nodes == 1:
         return 0.0
     inside = LINKS[gpu.link]["hop"]
-    ring = (machines.nodes - 1) * HOP + (machines.world_size - machines.nodes) * inside
+    ring = (machines.nodes - 1) * PACE["hop"] + (machines.world_size - machines.nodes) * inside
     if workload.sharding in ("zero3", "fsdp"):
         return 3 * workload.model.num_hidden_layers * workload.accumulation * ring
-    tree = 2 * (math.log2(machines.nodes) * HOP + (machines.world_size / machines.nodes - 1) * inside)
+    tree = 2 * (math.log2(machines.nodes) * PACE["hop"] + (machines.world_size / machines.nodes - 1) * inside)
     return math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(2 * ring, tree)
 
 

@@ -3,7 +3,7 @@ that do not train, which prepare data and first weights, and those that a pod ge
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -14,7 +14,7 @@ from runner.data.report import ROOM
 from runner.parts.planner import row_counts, state
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.memory import usable
-from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
+from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS, TABLES
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.recipe.document import Document
@@ -23,16 +23,8 @@ from runner.scenarios.shared.common import DATA
 from runner.tools.problem import Problem, worded
 
 GIB = 2**30
-# Copies of the text while it is cleaned: filtered, without exact duplicates, without near ones, and the result.
-COPIES_OF_TEXT = 4
-# Room for logs, curves and repeated answers. Claims come in whole tens of GiB.
-HEADROOM, STEP_GIB = 1.2, 10
-# Seconds to leave the training loop and the process group, and to close files.
-LEAVING = 30
-# Seconds for the current step and evaluation, if the number of rows is unknown.
-UNKNOWN = 600
-# How much longer than planned either may take.
-TIMES = 2
+STEP_GIB = 10  # claims come in whole tens
+SPARE: Mapping[str, float] = TABLES["spare"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def before_training(plan: Plan) -> Iterator[Disk]:
             continue
         if "lengths" in stage.config and (tokens := plan.facts.get("tokens_in_all")):
             if not stage.config["text"].get("packed"):
-                text = round(COPIES_OF_TEXT * tokens * BYTES_A_TOKEN)
+                text = round(SPARE["copies_of_text"] * tokens * BYTES_A_TOKEN)
                 yield Disk("text, and its copies while it is cleaned", text, stage.config["out"])
             wide = 2 if stage.config["tokenizer"]["most"] <= 2**16 else 4
             yield Disk("blocks of tokens", wide * tokens, stage.config["out"])
@@ -144,7 +136,7 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
 
 def rounded(need: float) -> int:
     """GiB to ask for, with room to spare."""
-    return max(1, -(-round(need * HEADROOM) // (STEP_GIB * GIB))) * STEP_GIB
+    return max(1, -(-round(need * SPARE["headroom"]) // (STEP_GIB * GIB))) * STEP_GIB
 
 
 def host(forecast: Forecast) -> dict[str, int]:
@@ -209,11 +201,11 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
     claim, in whole minutes; None if the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
-    current: float = UNKNOWN
+    current = SPARE["unknown"]
     if time := forecast.time:
-        current = TIMES * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
+        current = SPARE["times"] * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
     saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
-    return 60 * math.ceil((LEAVING + current + saving) / 60)
+    return 60 * math.ceil((SPARE["leaving"] + current + saving) / 60)
 
 
 @dataclass(frozen=True)
