@@ -272,12 +272,6 @@ def current(folder: StageFolder) -> Measurement | None:
     return None if isinstance(known, str) else known
 
 
-def model_hash_of(model: Path) -> str:
-    """`StageFolder.model_hash` of a folder with a model, or of a file with an image model."""
-    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
-    return model_hash({str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files})
-
-
 def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     """Evaluates a stage in a process of its own and records the result. An evaluation of another checkpoint opens no
     gate. Raises Stop if the stage has no result, or the evaluation fails."""
@@ -315,9 +309,12 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     found = Found.read(folder.path)
     if not found:
         raise Stop(f"The evaluation of `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
+    # A folder with a model, or a file with an image model, as `StageFolder.model_hash` reads it.
+    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
+    sums = {str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files}
     now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
     result = Measurement(
-        **vars(replace(now, model=model_hash_of(model), rows=_rows(folder), code=_code())),
+        **vars(replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())),
         **vars(found),
         checkpoint=str(model),
         seed=stage.evaluation.seed,

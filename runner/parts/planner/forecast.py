@@ -278,23 +278,15 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Notes on settings that are valid but hardly intended."""
     for forecast in forecasts:
         own = recipe.of_stage(forecast.stage.name)
-        home = section(own, forecast.stage)
-        yield from _patience(own, forecast, home)
-        if forecast.steps:
-            yield from _too_late(own, forecast, home, forecast.steps)
-
-
-def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:
-    """A note on early stopping whose patience is longer than the run."""
-    stopping, work, steps = recipe.settings[section].get("early_stopping"), forecast.workload, forecast.steps
-    if not stopping or (steps is None and work.evaluation_steps):
-        return
-    evaluations = times_in(work.evaluation_steps, work, steps or 0)
-    if stopping.patience >= evaluations:
-        stage, often = forecast.stage.name, max(1, (steps or 0) // 10)
-        more = f"`eval_steps: {often}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
-        message = worded("planner.patience", stopping=stopping, stage=stage, evaluations=evaluations, more=more)
-        yield recipe.note((section, "early_stopping", "patience"), *message)
+        home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
+        often = None if steps is None and work.evaluation_steps else times_in(work.evaluation_steps, work, steps or 0)
+        stopping, tenth = own.settings[home].get("early_stopping"), max(1, (steps or 0) // 10)
+        if stopping and often is not None and stopping.patience >= often:
+            more = f"`eval_steps: {tenth}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
+            message = worded("planner.patience", stopping=stopping, forecast=forecast, often=often, more=more)
+            yield own.note((home, "early_stopping", "patience"), *message)
+        if steps:
+            yield from _too_late(own, forecast, home, steps)
 
 
 def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iterator[Problem]:

@@ -300,14 +300,15 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 def _longer(planned: Planned) -> Iterator[Changes]:
     """Settings for about ENOUGH steps in the first stage with too few: smaller steps and more epochs, also on one GPU."""
     for stage in limits.too_short(planned.forecasts)[:1]:
-        work, home = stage.workload, Lines.of(planned.recipe, stage.stage).home
+        work, lines = stage.workload, Lines.of(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.machines.world_size, 1)):
             micro = max(work.fewest_rows, min(work.micro_batch_size, int(rows * work.epochs / limits.ENOUGH / gpus)))
             epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(limits.ENOUGH * micro * gpus / rows)))
             alone = {"machines.nodes": 1, "machines.gpus_per_node": 1} if gpus == 1 < work.machines.world_size else {}
-            yield {**alone, **_batch(home, micro, 1), **({f"{home}.epochs": epochs} if epochs > work.epochs else {})}
+            longer = {f"{lines.home}.epochs": epochs} if epochs > work.epochs else {}
+            yield {**alone, **lines.batch(micro, 1), **longer}
 
 
 def _longest(planned: Planned) -> Forecast:
@@ -361,7 +362,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         if stage.gpu and (time := formulas.time(stage.gpu)):
             sizes.append((time.total_seconds, rows, accumulation))
     if sizes:
-        yield "larger batch", _batch(lines.home, *min(sizes)[1:])
+        yield "larger batch", lines.batch(*min(sizes)[1:])
     # Saving less often, in the stage whose checkpoints take most, if that is too much of its time: steps between two
     # checkpoints, between two evaluations, and both.
     timed = [(each, each.time) for each in planned.forecasts if each.time]
@@ -381,10 +382,6 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
             yield "packing", {setting: "pack"}
 
 
-def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
-    return {f"{section}.micro_batch_size": rows, f"{section}.gradient_accumulation_steps": accumulation}
-
-
 def _on(planned: Planned, nodes: int) -> Changes:
     """The settings for another number of machines, with the same rows in each step where possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
@@ -395,7 +392,7 @@ def _on(planned: Planned, nodes: int) -> Changes:
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue
         at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
-        changes |= _batch(lines.home, at_once, rows // at_once)
+        changes |= lines.batch(at_once, rows // at_once)
         if lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear" and before != world:
             changes[f"{lines.home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
     return changes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from runner import catalog
-from runner.catalog import hardware
+from runner.catalog.hardware import GIB, pod_memory_gib
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.report import ROOM
 from runner.parts.planner import row_counts, state
@@ -22,7 +22,6 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import DATA
 from runner.tools.problem import Problem, worded
 
-GIB = 2**30
 STEP_GIB = 10  # claims come in whole tens
 SPARE: Mapping[str, float] = TABLES["spare"]
 
@@ -176,7 +175,7 @@ def machine(plan: Plan) -> str:
 
 def machine_gib(pod_gib: int) -> int:
     """The smallest machine, in whole GiB, that has this many GiB for a pod."""
-    return next(size for size in count(pod_gib) if hardware.pod_memory_gib(size * GIB) >= pod_gib)
+    return next(size for size in count(pod_gib) if pod_memory_gib(size * GIB) >= pod_gib)
 
 
 def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
@@ -223,8 +222,7 @@ class Preparation:
 
 def preparations(recipe: Recipe, plan: Plan) -> list[Preparation]:
     """The stages of a pipeline that do not train. The recipe's own files are not opened, only their size is read."""
-    stages = (stage for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"})
-    return [_preparation(recipe, plan, stage) for stage in stages]
+    return [_preparation(recipe, plan, stage) for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"}]
 
 
 def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
