@@ -203,7 +203,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
     if forecasts:
         _say(basis(forecasts, nodes))
     if planned.hardware:
-        _say(str(planned.hardware))
+        _say(_filled("in_total", planned.hardware))
 
 
 def _column(size: int) -> str:
