@@ -257,7 +257,7 @@ def _same(one: Replayed, other: Replayed) -> bool:
 
 def _inside(replayed: Replayed, what: str, others: Sequence[Replayed] | None = None) -> bool:
     """Whether the range holds a row: that of a plan, or one made from others alone."""
-    spread = constants.time_spread(replayed.work) if what == "time" else constants.memory_spread(replayed.work)
+    spread = constants.spread(replayed.work, what)
     if others is not None:
         known = [(other.kind, error) for other in others if (error := other.error(what)) is not None]
         spread = constants.spread_of(replayed.kind, known, what)

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from runner import parts
 from runner.parts.evaluate import seal
-from runner.parts.evaluate.metrics import HOLDS, SCORE, bounds, in_words
+from runner.parts.evaluate.metrics import HOLDS, METRICS, SCORE, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan, Stage
 from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash
@@ -134,15 +134,6 @@ class Promotion(Record):
 
 NOTHING = "nothing"  # what a verdict shows instead of a value that was not measured
 _OVERRIDDEN = ("run", "stage", "inputs", "model")  # the part of a subject that an override names
-_STALE = {
-    "run": "measured in another run",
-    "stage": "measured for another stage",
-    "inputs": "measured before the stage's inputs changed",
-    "model": "measured on another model",
-    "rows": "measured on other rows than the current held-out rows",
-    "code": "measured by another version of the metrics",
-    "settings": "measured before the evaluation's settings changed",
-}
 
 
 def judge(gates: Sequence[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
@@ -170,7 +161,8 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
         return "the stage has no finished result"
     if isinstance(record, str):
         return record
-    for part, reason in _STALE.items():
+    reason: str
+    for part, reason in METRICS["stale"].items():
         if getattr(record, part) != getattr(subject, part) or not getattr(subject, part):
             return reason
     return record
@@ -280,12 +272,6 @@ def current(folder: StageFolder) -> Measurement | None:
     return None if isinstance(known, str) else known
 
 
-def model_hash_of(model: Path) -> str:
-    """`StageFolder.model_hash` of a folder with a model, or of a file with an image model."""
-    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
-    return model_hash({str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files})
-
-
 def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     """Evaluates a stage in a process of its own and records the result. An evaluation of another checkpoint opens no
     gate. Raises Stop if the stage has no result, or the evaluation fails."""
@@ -323,9 +309,12 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     found = Found.read(folder.path)
     if not found:
         raise Stop(f"The evaluation of `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
+    # A folder with a model, or a file with an image model, as `StageFolder.model_hash` reads it.
+    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
+    sums = {str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files}
     now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
     result = Measurement(
-        **vars(replace(now, model=model_hash_of(model), rows=_rows(folder), code=_code())),
+        **vars(replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())),
         **vars(found),
         checkpoint=str(model),
         seed=stage.evaluation.seed,

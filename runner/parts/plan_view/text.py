@@ -175,7 +175,7 @@ def _sources(planned: Planned) -> str:
     timed = [each for each in planned.forecasts if each.time]
     longest = max(timed, key=lambda each: each.gpu_hours or 0, default=None)
     own = constants.constants(longest.stage.machines.gpu) if longest else None
-    spread = constants.time_spread(longest.workload) if longest else None
+    spread = constants.spread(longest.workload, "time") if longest else None
     return _filled("sources", most, _full(most), longest, own, spread)
 
 
@@ -203,7 +203,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
     if forecasts:
         _say(basis(forecasts, nodes))
     if planned.hardware:
-        _say(str(planned.hardware))
+        _say(_filled("in_total", planned.hardware))
 
 
 def _column(size: int) -> str:

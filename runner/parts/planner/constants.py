@@ -168,14 +168,9 @@ def _known(what: str) -> tuple[tuple[Kind, float], ...]:
     return tuple((Kind(*named), error) for *named, error in (kept or {}).get(what, ()))
 
 
-def memory_spread(run: Run) -> Spread:
-    """The errors of planned memory of tensors."""
-    return _found(kind(run), "allocated")
-
-
-def time_spread(run: Run) -> Spread:
-    """The errors of the seconds of a planned step."""
-    return _found(kind(run), "time")
+def spread(run: Run, what: str) -> Spread:
+    """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of a step."""
+    return _found(kind(run), what)
 
 
 @cache

@@ -30,21 +30,8 @@ from runner.plan import Machines
 # Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
 # the measurements of a card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
-# Seconds from a GPU to the next over the network (NCCL, src/graph/tuning.cc, hwLat, Simple).
-HOP = 14.0e-6
 PACE: Mapping[str, float] = TABLES["pace"]
-
-
-class Link(NamedTuple):
-    """rate: the share of a link's rate that messages reach. hidden: the share of computing that hides them. hop:
-    seconds from a GPU to the next."""
-
-    rate: float
-    hidden: float
-    hop: float
-
-
-LINKS = {name: Link(**facts) for name, facts in TABLES["links"].items()}
+LINKS: Mapping[str, Mapping[str, float]] = TABLES["links"]
 
 
 class ByKind(NamedTuple):
@@ -223,7 +210,7 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     seconds of a step. gbit_s: rate between machines, None for the workload's own network."""
     machines = workload.machines
     messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
-    hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
+    hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"]["hidden"]
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
     return max(PACE["least_waiting"] * messages, messages - hidden * computing)
@@ -236,17 +223,17 @@ def latency(workload: Workload, gpu: Gpu) -> float:
     machines = workload.machines
     if machines.nodes == 1:
         return 0.0
-    inside = LINKS[gpu.link].hop
-    ring = (machines.nodes - 1) * HOP + (machines.world_size - machines.nodes) * inside
+    inside = LINKS[gpu.link]["hop"]
+    ring = (machines.nodes - 1) * PACE["hop"] + (machines.world_size - machines.nodes) * inside
     if workload.sharding in ("zero3", "fsdp"):
         return 3 * workload.model.num_hidden_layers * workload.accumulation * ring
-    tree = 2 * (math.log2(machines.nodes) * HOP + (machines.world_size / machines.nodes - 1) * inside)
+    tree = 2 * (math.log2(machines.nodes) * PACE["hop"] + (machines.world_size / machines.nodes - 1) * inside)
     return math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(2 * ring, tree)
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
     """Bytes a second between two GPUs, over the network if there are several machines. gbit_s: its rate."""
-    link = gpu.link_gb_s * 1e9 * LINKS[gpu.link].rate
+    link = gpu.link_gb_s * 1e9 * LINKS[gpu.link]["rate"]
     if machines.nodes > 1:
         between = gbit_s * 1e9 / 8
         return between if machines.gpus_per_node == 1 else min(link, between)
@@ -306,7 +293,7 @@ def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
 def step_seconds(workload: Workload, gpu: Gpu, own: float | None = None) -> float:
     """One step: micro batches (own: their seconds, if known), waits for offloaded weights and GPUs, the update."""
     own = computing(workload, gpu) if own is None else own
-    offloaded = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
+    offloaded = max(0.0, fetching(workload, gpu) - LINKS["pcie"]["hidden"] * own)
     return own + offloaded + waiting(workload, gpu, own) + updating(workload, gpu)
 
 
@@ -372,7 +359,7 @@ def of_run(
         tokens=tokens_a_step * steps,
         checkpoints=checkpoints,
         # As measured on this card, else by the errors of published runs.
-        spread=constants.constants(gpu.name).spread or constants.time_spread(run).of(1.0),
+        spread=constants.constants(gpu.name).spread or constants.spread(run, "time").of(1.0),
         overhead_range=(least, most),
         network_seconds=(steps * (usual - wait(run.network.most)), steps * (wait(run.network.least) - usual)),
         **figures,

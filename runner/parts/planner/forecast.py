@@ -74,7 +74,7 @@ class Forecast:
     @cached_property
     def memory_spread(self) -> Spread:
         """How far planned memory was off on published runs."""
-        return constants.memory_spread(self.workload)
+        return constants.spread(self.workload, "allocated")
 
     @property
     def memory_range(self) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class Forecast:
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own, source = constants.constants(self.stage.machines.gpu), str(constants.time_spread(self.workload))
+        own, source = constants.constants(self.stage.machines.gpu), str(constants.spread(self.workload, "time"))
         if own.source:
             source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
         network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
@@ -278,23 +278,15 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Notes on settings that are valid but hardly intended."""
     for forecast in forecasts:
         own = recipe.of_stage(forecast.stage.name)
-        home = section(own, forecast.stage)
-        yield from _patience(own, forecast, home)
-        if forecast.steps:
-            yield from _too_late(own, forecast, home, forecast.steps)
-
-
-def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:
-    """A note on early stopping whose patience is longer than the run."""
-    stopping, work, steps = recipe.settings[section].get("early_stopping"), forecast.workload, forecast.steps
-    if not stopping or (steps is None and work.evaluation_steps):
-        return
-    evaluations = times_in(work.evaluation_steps, work, steps or 0)
-    if stopping.patience >= evaluations:
-        stage, often = forecast.stage.name, max(1, (steps or 0) // 10)
-        more = f"`eval_steps: {often}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
-        message = worded("planner.patience", stopping=stopping, stage=stage, evaluations=evaluations, more=more)
-        yield recipe.note((section, "early_stopping", "patience"), *message)
+        home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
+        often = None if steps is None and work.evaluation_steps else times_in(work.evaluation_steps, work, steps or 0)
+        stopping, tenth = own.settings[home].get("early_stopping"), max(1, (steps or 0) // 10)
+        if stopping and often is not None and stopping.patience >= often:
+            more = f"`eval_steps: {tenth}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
+            message = worded("planner.patience", stopping=stopping, forecast=forecast, often=often, more=more)
+            yield own.note((home, "early_stopping", "patience"), *message)
+        if steps:
+            yield from _too_late(own, forecast, home, steps)
 
 
 def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iterator[Problem]:
@@ -336,9 +328,7 @@ def _time_limit(recipe: Recipe) -> float:
     return units.seconds(limit) if limit else math.inf
 
 
-def ended_by_deadline(
-    recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()
-) -> Iterator[Problem]:
+def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]) -> Iterator[Problem]:
     """A note on the longest stage whose job the cluster may stop before its end; all jobs have one deadline."""
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
@@ -352,14 +342,14 @@ def ended_by_deadline(
         and time.total_seconds * WIDEST > deadline
         and min(time.range_seconds[1], limit) > deadline
     ]
-    late += [(each, each.stage) for each in preparations if each.range_seconds[1] > deadline]
+    late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
     if late:
         longest, name = max(late, key=lambda one: one[0].range_seconds[1])
         usual, most = longest.total_seconds, longest.range_seconds[1]
         others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
         expected, enough = f"{units.duration(usual)}, at most {units.duration(most)}", math.ceil(most / 3600 * 1.1)
         besides = ", or set `limits.time` below it, so that training stops by itself and saves its model"
-        besides = "" if name in {each.stage for each in preparations} else besides
+        besides = "" if name in {each.stage for each in before} else besides
         takes = f"Stage `{name}` should take {expected}{others}"
         message = worded("planner.over-deadline", takes=takes, hours=hours, enough=enough, besides=besides)
         yield recipe.note("openshift.deadline_hours", *message, mending=enough)

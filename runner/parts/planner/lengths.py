@@ -47,9 +47,15 @@ class RowLengths(Lengths):
         """The same in another unit, with a prefix of `added` units before each row."""
         return type(self)(self.mean * factor + added, self.spread * factor, self.high * factor + added)
 
+    @lru_cache(maxsize=1024)  # noqa: B019, equal lengths share their results
     def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
         """The mean length of the longest of this many rows, none longer than `limit`, rounded up to a multiple."""
-        return _longest(self, max(1.0, rows), limit, multiple)
+        reached: Sequence[float] = _points(self)
+        if rows > 1:
+            # The longest of n rows is below the quantile s with the probability s^n.
+            reached = _at(self, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS)))
+        padded = [min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length) for length in reached]
+        return sum(padded) / _POINTS
 
     def within(self, limit: float) -> float:
         """The mean length if none is longer than `limit`."""
@@ -63,9 +69,18 @@ class RowLengths(Lengths):
         """The mean length of the row that a token is in, E[L²] / E[L], at most `limit`."""
         return min(limit, self.mean + self.spread**2 / self.mean)
 
+    @lru_cache(maxsize=256)  # noqa: B019
     def packed(self, limit: float) -> float:
-        """The mean number of rows that fit into a packed one of `limit`."""
-        return _packed(self, limit)
+        """The mean number of rows that fit into a packed one of `limit`: first-fit decreasing, as in Axolotl 0.19.0
+        (utils/samplers/multipack.py)."""
+        left: list[float] = []
+        for length in sorted((min(length, limit) for length in _points(self)), reverse=True):
+            place = next((place for place, room in enumerate(left) if room >= length), len(left))
+            if place == len(left):
+                left.append(limit)
+            left[place] -= length
+        # The last packed row is not full.
+        return _POINTS / (len(left) - left[-1] / limit)
 
 
 @lru_cache(maxsize=256)
@@ -99,29 +114,6 @@ def _points(lengths: RowLengths) -> tuple[float, ...]:
     """The lengths at evenly spaced quantiles, scaled to the counted mean."""
     points = _at(lengths, ((place + 0.5) / _POINTS for place in range(_POINTS)))
     return tuple(length * lengths.mean * _POINTS / sum(points) for length in points)
-
-
-@lru_cache(maxsize=1024)
-def _longest(lengths: RowLengths, rows: float, limit: float, multiple: int) -> float:
-    reached: Sequence[float] = _points(lengths)
-    if rows > 1:
-        # The longest of n rows is below the quantile s with the probability s^n.
-        reached = _at(lengths, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS)))
-    padded = [min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length) for length in reached]
-    return sum(padded) / _POINTS
-
-
-@lru_cache(maxsize=256)
-def _packed(lengths: RowLengths, limit: float) -> float:
-    """First-fit decreasing, as in Axolotl 0.19.0 (utils/samplers/multipack.py)."""
-    left: list[float] = []
-    for length in sorted((min(length, limit) for length in _points(lengths)), reverse=True):
-        place = next((place for place, room in enumerate(left) if room >= length), len(left))
-        if place == len(left):
-            left.append(limit)
-        left[place] -= length
-    # The last packed row is not full.
-    return _POINTS / (len(left) - left[-1] / limit)
 
 
 UNKNOWN = RowLengths()  # the lengths of rows that were not counted

@@ -297,13 +297,8 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     model, way = workload.model, workload.fused_loss
     words = workload.compared(tokens) * model.vocab_size
     if workload.objective != "sft":
-        # TRL 1.9 holds for DPO the logits of both models in fp32, and a copy of one while it logs their entropy;
-        # backward, beside the logits, their gradient by rows, stacked, and that of the chosen words. ORPO and SimPO
-        # have one model, whose logits are in both precisions, and ORPO also the log-softmax of the chosen answers. KTO
-        # copies the logits of a label, and those of its answers again. GRPO's logits are those of the answer alone.
-        single = {"orpo": (5, 2.0), "simpo": (4, 1.5), "grpo": (4, 1.5)}
-        held_by = {**single, "kto": (4, 4.0)}.get(workload.objective, (4, 3.0))
-        return round(held_by[not training] * FULL * words)
+        times: float = TABLES["logits"][workload.objective]["training" if training else "evaluation"]
+        return round(times * FULL * words)
     if way == "cut" or (way == "fused" and training):
         wide = workload.widths.linear
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))

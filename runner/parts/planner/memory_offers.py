@@ -54,6 +54,9 @@ class Lines:
         """The section by its name in the whole recipe."""
         return self.whole.setting_of(self.stage, self.section)
 
+    def batch(self, rows: int, accumulation: int) -> dict[str, float]:
+        return {f"{self.home}.micro_batch_size": rows, f"{self.home}.gradient_accumulation_steps": accumulation}
+
     def find(self, *settings: str) -> str | None:
         """The dotted name of the first of these settings that the recipe has; None if it has none."""
         for home in (self.section, "model", "speed"):
@@ -65,21 +68,20 @@ class Lines:
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with another change."""
-    section, adapter = lines.home, work.adapter
+    adapter = work.adapter
 
     def best(candidates: list[Advice], need: Callable[[Memory], int] = attrgetter("total")) -> list[Advice]:
         enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
         return list(islice(enough, 1)) or candidates[-1:]
 
     if lines.find("micro_batch_size"):
-        names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")
         several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
         batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in several]
-        yield from best([Advice(dict(zip(names, split, strict=True)), each) for split, each in batches])
+        yield from best([Advice(lines.batch(*split), each) for split, each in batches])
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
         powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
         fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]
-        evaluations = [Advice({f"{section}.eval_batch_size": each.evaluation_batch_size}, each) for each in fewer]
+        evaluations = [Advice({f"{lines.home}.eval_batch_size": each.evaluation_batch_size}, each) for each in fewer]
         yield from best(evaluations, attrgetter("in_evaluation"))
     if name := lines.find("sequence_len"):
         shorter = [replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len]

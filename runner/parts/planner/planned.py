@@ -141,16 +141,6 @@ class Hardware:
     network_gbit_s: float
     tflops: float
 
-    def __str__(self) -> str:
-        have = f"In total, {self.machines} machine{'' if self.machines == 1 else 's'} and {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
-        parts = [f"{units.gib(self.main_memory)} of main memory"]
-        if self.gpu:
-            parts.insert(0, f"{units.gib(self.gpu_memory)} of GPU memory at {self.gpu_memory_gb_s:,.0f} GB/s")
-            parts.append(f"{self.tflops:,.0f} TFLOP/s at most in {self.precision}")
-        if self.network_gbit_s:
-            parts.append(f"{self.network_gbit_s:,.0f} Gbit/s between them")
-        return f"{have} {', '.join(parts)}."
-
 
 # What the core asks of a forecast (`Forecasting` in scenarios/contract.py).
 

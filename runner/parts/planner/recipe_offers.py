@@ -1,7 +1,7 @@
 """Offers: changes to a recipe that make it fit, faster or cheaper. Each is tried: `check` must pass it, and it must fit."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -15,21 +15,15 @@ from runner.parts.planner.formulas import MOST_TRIED, Changes, Loss, splits
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.workload import Workload
+from runner.parts.planner.workload import TABLES, Workload
 from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.reading import written
 from runner.tools.problem import Problem, Stop
 
 MOST, MOST_OF_A_KIND = 5, 2
-# An optional offer must leave at most this share of the seconds or of the GPU hours; the other may grow to this share.
-WORTH, AT_MOST = 0.95, 1.5
-# An offer is dropped if it takes this many times the seconds, or the GPU hours, of one that asks for no more.
-FAR, FAR_DEARER = 2.0, 4.0
-# A stage saves too often if checkpoints take more than the first share of its time; an offer leaves the second.
-SAVING, SAVED = 0.25, 0.1
-# A card must be this many times faster to be worth changing machines.
-STEP = 1.5
+# What makes an offer worth its change.
+WORTH: Mapping[str, float] = TABLES["worth"]
 # How many cards and counts of machines are tried, and how often a change is repaired.
 TRIES, ROUNDS = 4, 8
 # With more epochs a model memorises its rows.
@@ -159,8 +153,8 @@ def _far_better(one: Offer, other: Offer) -> bool:
     if one.loss > other.loss or one.scope > other.scope or one.after.seconds is None or other.after.seconds is None:
         return False
     hours, more = one.after.together.gpu_hours, other.after.together.gpu_hours
-    faster = FAR * one.after.seconds < other.after.seconds and hours <= more
-    return faster or (FAR_DEARER * hours < more and one.after.seconds <= FAR * other.after.seconds)
+    faster = WORTH["far"] * one.after.seconds < other.after.seconds and hours <= more
+    return faster or (WORTH["far_dearer"] * hours < more and one.after.seconds <= WORTH["far"] * other.after.seconds)
 
 
 def _worth(offer: Offer) -> bool:
@@ -175,8 +169,8 @@ def _worth(offer: Offer) -> bool:
         return True
     time = after.seconds / before.seconds
     hours = after.together.gpu_hours / before.together.gpu_hours
-    cheaper = offer.scope == OfferScope.MACHINES and hours <= WORTH
-    return min(time, hours) <= WORTH and ((time <= WORTH and hours <= AT_MOST) or cheaper)
+    faster, cheaper = time <= WORTH["least"] and hours <= WORTH["most"], hours <= WORTH["least"]
+    return faster or (cheaper and offer.scope == OfferScope.MACHINES)
 
 
 def _cramped(planned: Planned) -> bool:
@@ -306,14 +300,15 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 def _longer(planned: Planned) -> Iterator[Changes]:
     """Settings for about ENOUGH steps in the first stage with too few: smaller steps and more epochs, also on one GPU."""
     for stage in limits.too_short(planned.forecasts)[:1]:
-        work, home = stage.workload, Lines.of(planned.recipe, stage.stage).home
+        work, lines = stage.workload, Lines.of(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.machines.world_size, 1)):
             micro = max(work.fewest_rows, min(work.micro_batch_size, int(rows * work.epochs / limits.ENOUGH / gpus)))
             epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(limits.ENOUGH * micro * gpus / rows)))
             alone = {"machines.nodes": 1, "machines.gpus_per_node": 1} if gpus == 1 < work.machines.world_size else {}
-            yield {**alone, **_batch(home, micro, 1), **({f"{home}.epochs": epochs} if epochs > work.epochs else {})}
+            longer = {f"{lines.home}.epochs": epochs} if epochs > work.epochs else {}
+            yield {**alone, **lines.batch(micro, 1), **longer}
 
 
 def _longest(planned: Planned) -> Forecast:
@@ -367,13 +362,13 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         if stage.gpu and (time := formulas.time(stage.gpu)):
             sizes.append((time.total_seconds, rows, accumulation))
     if sizes:
-        yield "larger batch", _batch(lines.home, *min(sizes)[1:])
+        yield "larger batch", lines.batch(*min(sizes)[1:])
     # Saving less often, in the stage whose checkpoints take most, if that is too much of its time: steps between two
     # checkpoints, between two evaluations, and both.
     timed = [(each, each.time) for each in planned.forecasts if each.time]
     saving, took = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
-    if saving and took and took.checkpoints.seconds > SAVING * took.total_seconds:
-        every = math.ceil(took.steps / max(1, int(SAVED * took.training_seconds / took.checkpoints.writing)))
+    if saving and took and took.checkpoints.seconds > WORTH["saving"] * took.total_seconds:
+        every = math.ceil(took.steps / max(1, int(WORTH["saved"] * took.training_seconds / took.checkpoints.writing)))
         home = Lines.of(planned.recipe, saving.stage).home
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
             yield "fewer checkpoints", {f"{home}.{name}": every for name in names}
@@ -387,10 +382,6 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
             yield "packing", {setting: "pack"}
 
 
-def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
-    return {f"{section}.micro_batch_size": rows, f"{section}.gradient_accumulation_steps": accumulation}
-
-
 def _on(planned: Planned, nodes: int) -> Changes:
     """The settings for another number of machines, with the same rows in each step where possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
@@ -401,7 +392,7 @@ def _on(planned: Planned, nodes: int) -> Changes:
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue
         at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
-        changes |= _batch(lines.home, at_once, rows // at_once)
+        changes |= lines.batch(at_once, rows // at_once)
         if lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear" and before != world:
             changes[f"{lines.home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
     return changes
@@ -420,7 +411,7 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     if tight:
         tried = [card for card in smallest if seconds[card.name] <= now] or smallest
     else:
-        enough = units.seconds(limit) if planned.problems and limit else now / STEP
+        enough = units.seconds(limit) if planned.problems and limit else now / WORTH["card"]
         tried = [card for card in reversed(fastest) if seconds[card.name] <= enough]
     yield from (("card", {"machines.gpu": card.name}) for card in tried[:TRIES])
     if not tight:

@@ -214,9 +214,8 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     # Preparation leaves out a row without tokens; if no row has the expected form, the share is unknown.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
     longest = math.ceil(max(lengths, default=0))
-    return Rows(
-        count, None, RowLengths.counted(lengths), source, longest, f"the longest of {source}" if longest else ""
-    )
+    longest_source = f"the longest of {source}" if longest else ""
+    return Rows(count, None, RowLengths.counted(lengths), source, longest, longest_source)
 
 
 def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:

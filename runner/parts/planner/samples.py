@@ -5,7 +5,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -61,31 +61,29 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
 
 def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
     size, read = file.stat().st_size, 0
+    parts = PARTS if size > READ else 1
 
     def lines() -> Iterator[bytes]:
         nonlocal read
         with file.open("rb") as content:
-            for part in range(PARTS if size > READ else 1):
-                start, end = (part * size // PARTS, READ // PARTS) if size > READ else (0, size)
-                content.seek(start)
-                if start:
+            for part in range(parts):
+                content.seek(part * size // parts)
+                if part:
                     content.readline()
                 taken = 0
                 for line in content:
                     taken += len(line)
                     if line.strip():
                         yield line
-                    if taken >= end:
+                    if taken >= READ // parts:
                         break
                 read += taken
 
     count, kept = evenly(lines())
     rows = []
     for line in kept:
-        try:
+        with suppress(ValueError, RecursionError):  # the preparation of the rows reports them
             rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
-        except (ValueError, RecursionError):
-            continue  # the preparation of the rows reports it
     return SampledRows.of_part(count, rows, "lines", read, size)
 
 

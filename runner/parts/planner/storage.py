@@ -3,18 +3,18 @@ that do not train, which prepare data and first weights, and those that a pod ge
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
 from runner import catalog
-from runner.catalog import hardware
+from runner.catalog.hardware import GIB, pod_memory_gib
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.report import ROOM
 from runner.parts.planner import row_counts, state
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.memory import usable
-from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
+from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS, TABLES
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.recipe.document import Document
@@ -22,17 +22,8 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import DATA
 from runner.tools.problem import Problem, worded
 
-GIB = 2**30
-# Copies of the text while it is cleaned: filtered, without exact duplicates, without near ones, and the result.
-COPIES_OF_TEXT = 4
-# Room for logs, curves and repeated answers. Claims come in whole tens of GiB.
-HEADROOM, STEP_GIB = 1.2, 10
-# Seconds to leave the training loop and the process group, and to close files.
-LEAVING = 30
-# Seconds for the current step and evaluation, if the number of rows is unknown.
-UNKNOWN = 600
-# How much longer than planned either may take.
-TIMES = 2
+STEP_GIB = 10  # claims come in whole tens
+SPARE: Mapping[str, float] = TABLES["spare"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ def before_training(plan: Plan) -> Iterator[Disk]:
             continue
         if "lengths" in stage.config and (tokens := plan.facts.get("tokens_in_all")):
             if not stage.config["text"].get("packed"):
-                text = round(COPIES_OF_TEXT * tokens * BYTES_A_TOKEN)
+                text = round(SPARE["copies_of_text"] * tokens * BYTES_A_TOKEN)
                 yield Disk("text, and its copies while it is cleaned", text, stage.config["out"])
             wide = 2 if stage.config["tokenizer"]["most"] <= 2**16 else 4
             yield Disk("blocks of tokens", wide * tokens, stage.config["out"])
@@ -144,7 +135,7 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
 
 def rounded(need: float) -> int:
     """GiB to ask for, with room to spare."""
-    return max(1, -(-round(need * HEADROOM) // (STEP_GIB * GIB))) * STEP_GIB
+    return max(1, -(-round(need * SPARE["headroom"]) // (STEP_GIB * GIB))) * STEP_GIB
 
 
 def host(forecast: Forecast) -> dict[str, int]:
@@ -184,7 +175,7 @@ def machine(plan: Plan) -> str:
 
 def machine_gib(pod_gib: int) -> int:
     """The smallest machine, in whole GiB, that has this many GiB for a pod."""
-    return next(size for size in count(pod_gib) if hardware.pod_memory_gib(size * GIB) >= pod_gib)
+    return next(size for size in count(pod_gib) if pod_memory_gib(size * GIB) >= pod_gib)
 
 
 def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
@@ -209,11 +200,11 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
     claim, in whole minutes; None if the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
-    current: float = UNKNOWN
+    current = SPARE["unknown"]
     if time := forecast.time:
-        current = TIMES * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
+        current = SPARE["times"] * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
     saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
-    return 60 * math.ceil((LEAVING + current + saving) / 60)
+    return 60 * math.ceil((SPARE["leaving"] + current + saving) / 60)
 
 
 @dataclass(frozen=True)
@@ -231,8 +222,7 @@ class Preparation:
 
 def preparations(recipe: Recipe, plan: Plan) -> list[Preparation]:
     """The stages of a pipeline that do not train. The recipe's own files are not opened, only their size is read."""
-    stages = (stage for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"})
-    return [_preparation(recipe, plan, stage) for stage in stages]
+    return [_preparation(recipe, plan, stage) for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"}]
 
 
 def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:

@@ -344,10 +344,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     own = config.get("trl") or {}
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
     # Rows may be blocks that fill the length: Axolotl takes rows as they are where `type` is empty.
-    blocks, packing = (
-        any(data.get("type") == "" for data in config.get("datasets") or ()),
-        bool(config.get("sample_packing")),
-    )
+    blocks = any(data.get("type") == "" for data in config.get("datasets") or ())
+    packing = bool(config.get("sample_packing"))
     # This schedule has no warmup, whatever the config says (transformers 5.16).
     rises = config.get("lr_scheduler") != "constant"
     attention = config.get("attn_implementation") or ("flash" if config.get("flash_attention") else "sdpa")

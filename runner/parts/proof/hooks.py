@@ -79,16 +79,13 @@ def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
 
 # Tokens of a long stretch that are shown: the first and the last.
 FIRST, LAST = 14, 8
-EXPLAINED = (
-    "tokens, separated by ·: the model learns the trained ones, and only reads the seen ones; the cut ones are left out"
-)
 
 
 def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
     """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
     all_tokens = sum(count for _, count, _ in proof.shares)
     if proof.shown:
-        yield [("", EXPLAINED)]
+        yield [("", TABLES["explained"])]
     for row in proof.shown:
         yield [("", f"row {row['row']:,}, {row['tokens']:,} tokens")]
         for kind, tokens in row["spans"]:

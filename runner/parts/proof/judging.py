@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice, pairwise
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ class Faults:
             seen.append(example)
 
     def __iter__(self) -> Iterator[dict[str, str]]:
-        for kind, count in self.counts.items():
-            times = f" ({count:,} times)" if count > 1 else ""
+        for kind, often in self.counts.items():
+            times = f" ({often:,} times)" if often > 1 else ""
             seen = "".join(f"\n  {example}" for example in self.examples[kind])
             known = KINDS[kind]
             yield {"kind": kind, "message": f"{known['fault']}{times}.{seen}\n{known['remedy']}"}
@@ -202,13 +202,8 @@ class Engine:
     def batches(self, most: int) -> Iterator[tuple[list[int], Any]]:
         """The first batches of training, with the numbers of their rows."""
         size = self.trainer.args.per_device_train_batch_size
-        if self.first:
-            numbers: Iterator[Any] = (
-                list(range(self.first + size * batch, self.first + size * (batch + 1))) for batch in range(most)
-            )
-        else:
-            numbers = islice(iter(self.loader.batch_sampler), most)
-        for batch in numbers:
+        later = (list(range(begin, begin + size)) for begin in count(self.first, size))
+        for batch in islice(later if self.first else self.loader.batch_sampler, most):
             nested = bool(batch) and isinstance(batch[0], list)
             flat = list(chain.from_iterable(batch)) if nested else list(batch)
             rows = [self.rows(inner) for inner in batch] if nested else self.rows(flat)

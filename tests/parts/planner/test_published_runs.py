@@ -57,10 +57,10 @@ def test_a_range_holds_runs_of_sources_and_kinds_that_it_was_not_made_from(repla
 def test_a_range_of_zero3_reaches_the_one_published_run_of_it(replayed):
     (row,) = [each for each in replayed if each.kind.sharding == "zero3"]
     for work in (row.work, replace(row.work, adapter=Adapter(8, ("q_proj",)))):
-        least, most = constants.time_spread(work).of(1.0)
+        least, most = constants.spread(work, "time").of(1.0)
         assert least < 0.85 and most >= 1 / (1 + row.error("time")) - 0.01
     # Runs over a network that nobody named count only where there are no others of their sharding.
-    assert constants.time_spread(replace(row.work, sharding="fsdp")).low > -0.32
+    assert constants.spread(replace(row.work, sharding="fsdp"), "time").low > -0.32
 
 
 def test_zero3_takes_longer_to_launch():
