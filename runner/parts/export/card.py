@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
@@ -114,10 +115,9 @@ def pieces(tokenizer: Any) -> Pieces | None:
     """A tokenizer's template in pieces; None if they do not make up the whole template."""
     from jinja2 import TemplateError
 
-    try:
+    with suppress(ValueError, TypeError, TemplateError):  # templates refuse some conversations
         return _pieces(tokenizer)
-    except (ValueError, TypeError, TemplateError):  # templates refuse some conversations
-        return None
+    return None
 
 
 def _pieces(tokenizer: Any) -> Pieces | None:
