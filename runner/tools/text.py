@@ -8,11 +8,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, lru_cache
 from pathlib import Path
-from string import Template
-from typing import Any
+from string import Template as Blanks
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from yaml.emitter import Emitter, ScalarAnalysis
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 # Texts that PyYAML writes without quotes, and that other parsers read as numbers or booleans: `840195e251` (a number in
 # the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go reads them, and YAML 1.1's `y` and `n`.
@@ -38,17 +41,23 @@ def json_text(value: object) -> str:
 
 
 @cache
-def macros(file: Path, *beside: Path, **known: Any) -> Any:
-    """The macros of a Jinja template, each a function to text. beside: folders of templates that it imports; known:
-    what all of them know by name."""
+def template(file: Path, *beside: Path, **known: Any) -> "Template":
+    """A Jinja template. Those of pages and pictures escape all texts, because anybody can write questions and answers.
+    beside: folders of templates that it imports; known: what all of them know by name, and as filters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    folders = (file.parent, *beside)
     shelf = Environment(
-        loader=FileSystemLoader(folders), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+        loader=FileSystemLoader((file.parent, *beside)), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=lambda name: str(name).endswith((".html.jinja", ".svg.jinja")),
+    )  # fmt: skip
     shelf.globals |= known
-    return shelf.get_template(file.name).module
+    shelf.filters |= known
+    return shelf.get_template(file.name)
+
+
+def macros(file: Path, *beside: Path, **known: Any) -> Any:
+    """The macros of a `template`, each a function to text."""
+    return template(file, *beside, **known).module
 
 
 class Styled(str):
@@ -89,7 +98,7 @@ def yaml_text(value: Any) -> str:
 
 def from_template(file: Path, /, **words: object) -> str:
     """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in."""
-    return Template(file.read_text(encoding="utf-8")).substitute(words)
+    return Blanks(file.read_text(encoding="utf-8")).substitute(words)
 
 
 def filled(forms: Iterable[str], words: Mapping[str, Any]) -> Iterator[str]:

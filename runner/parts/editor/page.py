@@ -4,11 +4,9 @@ import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, Template
 from nicegui import background_tasks, run, ui
 from nicegui.awaitable_response import AwaitableResponse
 
@@ -24,6 +22,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.reading import START
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.text import template
 
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
@@ -118,7 +117,7 @@ class VerdictPane:
             self.written.on(event, self.take_price)
 
     def show(self, verdict: PlanSummary) -> None:
-        self.drawn.content = _template().render(plan=verdict, gib=2**30)
+        self.drawn.content = template(HERE / "plan.html.jinja").render(plan=verdict, gib=2**30)
         self.written.set_visibility(bool(verdict.stages))
 
     async def take_price(self) -> None:
@@ -130,12 +129,6 @@ class VerdictPane:
         if price != self.price:
             self.price = price
             await self.changed()
-
-
-@cache
-def _template() -> Template:
-    shelf = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return shelf.get_template("plan.html.jinja")
 
 
 class RowsPane:

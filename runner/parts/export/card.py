@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import __version__
 from runner.parts.evaluate import gates
 from runner.parts.export.trained_model import TrainedModel
 from runner.parts.report import sentences
-from runner.tools.text import yaml_text
+from runner.tools.text import template, yaml_text
 from runner.tools.vllm import RANKS
 from runner.trainer.generation import written
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
+HERE = Path(__file__).parent
 # Sections of a recipe with no influence on the model.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
 # By format: the library that loads it, and the hub's word for its relation to the base model.
@@ -36,18 +35,9 @@ def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], f
         "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
         "metrics": measured(source), "recipe": recipe, "proof": proof, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
-    return f"---\n{head(source, form)}\n---\n\n{_templates().get_template('card.md.jinja').render(known)}"
-
-
-def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    found = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        autoescape=False, keep_trailing_newline=True,
-    )  # fmt: skip
-    found.filters |= {"plain": plain, "cell": cell, "go": lambda text: text.replace("{{", '{{ "{{" }}')}
-    return found
+    return (
+        f"---\n{head(source, form)}\n---\n\n{template(HERE / 'card.md.jinja', plain=plain, cell=cell).render(known)}\n"
+    )
 
 
 def head(source: TrainedModel, form: str) -> str:
@@ -125,10 +115,9 @@ def pieces(tokenizer: Any) -> Pieces | None:
     """A tokenizer's template in pieces; None if they do not make up the whole template."""
     from jinja2 import TemplateError
 
-    try:
+    with suppress(ValueError, TypeError, TemplateError):  # templates refuse some conversations
         return _pieces(tokenizer)
-    except (ValueError, TypeError, TemplateError):  # templates refuse some conversations
-        return None
+    return None
 
 
 def _pieces(tokenizer: Any) -> Pieces | None:
@@ -164,7 +153,12 @@ def _pieces(tokenizer: Any) -> Pieces | None:
 
 def go_template(parts: Pieces) -> str:
     """The pieces as a Go template over Ollama's messages."""
-    return _templates().get_template("ollama.jinja").render(parts=parts)
+    return template(HERE / "ollama.jinja", go=_go).render(parts=parts)
+
+
+def _go(text: str) -> str:
+    """A text that a Go template writes as it is."""
+    return text.replace("{{", '{{ "{{" }}')
 
 
 def modelfile(
@@ -183,7 +177,7 @@ def modelfile(
         # llama.cpp writes the token that begins a text itself.
         parts = replace(parts, begin=parts.begin.removeprefix(tokenizer.bos_token))
     system = system_prompt.strip() if chat and system_prompt and '"""' not in system_prompt else ""
-    return _templates().get_template("modelfile.jinja").render(
+    return template(HERE / "modelfile.jinja").render(
         gguf=gguf, chat=chat, template=go_template(parts) if parts else "", system=system, ends=list(dict.fromkeys(ends)), context=context,
         penalty=penalty,
     )  # fmt: skip

@@ -25,9 +25,7 @@ from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 Tell = Callable[[str], None]
 CARD = "README.md"
 # The files of a tokenizer.
-_WORDS = (
-    "tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt",
-)  # fmt: skip
+_WORDS = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.parts.plan_view.scaling import StageOnMachines, rows
 from runner.parts.planner import forecast, limits, storage
@@ -19,13 +18,11 @@ from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
-from runner.tools.text import json_text
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from runner.tools.text import json_text, template
 
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
-FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text("utf-8"))
+HERE = Path(__file__).parent
+FIGURES = tomllib.loads((HERE / "figures.toml").read_text("utf-8"))
 PARTS: Mapping[str, tuple[str, str]] = FIGURES["drawn"]
 
 
@@ -177,9 +174,10 @@ def svg(planned: Planned) -> str:
     top = panels[-1]["top"] + PLOT + 92 if panels else 62.0
     timed = {stage.stage.name: stage.time for stage in stages if stage.time}
     height = round(top + (66 + ROW * len(timed) if timed else 0) + MARGIN)
-    return template("picture.svg.jinja").render(
-        name=planned.plan.name, panels=panels, limit=limit, timed=timed, top=top, height=height
-    )
+    picture = template(HERE / "picture.svg.jinja", px="{:.2f}".format, units=units)
+    known = {"GIB": GIB, "WIDTH": WIDTH, "MARGIN": MARGIN, "BAR": BAR, "ROW": ROW, "SPENT": SPENT, "PHASES": PHASES}
+    places = {"panels": panels, "limit": limit, "timed": timed, "top": top, "height": height}
+    return f"{picture.render(known, PARTS=PARTS, name=planned.plan.name, **places)}\n"
 
 
 def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> dict[str, Any]:
@@ -227,18 +225,3 @@ def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: fl
         shares = [start + (end - start) * n / (count - 1) for n in range(count)] if count > 1 else [end] * count
         spots += [left + (right - left) * share for share in shares]
     return spots
-
-
-@cache
-def template(name: str) -> Template:
-    """A template beside this module."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    shelf = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        autoescape=lambda name: name is not None and ".svg" in name, keep_trailing_newline=True,
-    )  # fmt: skip
-    shelf.filters["px"] = "{:.2f}".format
-    shelf.globals |= {"units": units, "GIB": GIB, "WIDTH": WIDTH, "MARGIN": MARGIN, "BAR": BAR, "ROW": ROW}
-    shelf.globals |= {"PARTS": PARTS, "SPENT": SPENT, "PHASES": PHASES}
-    return shelf.get_template(name)

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.plan_view.report import FIGURES, template
+from runner.parts.plan_view.report import FIGURES, GIB, HERE, SPENT
 from runner.parts.planner import constants, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
@@ -22,7 +22,7 @@ from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.storage import Preparation
 from runner.recipe import units
 from runner.tools.problem import errors_of
-from runner.tools.text import printable
+from runner.tools.text import printable, template
 
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule
@@ -69,9 +69,9 @@ def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[
 
 @cache
 def _macros() -> TemplateModule:
-    words = {"MOST_TRIED": MOST_TRIED, "MOMENTS": FIGURES["moments"], "MEMORY": FIGURES["memory"]}
+    words = {"MOST_TRIED": MOST_TRIED, "MOMENTS": FIGURES["moments"], "MEMORY": FIGURES["memory"], "SPENT": SPENT}
     functions = {"rounded": rounded, "column": _column, "machine": storage.machine, "between": _between}
-    return template("plan.txt.jinja").make_module({**words, **functions})
+    return template(HERE / "plan.txt.jinja", units=units, GIB=GIB).make_module({**words, **functions})
 
 
 def _filled(macro: str, *said: object) -> str:

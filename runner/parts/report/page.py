@@ -50,7 +50,7 @@ def render(runs: Sequence[RunFacts]) -> str:
         # The page runs no other script and fetches nothing.
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
     }
-    return sentences.shelf().get_template("page.html.jinja").render(facts)
+    return sentences.in_template("page.html.jinja").render(facts)
 
 
 def of_runs(*runs: RunFolder) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,29 +12,23 @@ from runner.parts.evaluate import gates
 from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
-from runner.tools.text import filled, pieces
+from runner.tools.text import filled, pieces, template
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Template
 
 
-@cache
-def shelf() -> Environment:
-    """The templates. Those of a page escape all texts, because anybody can write questions and answers."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+def _named(names: Iterable[str]) -> str:
+    return listed(names).replace("`", "")
 
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=lambda name: str(name).endswith(".html.jinja"),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    named = lambda names: listed(names).replace("`", "")  # noqa: E731
-    made.filters |= {"duration": units.duration, "gib": units.gib, "listed": named}
-    return made
+
+def in_template(name: str) -> Template:
+    """A template of this part, with the filters of all of them."""
+    return template(Path(__file__).with_name(name), duration=units.duration, gib=units.gib, listed=_named)
 
 
 def _said(macro: str, *about: object) -> str:
-    text = str(getattr(shelf().get_template("sentences.txt.jinja").module, macro)(*about))
-    return " ".join(text.split())
+    return " ".join(str(getattr(in_template("sentences.txt.jinja").module, macro)(*about)).split())
 
 
 def fields(records: Iterable[Any], *names: str) -> Iterator[Any]:
