@@ -55,7 +55,7 @@ def test_an_adapter_takes_what_peft_would_make_of_every_layer():
 
 
 def test_gpus_share_weights_and_cache_and_nothing_fits_worse_on_more():
-    one, two, eight = (forecast().on(count) for count in (1, 2, 8))
+    one, two, eight = (replace(forecast(), gpus=count) for count in (1, 2, 8))
     assert two.weights == one.weights // 2 and two.cache == one.cache // 2
     # Four heads of keys and values are on eight GPUs twice.
     assert eight.cache == one.cache // 4
@@ -81,7 +81,7 @@ def test_models_are_split_as_their_heads_allow():
 def test_the_fewest_gpus_that_have_room_are_taken():
     few, many = (of(SURVIVAL, f"serve.concurrency={count}", "serve.context=32768") for count in (8, 40))
     assert few[2].gpus == 1 and many[2].gpus == 4
-    assert many[3].fits and not many[3].on(2).fits
+    assert many[3].fits and not replace(many[3], gpus=2).fits
     (note,) = serving.problems(many[0], many[2], many[3])
     assert note.severity == "note" and "4 GPUs of one machine" in note.message
 
