@@ -153,7 +153,6 @@ class Answers:
     for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
     main one first; results: a folder that they share. prompt, chosen, rejected: of preferences."""
 
-    kinds = KINDS
     kind: str = "questions"
     technique: str = ""
     data: str = ""

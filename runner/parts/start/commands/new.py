@@ -3,7 +3,7 @@
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -42,8 +42,6 @@ class Question:
     rows: tuple[str, ...] = ()
     where: str = ""
     needs: tuple[str, ...] = ()
-    choices: str = ""
-    what: str = ""
     optional: bool = False
     starts: str = ""
     enter: str = ""
@@ -69,11 +67,11 @@ class Question:
 
     def value(self, answers: Answers, said: str) -> Any:
         """The field's value from an answer. Raises Stop if it is not valid."""
-        if self.choices:
-            known = attrgetter(self.choices)(answers)
+        if self.name in CHOICES:
+            known = CHOICES[self.name](answers)
             if said in known:
                 return said
-            what = self.what.format(answers.of.title.lower())
+            what = WORDS[self.name].format(answers.of.title.lower())
             raise Stop(f"`{said}` is not a valid {what}.", f"{did_you_mean(said, known)}Use {listed(known, 'or')}.")
         return VALUES[self.name](answers, said) if self.name in VALUES else said
 
@@ -121,6 +119,12 @@ def _proposed_card(answers: Answers) -> str:
     return own or drafting.card(answers)
 
 
+CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
+    "kind": lambda answers: KINDS,
+    "technique": lambda answers: answers.of.techniques,
+    "where": lambda answers: answers.places,
+}
+WORDS = {"kind": "kind of data", "technique": "way to train on {}", "where": "place to train"}
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "data": _file,
     **dict.fromkeys(("question", "answer", *PAIR), lambda answers, said: answers.template(said)),
@@ -191,7 +195,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
                 given, (at, answers) = {}, before.pop() if before else (0, Answers())
                 continue
         one, said = questions[at], given.get(questions[at].name, "")
-        settled = said or not there or (one.choices and len(attrgetter(one.choices)(answers)) == 1)
+        settled = said or not there or (one.name in CHOICES and len(CHOICES[one.name](answers)) == 1)
         if not one.asked(answers):
             if said:
                 raise Stop(f"`{one.called}` does not fit the other answers.", "Leave it out.", code=2)
