@@ -29,8 +29,7 @@ const shown = CM.StateField.define({
 async function ask(what, state, position) {
   const line = state.doc.lineAt(position);
   const place = { text: state.doc.toString(), line: line.number - 1, column: position - line.from };
-  const headers = { "Content-Type": "application/json" };
-  const answer = await fetch(what, { method: "POST", headers, body: JSON.stringify(place) });
+  const answer = await fetch(what, { method: "POST", body: JSON.stringify(place) });
   return answer.ok ? await answer.json() : null;
 }
 

@@ -1,10 +1,12 @@
 """`recipe edit`, and its server: the page for the browser of this machine, at a local address with a token, for a folder."""
 
+import json
 import os
 import secrets
 import sys
 import webbrowser
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -74,8 +76,8 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free one; ready: called
     with the address. Raises Stop if the port is taken, or there is nothing to edit."""
     import uvicorn
-    from fastapi import FastAPI
-    from fastapi.responses import HTMLResponse
+    from fastapi import FastAPI, Request
+    from fastapi.responses import HTMLResponse, JSONResponse
     from nicegui import app as pages
     from nicegui import ui
 
@@ -92,11 +94,14 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
 
     application = FastAPI(openapi_url=None)
 
-    async def proposals(place: dict[str, Any]) -> list[judging.Proposal]:
-        return judging.proposals(**place)
+    async def proposals(request: Request) -> JSONResponse:
+        place = json.loads(await request.body())
+        return JSONResponse([asdict(one) for one in judging.proposals(place["text"], place["line"], place["column"])])
 
-    async def meaning(place: dict[str, Any]) -> judging.Meaning | None:
-        return judging.meaning(place["text"], place["line"])
+    async def meaning(request: Request) -> JSONResponse:
+        place = json.loads(await request.body())
+        found = judging.meaning(place["text"], place["line"])
+        return JSONResponse(asdict(found) if found else None)
 
     for answer in (proposals, meaning):
         application.post(f"/{answer.__name__}")(answer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
@@ -115,9 +114,10 @@ def pieces(tokenizer: Any) -> Pieces | None:
     """A tokenizer's template in pieces; None if they do not make up the whole template."""
     from jinja2 import TemplateError
 
-    with suppress(ValueError, TypeError, TemplateError):  # templates refuse some conversations
+    try:
         return _pieces(tokenizer)
-    return None
+    except (ValueError, TypeError, TemplateError):  # templates refuse some conversations
+        return None
 
 
 def _pieces(tokenizer: Any) -> Pieces | None:

@@ -25,7 +25,9 @@ from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 Tell = Callable[[str], None]
 CARD = "README.md"
 # The files of a tokenizer.
-_WORDS = ("tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt")
+_WORDS = (
+    "tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-LINEAGE: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("lineage.toml").read_text("utf-8"))
 _FRESH = {".gitattributes", "README.md"}  # the files of a new repository
 
 
@@ -144,7 +143,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             model_format_version="1",
             model_source_kind="recipe-runner",
             metadata=facts,
-            **{name: attrgetter(place)(source) for name, place in LINEAGE["fields"].items()},
+            **{name: attrgetter(place)(source) for name, place in _lineage()["fields"].items()},
         )
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
@@ -175,14 +174,19 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     raise Stop(*worded("export.no-address"))
 
 
+def _lineage() -> dict[str, dict[str, str]]:
+    return tomllib.loads(Path(__file__).with_name("lineage.toml").read_text(encoding="utf-8"))
+
+
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
     """A model's origin and quality as flat properties, without those that are unknown."""
-    facts = {name: attrgetter(place)(source) for name, place in LINEAGE["properties"].items()} | {"runner": __version__}
+    table, stage = _lineage(), source.stage
+    facts = {name: attrgetter(place)(source) for name, place in table["properties"].items()} | {"runner": __version__}
     for part, data in source.run.data.items():
-        facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in LINEAGE["data"].items()}
+        facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in table["data"].items()}
     numbers = ((name, value) for name, value in card.measured(source).items() if isinstance(value, int | float))
     facts |= {f"evaluation.{name}": float(value) for name, value in numbers}
-    if (stage := source.stage).verdicts:
+    if stage.verdicts:
         facts["gates"] = ("overruled" if stage.promotion else "open") if stage.open else "closed"
     return {name: value for name, value in facts.items() if value is not None and value != ""}
 

@@ -254,13 +254,6 @@ class Answers:
         """Whether the question for a song has words around columns, and is not a single column."""
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
 
-    @property
-    def reads_otherwise(self) -> bool:
-        """Whether the questions for songs have another form than in the starter."""
-        if on_hub(self.data) or self.asked_in_words:
-            return False
-        return not first_rows("new", replace(self, instruction_form=""), 1)
-
     def template(self, text: str) -> str:
         """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
         whole = text if "[" in text else f"[{text.strip()}]"
@@ -629,18 +622,17 @@ def write(made: Draft, origin: Path) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
     schema = packaged.schema_file(made.origin.data["scenario"])
     with ExitStack() as undo:
-        locked = _lock(made.origin, origin.parent, undo)
+        copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
-        copied = _copied(made.files.values(), origin.parent)
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
     Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
-    return [*copied, *locked, Path(schema.name)]
+    return [*copied, Path(schema.name)]
 
 
-def _copied(named: Iterable[str], folder: Path) -> list[Path]:
-    """Copies the files that a recipe names from its folder to this one. Raises Stop if another file is there."""
+def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
+    """Copies the files that a recipe names from its folder to this one. undo: removes them after an error."""
     files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
     sources: dict[Path, Path] = {}
     for name in files:
@@ -650,13 +642,17 @@ def _copied(named: Iterable[str], folder: Path) -> list[Path]:
             raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
     copied = [file for file, source in sources.items() if source != file]
     for file in copied:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        for parent in reversed(file.parents):
+            if not parent.exists():
+                parent.mkdir()
+                undo.callback(parent.rmdir)
         shutil.copyfile(sources[file], file)
+        undo.callback(file.unlink)
     return copied
 
 
 def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
-    """Copies the model's entry from the lock file beside a recipe to that of this folder. undo: takes it back after an error."""
+    """Copies the model's entry from the lock file beside a recipe to that of this folder."""
     name, target = str(document.lookup(("model", "base"))), Path(lock.LOCK)
     entry = lock.entries(folder / lock.LOCK).get(name)
     if entry is None or name in lock.entries(target):
@@ -736,9 +732,10 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
     if change.path[-1] == "hub":
         return list(catalog.dataset(change.after).get("columns", ()))
-    with suppress(row_files.Unreadable, OSError, ValueError):
+    try:
         return rows.columns(Path(document.file).parent / change.after, section.get("split"))
-    return []
+    except (row_files.Unreadable, OSError, ValueError):
+        return []
 
 
 def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]) -> list[Override]:

@@ -5,7 +5,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from runner.tools.text import printable
 
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK = "back"
-NOT = "not "
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ class Question:
     complete: str = ""
     rows: tuple[str, ...] = ()
     where: str = ""
-    needs: tuple[str, ...] = ()
     optional: bool = False
     starts: str = ""
     enter: str = ""
@@ -53,8 +50,7 @@ class Question:
     def asked(self, answers: Answers) -> bool:
         """Whether the question makes sense after these answers."""
         meant = (not self.rows or answers.of.rows in self.rows) and self.where in ("", answers.where)
-        unmet = (one for one in self.needs if bool(attrgetter(one.removeprefix(NOT))(answers)) == one.startswith(NOT))
-        return meant and not any(unmet)
+        return meant and (self.name not in ASKED or ASKED[self.name](answers))
 
     def open(self, answers: Answers) -> bool:
         """Whether the question may stay without an answer."""
@@ -119,12 +115,30 @@ def _proposed_card(answers: Answers) -> str:
     return own or drafting.card(answers)
 
 
+def _reads_otherwise(answers: Answers) -> bool:
+    """Whether the questions for songs have another form than in the starter."""
+    if not answers.data or drafting.on_hub(answers.data) or answers.asked_in_words:
+        return False
+    return not drafting.first_rows("new", replace(answers, instruction_form=""), 1)
+
+
 CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
     "kind": lambda answers: KINDS,
     "technique": lambda answers: answers.of.techniques,
     "where": lambda answers: answers.places,
 }
 WORDS = {"kind": "kind of data", "technique": "way to train on {}", "where": "place to train"}
+ASKED: Mapping[str, Callable[[Answers], bool]] = {
+    "technique": lambda answers: not answers.of.keeps and answers.of.rows != "images",
+    "data": lambda answers: answers.of.rows != "stages",  # each stage has its own
+    "question": lambda answers: bool(answers.data) and not answers.form,
+    "answer": lambda answers: bool(answers.question),
+    **dict.fromkeys(PAIR, lambda answers: bool(answers.data) and not answers.names_answers),
+    "instruction_form": _reads_otherwise,
+    "column": lambda answers: bool(answers.data) and (bool(answers.columns) or drafting.on_hub(answers.data)),
+    "model": lambda answers: bool(answers.base),
+    "gpus": lambda answers: not answers.numbers,
+}
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "data": _file,
     **dict.fromkeys(("question", "answer", *PAIR), lambda answers, said: answers.template(said)),
@@ -144,10 +158,14 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
 }
 STARTERS = ", ".join(name for name, kind in KINDS.items() if kind.keeps and name != "pipeline")
-DATA, PLACE = (
-    tuple(Question(name, **row | {"help": row["help"].format(starters=STARTERS)}) for name, row in TABLES[part].items())
-    for part in ("data", "place")
-)
+
+
+def _questions(part: str) -> tuple[Question, ...]:
+    told = {name: {**row, "help": row["help"].format(starters=STARTERS)} for name, row in TABLES[part].items()}
+    return tuple(Question(name, **row) for name, row in told.items())
+
+
+DATA, PLACE = _questions("data"), _questions("place")
 
 
 def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
