@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from runner.tools import packaged
 from runner.tools.files import Artifact, Record, normal
 from runner.tools.names import content_hash, did_you_mean, listed
 from runner.tools.problem import Stop
@@ -342,7 +342,7 @@ def read_plan(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
         raise Stop(f"{file} is missing or broken: {error}", hint) from None
 
 
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TABLE = packaged.toml(__file__, "plan.toml")
 _NEUTRAL, _NEUTRAL_SECTIONS = frozenset(_TABLE["neutral"]), tuple(_TABLE["neutral-sections"])
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.check.batch import CheckReport, find, formats, judged
@@ -12,13 +10,14 @@ from runner.check.validate import load
 from runner.commands.options import command, end, say, table, training_verb
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
+from runner.tools import packaged
 from runner.tools.run_files import RUN
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
 STYLES = ("text", *formats())
-STANDING = tomllib.loads(Path(__file__).with_name("standing.toml").read_text("utf-8"))
+STANDING = packaged.toml(__file__, "standing.toml")
 
 
 @command

@@ -7,7 +7,6 @@ import errno
 import gc
 import importlib
 import sys
-import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from runner.tools.process import ensure_home, hush
 
 # The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading; what
 # to do about errors of the operating system, by their names.
-CORE, GROUPS, REMEDIES = tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8")).values()
+CORE, GROUPS, REMEDIES = packaged.toml(__file__, "commands.toml").values()
 ORDER = tuple(name for names in GROUPS.values() for name in names)
 
 

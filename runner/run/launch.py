@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
@@ -15,14 +14,14 @@ from runner.catalog import troubles
 from runner.plan import RUNNER, Place, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.axolotl import UNTRACKED
-from runner.tools import child_process
+from runner.tools import child_process, packaged
 from runner.tools.files import read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server
 from runner.trainer.fork_server import Forked, fork
 
-BY_BUS, WITHOUT_GPU = tomllib.loads(Path(__file__).with_name("environment.toml").read_text("utf-8")).values()
+BY_BUS, WITHOUT_GPU = packaged.toml(__file__, "environment.toml").values()
 
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"

@@ -1,10 +1,18 @@
-"""Where starter recipes and schemas are (in the wheel beside the code, else at the root), and how to install extras."""
+"""Tables beside modules; where starter recipes and schemas are (in the wheel beside the code, else at the root); and how
+to install extras."""
 
 import re
 import shlex
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+
+@cache
+def toml(module: str, name: str) -> dict[str, Any]:
+    """The table of that name beside a module, read once. module: its `__file__`."""
+    return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
 @cache
@@ -39,15 +47,12 @@ def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
 
 
-EXTRAS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("extras.toml").read_text("utf-8"))
-
-
 def package(module: str) -> str:
     return module.partition(".")[0]
 
 
 def bringing(package: str) -> str | None:
-    return next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    return next((extra for extra, packages in toml(__file__, "extras.toml").items() if package in packages), None)
 
 
 def install(extra: str) -> str:

@@ -6,12 +6,11 @@ import os
 import shutil
 import statistics
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.tools import child_process, run_files
+from runner.tools import child_process, packaged, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.trainer import fork_server
 from runner.trainer.records import ACCURACY, LOSS, REWARD, Proof, Summary, TimeUsed, early_stop, versions
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from runner.trainer.settings import Demo, RunSettings
     from runner.trainer.telemetry import History
 
-TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text("utf-8"))
+TABLES = packaged.toml(__file__, "tables.toml")
 
 
 def keep_best(checkpoints: Path, folder: Path) -> Path:

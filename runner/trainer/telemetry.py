@@ -2,7 +2,6 @@
 
 import json
 import time
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from runner.tools import child_process
+from runner.tools import child_process, packaged
 from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
 from runner.trainer.settings import RunSettings
 
-TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text("utf-8"))
+TABLES = packaged.toml(__file__, "tables.toml")
 
 
 class History(TrainerCallback):

@@ -10,7 +10,6 @@ from runner.check.validate import examine, load
 from runner.recipe.lock import LOCK
 from runner.recipe.overrides import from_options
 from runner.tools import packaged
-from runner.tools.packaged import EXTRAS
 from tests.conftest import ROOT, STARTERS, setting_of
 
 
@@ -335,7 +334,9 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
         monkeypatch.setitem(sys.modules, name, None)
     (note,) = examine(path)
     assert note.severity == "note" and "pyarrow" in note.message
-    (extra,) = [extra for extra, packages in EXTRAS.items() if "pyarrow" in packages]
+    (extra,) = [
+        extra for extra, packages in packaged.toml(packaged.__file__, "extras.toml").items() if "pyarrow" in packages
+    ]
     assert note.hint == packaged.install(extra), "the file is no worse for it"
     golden_message(note)
 

@@ -1,10 +1,7 @@
 """The faults of an Axolotl file, by Axolotl's own schema and validation, without importing Axolotl."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from runner import catalog
@@ -12,6 +9,7 @@ from runner.check import schema_errors
 from runner.check.rules import AXOLOTL, BELOW_ZERO
 from runner.recipe.document import Document, Path_, value_at
 from runner.recipe.reading import scalar
+from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.problem import Problem, worded
 
@@ -147,10 +145,9 @@ def loaded(document: Document) -> list[str]:
     return [next((homes[home] for home in homes if one.startswith(f"{home}.")), one) for one in texts]
 
 
-@cache
 def table(name: str = "contradictions") -> Mapping[str, Any]:
     """One of this part's tables."""
-    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
+    return packaged.toml(__file__, f"{name}.toml")
 
 
 def contradictions(document: Document) -> Iterator[Problem]:

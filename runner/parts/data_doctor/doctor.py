@@ -1,12 +1,10 @@
 """Doctor: what valid rows may still do to training, with their lines and a remedy. It removes nothing."""
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,7 +157,7 @@ class PersonalData:
         return self.sign in text and self.pattern.search(text) is not None
 
 
-KINDS = tomllib.loads(Path(__file__).with_name("personal.toml").read_text(encoding="utf-8"))
+KINDS = packaged.toml(__file__, "personal.toml")
 PERSONAL = [
     PersonalData(name, re.compile("".join(kind["pattern"].splitlines())), kind.get("sign", ""))
     for name, kind in KINDS.items()

@@ -3,11 +3,9 @@ the gates and evaluation of each stage; and their substitutes in a rehearsal."""
 
 import math
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import ge, gt, le, lt
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,11 +15,12 @@ from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
+from runner.tools import packaged
 from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
 from runner.tools.problem import Problem, Stop, worded
 
 # Which kinds of metrics there are, and which each stage makes.
-METRICS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
+METRICS: Mapping[str, Any] = packaged.toml(__file__, "metrics.toml")
 RISE = "loss_rise.N"  # `N` is a number
 PREFERRED = ("preference_accuracy", "preference_margin")
 REWARD = "reward"  # the mean reward of answers to held-out prompts; after a dot, the mean score of one reward

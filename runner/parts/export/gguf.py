@@ -1,6 +1,5 @@
 """GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp answers with it as transformers does."""
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +7,12 @@ from typing import Any
 
 from runner.parts.export import llama_cpp
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
+from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import worded
 from runner.trainer.generation import Chat, end_tokens, prompt
 
-KINDS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text(encoding="utf-8"))
+KINDS: dict[str, dict[str, Any]] = packaged.toml(__file__, "kinds.toml")
 WHOLE = {facts["torch"]: kind for kind, facts in KINDS.items() if "torch" in facts}
 TIE = 1e-3  # two words whose logits are closer than this are equally good in fp32
 ANSWER_TOKENS = 40

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from runner.parts.export.exporting import Export, Tell
 from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
 from runner.plan import on_claim
+from runner.tools import packaged
 from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
@@ -143,7 +143,10 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             model_format_version="1",
             model_source_kind="recipe-runner",
             metadata=facts,
-            **{name: attrgetter(place)(source) for name, place in _lineage()["fields"].items()},
+            **{
+                name: attrgetter(place)(source)
+                for name, place in packaged.toml(__file__, "lineage.toml")["fields"].items()
+            },
         )
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
@@ -174,13 +177,9 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     raise Stop(*worded("export.no-address"))
 
 
-def _lineage() -> dict[str, dict[str, str]]:
-    return tomllib.loads(Path(__file__).with_name("lineage.toml").read_text(encoding="utf-8"))
-
-
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
     """A model's origin and quality as flat properties, without those that are unknown."""
-    table, stage = _lineage(), source.stage
+    table, stage = packaged.toml(__file__, "lineage.toml"), source.stage
     facts = {name: attrgetter(place)(source) for name, place in table["properties"].items()} | {"runner": __version__}
     for part, data in source.run.data.items():
         facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in table["data"].items()}

@@ -4,7 +4,6 @@ Axolotl does not train on images, so the engine is the runner's own `images`: tr
 under `trainer` have the names of transformers' TrainingArguments.
 """
 
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,13 +19,14 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import common, rehearsal
+from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
 
 # The module's name in images of 0.1, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
-TRAINER_SETTINGS = tomllib.loads(Path(__file__).with_name("trainer.toml").read_text("utf-8"))
+TRAINER_SETTINGS = packaged.toml(__file__, "trainer.toml")
 REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 
 # The most images, the width of the network, and the most processes in a rehearsal.

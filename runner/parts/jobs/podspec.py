@@ -1,18 +1,16 @@
 """The pod that every target for a cluster starts, within OpenShift's restricted-v2, and how pods of several machines
 reach each other, over Ethernet and RDMA."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from runner.parts.jobs import code, kubernetes
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import Machines, Plan, Stage, tracker
+from runner.tools import packaged
 from runner.tools.run_files import SEAL_KEY
 
-VARIABLES: dict[str, dict[str, str]] = tomllib.loads(
-    Path(__file__).with_name("environment.toml").read_text(encoding="utf-8")
-)
+VARIABLES: dict[str, dict[str, str]] = packaged.toml(__file__, "environment.toml")
 CACHES = VARIABLES["caches"]
 CONNECTION = VARIABLES["connection"]
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")  # of its keys

@@ -6,7 +6,6 @@ import math
 import os
 import threading
 import time
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ import torch
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import KubeflowCallback, is_kubeflow_available
 
+from runner.tools import packaged
 from runner.tools.files import write_json
 from runner.tools.run_files import PROGRESS
 from runner.trainer.settings import RunSettings
@@ -58,7 +58,7 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
 METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
 
 # The names and meanings of the trainer's figures for Prometheus.
-FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text(encoding="utf-8"))
+FIGURES = packaged.toml(__file__, "figures.toml")
 # The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The allocator's own
 # figures would need a context on every card.
 DRIVER: dict[str, Callable[[int], float]] = {

@@ -11,7 +11,6 @@ import ipaddress
 import json
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from runner.check.rules import of_section
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
+from runner.tools import packaged
 from runner.tools.files import Artifact, remote
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.text import macros
@@ -57,7 +57,7 @@ def place(recipe: Recipe) -> Place:
 
 def script(plan: Plan, stage: Stage, rank: int) -> str:
     """The start script of one machine."""
-    meanings = tomllib.loads(TEMPLATE.with_name("environment.toml").read_text(encoding="utf-8"))
+    meanings = packaged.toml(__file__, "environment.toml")
     return str(macros(TEMPLATE, shlex=shlex).script(plan, stage, rank, meanings, _data_files(stage)))
 
 

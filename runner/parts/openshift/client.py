@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ def client_parts() -> tuple[Any, Any, Any]:
 
 
 # Every kind that the runner uses: its group and version, and its name in API paths.
-KINDS: Mapping[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text(encoding="utf-8"))
+KINDS: Mapping[str, tuple[str, str]] = packaged.toml(__file__, "kinds.toml")
 # The older version of a kind that is only read here: Kueue before 0.15.
 OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"

@@ -2,14 +2,12 @@
 
 import re
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
 from runner.catalog.tables import Facts
+from runner.tools import packaged
 from runner.tools.names import shortened
 from runner.tools.problem import Stop, worded
 
@@ -71,7 +69,9 @@ class Refused(Exception):
     @property
     def own(self) -> bool:
         """Whether the server itself is busy, not a machine behind it."""
-        special = (row for row in _meanings() if row.get("final") or row.get("behind"))
+        special = (
+            row for row in packaged.toml(__file__, "refusals.toml").values() if row.get("final") or row.get("behind")
+        )
         return self.busy and not any(self._found(row, None) for row in special)
 
     @property
@@ -85,7 +85,11 @@ class Refused(Exception):
 
     def stop(self, kind: str, namespace: str, name: str) -> Stop:
         """The refused action, the reason and the remedy, by the table of refusals."""
-        meaning, found = next((row, found) for row in _meanings() if (found := self._found(row, kind)))
+        meaning, found = next(
+            (row, found)
+            for row in packaged.toml(__file__, "refusals.toml").values()
+            if (found := self._found(row, kind))
+        )
         words = {"said": self.message} | found.groupdict()
         words = {key: shortened(text, 400) for key, text in words.items()}
         words |= {"what": f"{kind} `{name}`" if name else f"{kind} objects", "kind": kind, "space": namespace}
@@ -97,11 +101,6 @@ class Refused(Exception):
         of_kind = kind is None or kind in meaning.get("kind", [kind])
         fits = of_kind and self.status in meaning.get("status", [self.status])
         return re.search(meaning.get("pattern", ""), self.message, re.DOTALL) if fits else None
-
-
-@cache
-def _meanings() -> tuple[Facts, ...]:
-    return tuple(tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8")).values())
 
 
 def passes(status: int) -> bool:

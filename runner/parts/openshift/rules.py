@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import hardware
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
 # What pods have already.
-_TAKEN: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("taken.toml").read_text(encoding="utf-8"))
+_TAKEN: dict[str, dict[str, str]] = packaged.toml(__file__, "taken.toml")
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 # The rendezvous ports of PyTorchJob and TrainJob.
 _MEETING = (23456, 29500)

@@ -3,7 +3,6 @@ one SVG file without other files and follows the reader's light or dark colours.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
@@ -18,11 +17,12 @@ from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
+from runner.tools import packaged
 from runner.tools.text import json_text, template
 
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 HERE = Path(__file__).parent
-FIGURES = tomllib.loads((HERE / "figures.toml").read_text("utf-8"))
+FIGURES = packaged.toml(__file__, "figures.toml")
 PARTS: Mapping[str, tuple[str, str]] = FIGURES["drawn"]
 
 

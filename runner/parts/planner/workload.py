@@ -3,11 +3,9 @@
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any, Self
 
 from runner import catalog
@@ -16,9 +14,10 @@ from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.parts.planner.lengths import UNKNOWN, RowLengths
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Machines, Stage
+from runner.tools import packaged
 from runner.trainer import records
 
-TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+TABLES = packaged.toml(__file__, "tables.toml")
 # If nothing is on a claim: a disk of this machine's own, assumed.
 OWN_DISK_MB_S = 1000.0
 # Imports, tokenising a small set, loading kernels; assumed.

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
@@ -29,6 +28,7 @@ from runner.data.row_files import Bad, DataRow, FilePart
 from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
+from runner.tools import packaged
 from runner.tools.files import Record
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
@@ -37,7 +37,7 @@ from runner.tools.problem import Stop
 Part = Sequence[Any]
 
 # datatrove's reasons, in words.
-REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
+REASONS = packaged.toml(__file__, "reasons.toml")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ goes through every stage and every gate on any machine, with a tiny twin of the 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise, product
@@ -28,6 +27,7 @@ from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.rehearsal import BY, substitute
+from runner.tools import packaged
 from runner.tools.names import listed, longest_job_name
 from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
@@ -171,7 +171,7 @@ def _config(recipe: Recipe, place: Place, length: Length, before: Place) -> Engi
 
 
 # What moves where from a pipeline's form to that of `stages`.
-FORMS = tomllib.loads(Path(__file__).with_name("in_stages.toml").read_text(encoding="utf-8"))
+FORMS = packaged.toml(__file__, "in_stages.toml")
 SHARED, FIRST = FORMS["shared"], FORMS["first"]
 MOVED: Mapping[str, Path_] = {name: tuple(path) for name, path in FORMS["moved"].items()}
 
@@ -352,7 +352,7 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.data.cleaning
     if not section:
         return
-    name, known = section.executor, tomllib.loads(Path(__file__).with_name("executors.toml").read_text("utf-8"))
+    name, known = section.executor, packaged.toml(__file__, "executors.toml")
     if lacking := listed(setting for setting in known["needs"][name] if section.get(setting) is None):
         yield recipe.problem("data.cleaning.executor", *worded("pretrain.executor-needs", name=name, missing=lacking))
     # Only written settings. One with its default value, as `recipe show` prints it, does no harm.

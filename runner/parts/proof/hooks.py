@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from runner.recipe.recipe import Recipe
 from runner.run.launch import TRAIN, WITHOUT_GPU, engine_environment, follow
 from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, common, twin
+from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.text import filled, yaml_text
@@ -25,7 +25,7 @@ from runner.trainer.records import Proof
 
 Tell = Callable[[str], None]
 Styled = tuple[str, str]  # what it is, and its text
-TABLES = tomllib.loads(Path(__file__).with_name("proof.toml").read_text(encoding="utf-8"))
+TABLES = packaged.toml(__file__, "proof.toml")
 
 
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import random
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from runner.tools import packaged
 from runner.tools.names import same, shortened
 from runner.trainer.generation import bare, written
 from runner.trainer.records import Proof
 
 # The kinds of fault, each with its sentence and its remedy.
-KINDS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
+KINDS = packaged.toml(__file__, "faults.toml")
 MOST_EXAMPLES = 3
 
 

@@ -1,7 +1,6 @@
 """Facts: the content of a run folder as frozen records. Nothing is measured here."""
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from runner.run.run_folder import RunFolder, RunRecord
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder, StageRecord
 from runner.scenarios.shared.rehearsal import REAL
+from runner.tools import packaged
 from runner.tools.files import read_json, read_record
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
 from runner.trainer.records import Proof, Summary
@@ -27,7 +27,7 @@ LOG_LINES, ROW_TOKENS = 60, 2_000
 NUMBER = int | float
 Point = tuple[float, float]
 
-FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text(encoding="utf-8"))
+FIGURES = packaged.toml(__file__, "figures.toml")
 
 
 @dataclass(frozen=True)

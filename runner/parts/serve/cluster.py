@@ -5,10 +5,8 @@ These distinguish them from pods of an earlier server of the same name, which ma
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from runner.catalog import troubles
 from runner.parts.jobs import kubernetes
@@ -23,6 +21,7 @@ from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Plan
+from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port
@@ -36,7 +35,7 @@ TRAINED_BY = "recipe-runner/trained-by"
 
 
 # What KServe makes of each kind of server.
-FORMS: dict[str, Manifest] = tomllib.loads(Path(__file__).with_name("forms.toml").read_text(encoding="utf-8"))
+FORMS: dict[str, Manifest] = packaged.toml(__file__, "forms.toml")
 
 
 def start(

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -41,7 +40,7 @@ from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
 SECRET = "hub-token"  # the secret with the hub token for pods, with the name that the rule about gated models uses
-TABLES = tomllib.loads((Path(__file__).parent / "questions.toml").read_text(encoding="utf-8"))
+TABLES = packaged.toml(__file__, "questions.toml")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -33,6 +32,7 @@ from runner.run import run as running
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import common, rehearsal
+from runner.tools import packaged
 from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.trainer.records import Summary
@@ -199,7 +199,7 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
         tokens=f"{tokens:.1f}" if tokens else "",
         rate=round(step / summary.step_seconds, 1) if summary.step_seconds else "",
     )
-    columns = tomllib.loads(TABLES.read_text("utf-8"))["columns"].values()
+    columns = packaged.toml(__file__, TABLES.name)["columns"].values()
     cells = [attrgetter(fact)(facts) if fact else "" for fact in columns]
     written = io.StringIO()
     csv.writer(written).writerow(int(cell) if isinstance(cell, bool) else cell for cell in cells)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
@@ -22,6 +21,7 @@ from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.tools import packaged
 from runner.tools.files import LazyArtifact, in_image, remote
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
@@ -274,10 +274,9 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
     yield replace(training, reads={DATA: ()})
 
 
-@cache
 def table(name: str) -> Mapping[str, Any]:
     """A table of `axolotl.toml`, which has the constant settings of engines."""
-    return MappingProxyType(tomllib.loads(Path(__file__).with_name("axolotl.toml").read_text("utf-8"))[name])
+    return MappingProxyType(packaged.toml(__file__, "axolotl.toml")[name])
 
 
 def proving(

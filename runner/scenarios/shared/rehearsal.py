@@ -1,7 +1,6 @@
 """The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and its
 condition for success. A setting that the recipe lacks is not substituted. The tables are in `rehearsal.toml`."""
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -17,6 +16,7 @@ from runner.recipe.document import Path_, value_at
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
+from runner.tools import packaged
 from runner.tools.names import setting
 from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
@@ -45,15 +45,10 @@ OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 Row = tuple[str, Any, str]  # of a table: the setting, its value, and the reason
 
 
-@cache
-def _tables(file: Path) -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(file.read_text("utf-8"))
-
-
 def table(name: str, file: Path = OWN, **computed: Any) -> list[Row]:
     """A table of rehearsal.toml, or of another file, with what it calls `{name}` from `computed`."""
     filled = {f"{{{one}}}": value for one, value in computed.items()}
-    rows = ((row["of"], row.get("value"), row["why"]) for row in _tables(file)[name])
+    rows = ((row["of"], row.get("value"), row["why"]) for row in packaged.toml(str(file), file.name)[name])
     return [
         (of, filled.get(value, value) if isinstance(value, str) else value, why.format_map(computed))
         for of, value, why in rows
@@ -65,7 +60,7 @@ def needs_gpu() -> list[tuple[str, tuple[str, ...], Any, str]]:
     """Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
     equivalent on a processor; and the reason."""
     rows = []
-    for row in _tables(OWN)["needs-gpu"]:
+    for row in packaged.toml(str(OWN), OWN.name)["needs-gpu"]:
         values, value = tuple(row.get("values", ())), row.get("value")
         pairs = [(values, value)]
         if values == ("optimizers",):

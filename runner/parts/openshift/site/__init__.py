@@ -7,7 +7,6 @@ kustomization has no claims, because some may exist with another size or mode, w
 
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from runner.parts.openshift import pipeline
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
+from runner.tools import packaged
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
@@ -38,7 +38,7 @@ PART, OPEN_SECONDS = "files", 4 * 3600
 # For a TensorBoard that would keep its claim from a job on another machine.
 STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no job runs"
 # `free`: blanks of templates that are comments or whole lines, and not YAML values; `comments`: on files of a site.
-TABLES = tomllib.loads((TEMPLATES / "files.toml").read_text(encoding="utf-8"))
+TABLES = packaged.toml(__file__, "files.toml")
 
 
 def render(plans: Sequence[Plan]) -> list[Artifact]:

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -190,7 +189,7 @@ def _refused(name: str) -> str | None:
 
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-FINDINGS = tomllib.loads(Path(__file__).parents[1].joinpath("findings.toml").read_text("utf-8"))
+FINDINGS = packaged.toml(str(Path(__file__).parent), "findings.toml")
 NEEDED = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets")
 NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
