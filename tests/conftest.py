@@ -280,6 +280,14 @@ def recipe_command(forked, tmp_path_factory):
 
 
 @pytest.fixture
+def s3_server():
+    from tests import s3
+
+    with s3.started() as server:
+        yield server
+
+
+@pytest.fixture
 def survival_text() -> str:
     return (ROOT / "recipes" / "survival.yaml").read_text(encoding="utf-8")
 

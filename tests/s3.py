@@ -79,6 +79,7 @@ class Server:
 
 @contextmanager
 def started() -> Iterator[Server]:
+    """The server, with a bucket `team`; this process has its address and keys."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("AWS_")]:
             patch.delenv(name)
@@ -86,6 +87,7 @@ def started() -> Iterator[Server]:
         for name, value in {**KEYS, "AWS_ENDPOINT_URL_S3": server.url}.items():
             patch.setenv(name, value)
         forget()
+        server.put("team/readme", "")
         yield server
         server.stop()
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from runner.tools import packaged
@@ -35,10 +36,10 @@ class Object:
 
 
 @contextmanager
-def asking(address: str) -> Iterator[Any]:
-    """The file system of S3, in which a path is `BUCKET/NAME`. Raises Stop for any error in the block, in words that name
-    the cause."""
-    store = _client()
+def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iterator[Any]:
+    """The file system of S3, in which a path is `BUCKET/NAME`. keys: variables in the place of the environment's. Raises
+    Stop for any error in the block, in words that name the cause."""
+    store = _client(keys)
     try:
         yield store
     except Stop:
@@ -47,7 +48,7 @@ def asking(address: str) -> Iterator[Any]:
         raise why(store, address, error) from None
 
 
-def _client() -> Any:
+def _client(keys: Mapping[str, str]) -> Any:
     try:
         import s3fs
     except ImportError:
@@ -55,16 +56,16 @@ def _client() -> Any:
     patience = {"connect_timeout": SECONDS, "read_timeout": 6 * SECONDS, "retries": {"max_attempts": 1}}
     # No listing is cached, because other processes write too.
     fresh = {"skip_instance_cache": True, "use_listings_cache": False}
-    return s3fs.S3FileSystem(endpoint_url=_endpoint() or None, config_kwargs=patience, **fresh)
-
-
-def _endpoint() -> str:
-    return next((value for name in ENDPOINTS if (value := os.environ.get(name))), "")
+    known = os.environ | keys
+    endpoint = next((value for name in ENDPOINTS if (value := known.get(name))), None)
+    own = {"key": keys["AWS_ACCESS_KEY_ID"], "secret": keys["AWS_SECRET_ACCESS_KEY"]} if keys else {}
+    place = {"region_name": known.get("AWS_DEFAULT_REGION")}
+    return s3fs.S3FileSystem(endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh)
 
 
 def why(store: Any, address: str, error: Exception) -> Stop:
     """An error at an address, in words. Most answers have only a number, so the bucket is asked for its reason."""
-    bucket, server = path_of(address).partition("/")[0], _endpoint() or "Amazon S3"
+    bucket, server = path_of(address).partition("/")[0], store.endpoint_url or "Amazon S3"
     code, reason = "", first_line(error)
     try:
         store.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1)

@@ -72,7 +72,6 @@ def test_an_interrupted_adapter_is_bit_for_bit_the_undisturbed_one(whole, tmp_pa
 def test_an_adapter_whose_folder_is_lost_goes_on_from_its_mirror_bit_for_bit(whole, tmp_path):
     """Stages as their pods start them. Only what a pod brings along is left: configs, and the base model."""
     with s3.started() as server:
-        server.put("team/readme", "")
         _, lost = again(whole, tmp_path / "lost")
         shutil.copy(whole / "run.json", lost / "run.json")
         assert pod(lost, "data") == 0

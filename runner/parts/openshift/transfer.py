@@ -181,13 +181,12 @@ def fetch(
 def fetch_mirrored(plan: Plan, stage: Stage, target: Path, everything: bool = False) -> tuple[int, str]:
     """The same from the recipe's mirror, with keys from the environment, else from the connection's Secret. Raises Stop if
     the mirror has no results, or cannot be read."""
-    if "AWS_ACCESS_KEY_ID" not in os.environ:
-        keys = keys_of(connect(), plan) or {}
-        os.environ.update({podspec.CONNECTION[key]: value for key, value in keys.items()})
+    secret = {} if "AWS_ACCESS_KEY_ID" in os.environ else keys_of(connect(), plan) or {}
+    keys = {podspec.CONNECTION[key]: value for key, value in secret.items()}
     came, number = 0, ""
     for one in (each for each in plan.stages if each == stage or StageFolder(plan, each).prepares):
         home = target / one.folder
-        with object_store.asking(address := mirror.address_of(plan, one)) as store:
+        with object_store.asking(address := mirror.address_of(plan, one), keys) as store:
             known = mirror.newest(store, address)
             if known is None:
                 if one == stage:

@@ -30,14 +30,7 @@ MIRROR = ("openshift.connection=my-s3", "openshift.mirror=s3://team/runs")
 
 
 @pytest.fixture
-def server():
-    with s3.started() as server:
-        server.put("team/readme", "")
-        yield server
-
-
-@pytest.fixture
-def claim(tmp_path, server) -> Claim:
+def claim(tmp_path, s3_server) -> Claim:
     """A claim with finished data, and a stage that has trained up to step 20."""
     made = Claim(tmp_path)
     made.site += MIRROR
@@ -107,26 +100,28 @@ def test_an_older_claim_gets_the_newer_checkpoint_and_a_newer_one_keeps_its_own(
 
 
 @pytest.mark.parametrize("after", [100_000, 500_000])
-def test_half_a_transfer_does_not_count(claim, server, monkeypatch, after):
+def test_half_a_transfer_does_not_count(claim, s3_server, monkeypatch, after):
     """The line is cut while checkpoint 30 is sent, and 40, which takes 800 KB: what comes back is whole, and older."""
     mirror.send(claim.stage("pretrain-512"))
     begun(claim, 30, 40)
     shutil.rmtree(Path(claim.stage("pretrain-512").place.checkpoints_dir) / "checkpoint-10")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.line)
-    server.cut = after
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.line)
+    s3_server.cut = after
     told: list[str] = []
     mirror.attempt(claim.stage("pretrain-512"), told.append)
     assert "The mirror lacks the latest files" in told[0]
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
     lost(claim)
     mirror.begin(claim.stage("pretrain-512"), told.append)
     assert steps(claim) == {"checkpoint-10", "checkpoint-20"}
 
 
-def test_what_is_not_as_it_was_sent_is_not_taken(claim, server, golden_message):
+def test_what_is_not_as_it_was_sent_is_not_taken(claim, s3_server, golden_message):
     mirror.send(claim.stage("pretrain-512"))
-    path = next(path for path in server.store().find("team/runs") if path.endswith("checkpoint-20/model.safetensors"))
-    server.put(path, "weights 20" * 39_999)
+    path = next(
+        path for path in s3_server.store().find("team/runs") if path.endswith("checkpoint-20/model.safetensors")
+    )
+    s3_server.put(path, "weights 20" * 39_999)
     lost(claim)
     told: list[str] = []
     mirror.begin(claim.stage("pretrain-512"), told.append)
@@ -134,11 +129,11 @@ def test_what_is_not_as_it_was_sent_is_not_taken(claim, server, golden_message):
     golden_message(told[-1])
 
 
-def test_results_replace_checkpoints_only_when_they_are_whole(claim, server):
+def test_results_replace_checkpoints_only_when_they_are_whole(claim, s3_server):
     mirror.send(claim.stage("pretrain-512"))
     claim.finish("pretrain-512")
     mirror.send(claim.stage("pretrain-512"))
-    names = [path.removeprefix("team/runs/seven-b/pretrain-512/") for path in server.store().find("team/runs")]
+    names = [path.removeprefix("team/runs/seven-b/pretrain-512/") for path in s3_server.store().find("team/runs")]
     assert "best_model/model.safetensors" in names and "manifest.json" in names
     assert not any(name.startswith(("step-", "manifest-")) for name in names)
 
@@ -150,7 +145,7 @@ def test_another_recipes_checkpoints_are_not_taken(claim):
     assert not (claim.folder / "seven-b" / "pretrain-512").exists()
 
 
-def test_a_training_sends_its_checkpoints_and_goes_on_without_the_server(claim, server, monkeypatch):
+def test_a_training_sends_its_checkpoints_and_goes_on_without_the_server(claim, s3_server, monkeypatch):
     monkeypatch.setattr(mirror, "SECONDS", 0.1)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     told: list[str] = []
@@ -158,9 +153,9 @@ def test_a_training_sends_its_checkpoints_and_goes_on_without_the_server(claim, 
     with mirror.following(folder, told.append):
         begun(claim, 30)
         waited(lambda: told)
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
         begun(claim, 40)
-        waited(lambda: server.store().exists("team/runs/seven-b/pretrain-512/manifest-40.json"))
+        waited(lambda: s3_server.store().exists("team/runs/seven-b/pretrain-512/manifest-40.json"))
     assert len(told) == 1 and "does not answer" in told[0]
 
 
@@ -173,17 +168,17 @@ def waited(until) -> None:
         time.sleep(0.1)
 
 
-def test_a_pod_without_a_gpu_refuses_a_mirror_that_it_cannot_use(claim, server, monkeypatch, golden_message):
+def test_a_pod_without_a_gpu_refuses_a_mirror_that_it_cannot_use(claim, s3_server, monkeypatch, golden_message):
     """Before a GPU is reserved; a training goes on with what its claim has."""
-    server.guard(True)
+    s3_server.guard(True)
     try:
         with pytest.raises(Stop) as stop:
             claim.start("data")
-        golden_message(stop.value.text.replace(server.url, "http://server"))
+        golden_message(stop.value.text.replace(s3_server.url, "http://server"))
         started, said = claim.start("pretrain-512")
         assert started and "refuses the keys" in said[0]
     finally:
-        server.guard(False)
+        s3_server.guard(False)
 
 
 def rendered(*sets: str) -> dict[str, dict]:
@@ -213,12 +208,12 @@ def test_only_pods_that_need_the_keys_get_them():
     assert set(podspec.CONNECTION) == set(s3.KEYS) | {"AWS_S3_ENDPOINT"}
 
 
-def test_access_is_tried_by_listing_writing_and_deleting(server, golden_message):
+def test_access_is_tried_by_listing_writing_and_deleting(s3_server, golden_message):
     mirror.require_access("s3://team/runs")
-    assert server.store().find("team") == ["team/readme"]
+    assert s3_server.store().find("team") == ["team/readme"]
     with pytest.raises(Stop) as stop:
         mirror.require_access("s3://taem/runs")
-    golden_message(stop.value.text.replace(server.url, "http://server"))
+    golden_message(stop.value.text.replace(s3_server.url, "http://server"))
 
 
 def test_a_base_model_in_an_image_is_mounted_by_every_pod(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,13 +28,6 @@ from tests.parts.openshift.conftest import in_process
 SETS = ("openshift.connection=my-s3", "openshift.mirror=s3://team/runs")
 OPTIONS = tuple(word for one in SETS for word in ("--set", one))
 FILES = ("best_model/model.safetensors", "best_model/config.json", "training_history.json", "train.log")
-
-
-@pytest.fixture
-def server():
-    with s3.started() as server:
-        server.put("team/readme", "")
-        yield server
 
 
 @pytest.fixture
@@ -86,12 +80,12 @@ def trained(folder: Path, step: int) -> StageFolder:
 
 
 @in_process
-def test_results_come_from_the_mirror_without_a_helper_pod(site, owner, server, tmp_path, monkeypatch, capsys):
+def test_results_come_from_the_mirror_without_a_helper_pod(site, owner, s3_server, tmp_path, monkeypatch, capsys):
     one = trained(tmp_path / "claim", 10)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
-    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=server.url)
+    known = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3")}
+    for name in known:
+        monkeypatch.delenv(name)
+    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=s3_server.url)
     out = tmp_path / "out"
     assert site.recipe("fetch", *OPTIONS, "--to", str(out)) == 0, capsys.readouterr()
     for name in FILES:
@@ -100,28 +94,32 @@ def test_results_come_from_the_mirror_without_a_helper_pod(site, owner, server, 
     assert json.loads((out / "run.json").read_text("utf-8"))["id"] == "the-run"
     assert site.recipe("fetch", *OPTIONS, "--all", "--to", str(out)) == 0
     assert list((out / "checkpoints").rglob("complete.json"))
+    assert not os.environ.keys() & known.keys(), "no program that is started later gets the keys"
     one.mark("finished", outputs=one.outputs())
-    mirror.send(one)
+    with pytest.MonkeyPatch.context() as pod:
+        for name, value in known.items():
+            pod.setenv(name, value)
+        mirror.send(one)
     assert site.recipe("fetch", *OPTIONS, "--to", str(out)) == 0
     assert "fetched to" in capsys.readouterr().out
 
 
 @in_process
-def test_a_mirror_that_cannot_be_read_leaves_the_claim(site, server, capsys):
-    server.guard(True)
+def test_a_mirror_that_cannot_be_read_leaves_the_claim(site, s3_server, capsys):
+    s3_server.guard(True)
     try:
         site.recipe("fetch", *OPTIONS)
     finally:
-        server.guard(False)
+        s3_server.guard(False)
     said = capsys.readouterr()
     assert "refuses the keys" in said.out and "on the claim are fetched instead" in said.out
 
 
 @in_process
-def test_another_version_of_a_file_is_prepared_again(site, owner, server, monkeypatch, capsys):
+def test_another_version_of_a_file_is_prepared_again(site, owner, s3_server, monkeypatch, capsys):
     """A machine that cannot read the address changes nothing."""
-    server.put("team/rows.jsonl", "{}")
-    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=server.url)
+    s3_server.put("team/rows.jsonl", "{}")
+    secret(site, AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret", AWS_S3_ENDPOINT=s3_server.url)
     sets = (SETS[0], "data.hub=null", "data.path=s3://team/rows.jsonl", "openshift.data_from=claim")
     options = [word for one in sets for word in ("--set", one)]
 
@@ -135,7 +133,7 @@ def test_another_version_of_a_file_is_prepared_again(site, owner, server, monkey
     space = site.namespace
     assert site.recipe("submit", *options, "--stage", "data") == 0, capsys.readouterr()
     assert milestone().state == pipeline.UNDER_WAY
-    server.put("team/rows.jsonl", "{ }")
+    s3_server.put("team/rows.jsonl", "{ }")
     assert milestone().state == pipeline.CHANGED
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     assert milestone().state == pipeline.UNDER_WAY
