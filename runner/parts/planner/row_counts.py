@@ -87,7 +87,7 @@ def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
 def known(
     data: Mapping[str, Any], folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
 ) -> Rows:
-    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. RowLengths that
+    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that
     preparation did not count come from files and catalog. data: as a preparer reads it. folder: where it writes; None
     to open no file. samples: of the data sets, in order."""
     share = float(data.get("validation_share") or 0)

@@ -39,6 +39,11 @@ class Songs:
     max_words: int
     tasks: Mapping[str, float]
 
+    @property
+    def asked(self) -> dict[str, str]:
+        """The first words of the questions whose answer is a name or a class, by metric."""
+        return {name: words for name, (task, words) in CLASSES.items() if self.tasks.get(task)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lyrics(Conversations):
@@ -49,12 +54,9 @@ class Lyrics(Conversations):
     songs: Songs
 
 
-def of_songs(recipe: Recipe) -> tuple[type[Lyrics], Songs, dict[str, str]]:
-    """The kind of request for a recipe's songs, the songs, and the first words of the questions whose answer is a name or
-    a class, by metric."""
-    chosen = recipe.data["songs"]
-    asked = {name: words for name, (task, words) in CLASSES.items() if chosen.tasks.get(task)}
-    return Lyrics, Songs(**chosen.plain()), asked
+def of_songs(recipe: Recipe) -> tuple[type[Lyrics], Songs]:
+    """The kind of request for a recipe's songs, and the songs."""
+    return Lyrics, Songs(**recipe.data["songs"].plain())
 
 
 @dataclass(frozen=True)

@@ -84,14 +84,14 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
     kinds: dict[str, type[DataSets]] = {PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}
     kind = kinds.get(recipe.rows, ChatData)
     if recipe.rows == SONGS:
-        kind, own["songs"], _ = parts.hook("of_songs")(recipe)
+        kind, own["songs"] = parts.hook("of_songs")(recipe)
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    asked = parts.hook("of_songs")(recipe)[2] if recipe.rows == SONGS and recipe.data.songs else {}
+    asked = parts.hook("of_songs")(recipe)[1].asked if recipe.rows == SONGS and recipe.data.songs else {}
     # For a model's own answers, each reward.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
     return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, validates(recipe), recipe.pretrained)}
