@@ -105,6 +105,11 @@ def objects(store: Any, address: str) -> dict[str, Object]:
     return found
 
 
+def etags(there: Mapping[str, Object]) -> dict[str, str]:
+    """What tells one version of these files from another."""
+    return {name: one.etag for name, one in there.items()}
+
+
 def download(store: Any, there: Mapping[str, Object], folder: Path) -> None:
     """Copies files into a folder, each whole or not at all. A copy that has the time and size of its original stays.
     Raises Stop if a file changes meanwhile."""
@@ -128,12 +133,11 @@ def local(address: str) -> Path:
     read."""
     with asking(address) as store:
         there = objects(store, address)
-        version = content_hash([address, {name: one.etag for name, one in there.items()}])
-        name = PurePosixPath(path_of(address)).name
-        target = _cache() / version / name
+        home, name = content_hash([address, etags(there)]), PurePosixPath(path_of(address)).name
+        target = _cache() / home / name
         if not target.exists():
             # Folders get their name once they are whole; several processes may copy at once.
-            partial = target.parent.with_name(f".{version}.{uuid.uuid4().hex}.partial")
+            partial = target.parent.with_name(f".{home}.{uuid.uuid4().hex}.partial")
             try:
                 download(store, there, partial if list(there) == [name] else partial / name)
                 if not target.parent.exists():
@@ -148,7 +152,7 @@ def version(address: str) -> str:
     """A hash that changes with the files at an address; empty if it cannot be read from here."""
     try:
         with asking(address) as store:
-            return content_hash({name: one.etag for name, one in objects(store, address).items()}, 32)
+            return content_hash(etags(objects(store, address)), 32)
     except Stop:
         return ""
 

@@ -161,7 +161,7 @@ def copy_model(model: Mapping[str, Any], folder: Path, tell: Tell) -> None:
         require_space(folder, size + RESERVE, f"the model {base}")
         tell(f"Downloading {base}, {size / 2**30:.1f} GiB")
         object_store.download(store, there, folder)
-    version = content_hash({name: one.etag for name, one in there.items()}, 40)
+    version = content_hash(object_store.etags(there), 40)
     write_json(folder / FETCHED, {"base": base, "revision": model["revision"], "commit": version})
 
 
