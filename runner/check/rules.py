@@ -15,6 +15,7 @@ from typing import Any
 from runner import catalog, parts, scenarios
 from runner.catalog import models
 from runner.check import by_schema, schema_errors, sources
+from runner.data.tokenizers import MISTRAL, TEKKEN
 from runner.recipe import lock, units
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
@@ -172,14 +173,26 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
 
 
 def chat_template(recipe: Recipe) -> Iterator[Problem]:
-    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer. And
-    `tokenizer_default` needs a tokenizer with a template."""
+    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer.
+    `tokenizer_default` needs a tokenizer with a template, and `mistral_common` one of mistral-common."""
     facts = recipe.model_facts
     template = recipe.data.get("chat_template") if facts else None
-    if facts and template == "chatml" and facts.chat_template not in ("", "chatml"):
+    if not facts or not template:
+        return
+    if template == "chatml" and facts.chat_template not in ("", "chatml"):
         yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
-    if facts and template == "tokenizer_default":
-        folder, has_template = recipe.base_folder, facts.own_template
+    folder, has_template = recipe.base_folder, facts.own_template
+    whole = folder if folder and (folder / models.CONFIG).is_file() else None
+    tekken, known = whole and (whole / TEKKEN).is_file(), common.table("mistral_common")["model_types"]
+    if template == MISTRAL and facts.model_type not in known:
+        yield recipe.problem("data.chat_template", *worded("check.not-mistrals", facts=facts), mending="auto")
+    elif template == MISTRAL and whole and not tekken:
+        yield recipe.problem("data.chat_template", *worded("check.no-tekken", folder=folder), mending="auto")
+    elif template != MISTRAL and tekken and facts.model_type in known:
+        yield recipe.problem("data.chat_template", *worded("check.has-tekken", folder=folder), mending=MISTRAL)
+    if template == MISTRAL and recipe.data.get("train_on") == "all":
+        yield recipe.problem("data.train_on", *worded("check.mistral-ends-with-answers"), mending="assistant")
+    if template == "tokenizer_default":
         if folder and (folder / "tokenizer_config.json").is_file():
             own = read_record(folder / "tokenizer_config.json").get("chat_template")
             has_template = bool(own) or any(folder.glob("chat_template*"))

@@ -18,8 +18,9 @@ from runner.data import conversation_formats as formats
 from runner.data.conversation_formats import ChatData, Conversation, Conversations, Labels, Preferences, Prompts, Turn
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.report import Report, too_long
-from runner.data.tokenizers import TokenizerFor
-from runner.tools.problem import Stop, worded
+from runner.data.tokenizers import MISTRAL, TokenizerFor
+from runner.tools.problem import Stop, first_line, worded
+from runner.trainer.generation import tokens
 
 Asked = ChatData | Preferences | Labels | Prompts
 
@@ -112,7 +113,10 @@ class ConversationRows(ItemPreparer[Talk]):
         return formats.rendered(self.asked.special_tokens, formats.behind(self.asked.system_prompt, conversation.turns))
 
     def texts(self, kept: np.ndarray) -> Iterator[str]:
-        return map(self.told, chain.from_iterable(map(conversations, self.spool.batches(kept))))
+        return map(self.told, self._conversations(kept))
+
+    def _conversations(self, kept: np.ndarray) -> Iterator[Conversation]:
+        return chain.from_iterable(map(conversations, self.spool.batches(kept)))
 
     def rendered(self, item: Conversation) -> RenderedExample:
         return RenderedExample(item.question, self.told(item))
@@ -124,8 +128,7 @@ class ConversationRows(ItemPreparer[Talk]):
         template = getattr(tokenizer, "chat_template", None)
         if asked.special_tokens.axolotl == formats.OWN and isinstance(template, str) and not of_twin:
             written = []
-            spooled = chain.from_iterable(map(conversations, self.spool.batches(kept)))
-            for line, conversation in zip(self.where(kept), spooled, strict=True):
+            for line, conversation in zip(self.where(kept), self._conversations(kept), strict=True):
                 name = formats.unwritten(conversation, template)
                 written.append(name is None)
                 if name:
@@ -133,7 +136,26 @@ class ConversationRows(ItemPreparer[Talk]):
             kept = kept[np.array(written)]
         if not len(kept):
             return kept
+        if asked.special_tokens.axolotl == MISTRAL:
+            kept, lengths = self._by_mistral(kept, tokenizer)
+            return self.within(asked.sequence_len, kept, lengths, tokenizer) if len(kept) else kept
         return self.within(asked.sequence_len, kept, blocks.lengths(self.texts(kept), tokenizer), tokenizer)
+
+    def _by_mistral(self, kept: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the items that mistral-common can write, and their lengths. It would stop training at others."""
+        lengths = []
+        for line, conversation in zip(self.where(kept), self._conversations(kept), strict=True):
+            *asked, answer = formats.behind(self.asked.system_prompt, conversation.turns)
+            tools = json.loads(conversation.tools or "[]")
+            try:
+                # It writes no complete conversation unless it trains; an answer's own end is one token.
+                said = tokenizer.encode(answer["content"], add_special_tokens=False)
+                lengths.append(len(tokens(tokenizer, asked, asking=True, tools=tools)) + len(said) + 1)
+            except Exception as error:  # its own kinds, and pydantic's
+                self.report.lose(line, "mistral-common cannot write it", first_line(error))
+                lengths.append(0)
+        counted = np.array(lengths)
+        return kept[counted > 0], counted[counted > 0]
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         turns, lengths = batch["turns"].flatten(), pc.list_value_length(batch["turns"]).to_numpy()

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Self, cast
 from runner.catalog import ChatTemplate
 from runner.data import rows
 from runner.data.data_sets import DataSet, SplitDataSets
-from runner.data.tokenizers import Pretrained
+from runner.data.tokenizers import MISTRAL, Pretrained
 from runner.recipe import templates
 from runner.recipe.templates import FORMS, NoText, text_of
 from runner.tools.names import listed, same
@@ -128,7 +128,10 @@ class ChatSet(DataSet):
             said = turns(self.form, row, self.thinking_field or REASONING)
             kept = tuple(turn for turn in said if turn.role != "system") if self.drop_system else said
             conversation = Conversation(kept, tools)
-            if template != OWN and (name := unwritten(conversation, "")):
+            # With mistral-common, Axolotl 0.19.0 does not train the end of a tool call.
+            if template == MISTRAL and (name := unwritten(conversation, "tools")):
+                raise NoText(f"it has `{name}`, which cannot be learned with `chat_template: {MISTRAL}`")
+            if template not in (OWN, MISTRAL) and (name := unwritten(conversation, "")):
                 raise NoText(
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
                 )

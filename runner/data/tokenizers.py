@@ -1,5 +1,6 @@
 """Tokenizers: loaded or trained, with their chat template; and the rows that Axolotl has tokenised."""
 
+import base64
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +28,13 @@ class Pretrained:
 # Given texts, the tokenizer to count them with; None if there is none on this machine.
 TokenizerFor = Callable[[Iterable[str]], Any]
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model")
+TEKKEN = "tekken.json"  # the tokenizer of Mistral's own package
+FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model"),
+    TEKKEN,
+)
+# The chat template that is not a template: mistral-common writes and splits the turns.
+MISTRAL = "mistral_common"
 
 
 def content(base: str) -> str:
@@ -44,7 +51,7 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
     options = {"trust_remote_code": trust_remote_code} | ({"revision": revision} if revision else {})
     for local in (True,) if local_only else (True, False):
         try:
-            return AutoTokenizer.from_pretrained(base, local_files_only=local, **options)
+            return _named(AutoTokenizer.from_pretrained(base, local_files_only=local, **options), base)
         except Exception as error:
             if "trust_remote_code" in str(error):
                 raise Stop(*worded("data.tokenizer-code-untrusted", base=base)) from None
@@ -57,14 +64,29 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
     return None
 
 
+def in_folder(folder: Path) -> Any:
+    """The tokenizer in a folder, which needs no model beside it."""
+    from transformers import AutoTokenizer
+    from transformers.tokenization_mistral_common import MistralCommonBackend
+
+    own = MistralCommonBackend if (folder / TEKKEN).is_file() else AutoTokenizer
+    return _named(own.from_pretrained(str(folder)), str(folder))
+
+
+def _named(tokenizer: Any, base: str) -> Any:
+    """The tokenizer with its origin, which mistral-common's does not know."""
+    tokenizer.name_or_path = tokenizer.name_or_path or base
+    return tokenizer
+
+
 def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
     """A byte-level BPE tokenizer with the special tokens of `model` and `template`, trained on `texts` and saved in
     `folder`. vocabulary: the maximum number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    if (folder / "tokenizer.json").is_file():
-        return AutoTokenizer.from_pretrained(str(folder))
+    if any((folder / name).is_file() for name in (TEKKEN, "tokenizer.json")):
+        return in_folder(folder)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -80,9 +102,38 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
     )
     # The time to learn from a word grows with the square of its length: hours for one of a million characters.
     tokenizer.train_from_iterator((re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts), trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=jinja(template), **special)
-    fast.save_pretrained(str(folder))
-    return AutoTokenizer.from_pretrained(str(folder))
+    if template.axolotl == MISTRAL:
+        write_json(folder / TEKKEN, _tekken(tokenizer))
+    else:
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=jinja(template), **special)
+        fast.save_pretrained(str(folder))
+    return in_folder(folder)
+
+
+def _tekken(tokenizer: Any) -> Mapping[str, Any]:
+    """A byte-level BPE as mistral-common reads it: the 256 bytes, and then the merged ones in their order. Its special
+    tokens are those of all Tekken files of this version."""
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    added = {str(token) for token in tokenizer.get_added_tokens_decoder().values()}
+    merged = sorted((number, token) for token, number in tokenizer.get_vocab().items() if len(token) > 1)
+    words = [bytes([byte]) for byte in range(256)]
+    words += [bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added]
+    special = len(Tekkenizer.DEPRECATED_SPECIAL_TOKENS)
+    config = {
+        "pattern": r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
+        "num_vocab_tokens": len(words),
+        "default_vocab_size": len(words) + special,
+        "default_num_special_tokens": special,
+        "version": "v7",
+    }
+    vocabulary = [
+        {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": word.decode(errors="replace")}
+        for rank, word in enumerate(words)
+    ]
+    return {"config": config, "vocab": vocabulary}
 
 
 def jinja(template: ChatTemplate) -> str:

@@ -146,7 +146,7 @@ class Data(Settings):
     drop_system: bool | None
     thinking_field: Literal["reasoning_content", "thinking"] | None
     train_on: Literal["assistant", "last", "all"]
-    chat_template: Literal["auto", "chatml", "tokenizer_default"]
+    chat_template: Literal["auto", "chatml", "tokenizer_default", "mistral_common"]
     validation_share: float
     max_lost_share: float
     seed: int

@@ -81,12 +81,16 @@ class LoadedModel:
         """The answer, without sampling, so that it never varies. streamer, stop: as of transformers' `generate`."""
         import torch
 
-        text = prompt(self.chat, self.tokenizer, question, earlier)
-        tokens = self.tokenizer(text, add_special_tokens=False, return_tensors="pt").to(self.model.device)
+        if self.chat.chat:
+            asked = tokens(self.tokenizer, messages(self.chat.system_prompt, question, earlier=earlier), asking=True)
+        else:
+            asked = self.tokenizer(question, add_special_tokens=False)["input_ids"]
+        read = torch.tensor([asked], device=self.model.device)
         ends, pad = end_tokens(self.tokenizer, self.chat.turn_end), self.tokenizer.pad_token_id
         with self.alone, self.switched(), torch.no_grad():
             output = self.model.generate(
-                **tokens,
+                input_ids=read,
+                attention_mask=torch.ones_like(read),
                 max_new_tokens=self.chat.max_new_tokens,
                 do_sample=False,
                 eos_token_id=ends or None,
@@ -94,7 +98,7 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        return self.said(output[0, tokens["input_ids"].shape[1] :])
+        return self.said(output[0, len(asked) :])
 
     def said(self, tokens: Any) -> str:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
@@ -143,6 +147,13 @@ def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking
     options = {"tools": tools} if tools else {}
     text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
     return text
+
+
+def tokens(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> list[int]:
+    """The tokens of what `written` writes; mistral-common reads no special tokens in a text."""
+    options = {"tools": tools} if tools else {}
+    made = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, return_dict=False, **options)
+    return list(made)
 
 
 def bare(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -137,7 +137,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 OTHER_MODEL = "me/other"
 # Lines beside which choices differ, or one of them is refused, that are alike without them; by how the setting ends.
 BESIDE: dict[str, list[dict[str, Any]]] = {
-    "chat_template": [{"model.base": OTHER_MODEL}],
+    "chat_template": [{"model.base": OTHER_MODEL}, {"model.base": "mistralai/Mistral-7B-Instruct-v0.3"}],
     "cleaning.executor": [{"data.cleaning": SLURM}, {"data.cleaning": {"executor": "pods", "pods": 4}}],
     ".cross_entropy": [{"model.base": OTHER_MODEL}],
     "model.attention": [{"model.base": "openai/gpt-oss-20b", "machines.gpu": "NVIDIA-H100-80GB-HBM3"}],

@@ -10,6 +10,7 @@ from typing import Any
 from runner import catalog
 from runner.check import by_schema, validate
 from runner.data.conversation_formats import ROLES
+from runner.data.tokenizers import MISTRAL
 from runner.parts.axolotl_files import checking
 from runner.parts.edits.copying import commented, flow
 from runner.recipe import reading
@@ -25,8 +26,11 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 GPU = "NVIDIA-H100-80GB-HBM3"
 # The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
-# By an attention that only some models have.
-STAND_INS = {"kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b"}
+# By an attention, or a tokenizer, that only some models have.
+STAND_INS = {
+    "kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b",
+    MISTRAL: "mistralai/Mistral-7B-Instruct-v0.3",
+}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
 NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
 table = partial(checking.table, "mapping")
@@ -323,6 +327,9 @@ def _rows(made: Import, objective: str | None) -> str:
 
 
 def _template(made: Import, sets: list[Any]) -> None:
+    if made.get("tokenizer_use_mistral_common"):
+        made.say("data.chat_template", MISTRAL, "tokenizer_use_mistral_common")
+        return
     named = made.get("chat_template")
     facts = catalog.model(base) if (base := made.file.data["base_model"]) in catalog.model_ids() else None
     own = catalog.chat_template(facts.chat_template).axolotl if facts and facts.chat_template else None
@@ -465,7 +472,8 @@ def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:
 def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
-        document.data["model"]["base"] = STAND_INS.get(document.data["model"].get("attention", ""), STAND_IN)
+        lines = document.data["model"].get("attention"), document.data["data"].get("chat_template")
+        document.data["model"]["base"] = next((STAND_INS[line] for line in lines if line in STAND_INS), STAND_IN)
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
             document.data["train"].pop(layers, None)
     return document

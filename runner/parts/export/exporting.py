@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
+from runner.data.tokenizers import TEKKEN
 from runner.parts.evaluate import language
 from runner.parts.export import card, compressed, gguf, llama_cpp, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
@@ -26,7 +27,7 @@ Tell = Callable[[str], None]
 CARD = "README.md"
 # The files of a tokenizer.
 _WORDS = (
-    "tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt",
+    "tokenizer*", TEKKEN, "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt",
 )  # fmt: skip
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.data.tokenizers import TEKKEN
 from runner.parts.export import llama_cpp
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
 from runner.tools import packaged
 from runner.tools.files import read_record
-from runner.tools.problem import worded
+from runner.tools.problem import Stop, worded
 from runner.trainer.generation import Chat, end_tokens, prompt
 
 KINDS: dict[str, dict[str, Any]] = packaged.toml(__file__, "kinds.toml")
@@ -33,6 +34,8 @@ class Answer:
 
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
     """Writes a model as a GGUF file; returns its kind. kind: of KINDS, by default that of the weights. Raises Stop."""
+    if (model / TEKKEN).is_file():
+        raise Stop(*worded("export.no-tekken-in-gguf", model=model))
     facts = read_record(model / "config.json")
     own = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
     kind = kind or own

@@ -19,7 +19,7 @@ import torch
 
 from runner.tools import packaged
 from runner.tools.names import same, shortened
-from runner.trainer.generation import bare, written
+from runner.trainer.generation import bare, tokens
 from runner.trainer.records import Proof
 
 # The kinds of fault, each with its sentence and its remedy.
@@ -95,20 +95,17 @@ class Reader:
         shown = [{name: value for name, value in message.items() if name != self.marked} for message in said]
         tools = row.get("tools")
         tools = json.loads(tools) if isinstance(tools, str) else tools
-        whole = self._tokens(written(self.tokenizer, shown, asking=False, tools=tools))
+        whole = tuple(tokens(self.tokenizer, shown, asking=False, tools=tools))
         prompts: list[Tokens | None] = []
         answers = [place for place, message in enumerate(shown) if message["role"] == "assistant"]
         for place in answers:
             prompt: Tokens | None = None
             if trained[place]:
-                prompt = self._tokens(written(self.tokenizer, shown[:place], asking=True, tools=tools))
+                prompt = tuple(tokens(self.tokenizer, shown[:place], asking=True, tools=tools))
                 prompt = prompt if place == answers[-1] or whole[: len(prompt)] == prompt else None
             prompts.append(prompt)
         asked = next((str(message["content"]) for message in shown if message["role"] == "user"), "")
         return Talk(whole, tuple(prompts), sum(trained), shortened(asked, SHOWN))
-
-    def _tokens(self, text: str) -> Tokens:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def words(self, tokens: Sequence[int]) -> str:
         return repr(self.tokenizer.decode(list(tokens)))

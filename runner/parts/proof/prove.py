@@ -115,7 +115,10 @@ class Prover:
         from transformers import AutoTokenizer
 
         with tempfile.TemporaryDirectory() as folder:
-            self.trainer.processing_class.save_pretrained(folder)
+            used = self.trainer.processing_class
+            used.save_pretrained(folder)
+            if self.cfg.tokenizer_use_mistral_common:
+                return type(used).from_pretrained(folder)
             return AutoTokenizer.from_pretrained(folder, trust_remote_code=bool(self.cfg.trust_remote_code))
 
     @cached_property

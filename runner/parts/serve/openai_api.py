@@ -189,7 +189,8 @@ def _exactly(tokenizer: Any) -> None:
     for name in ("add_bos_token", "add_eos_token"):
         if hasattr(tokenizer, name):
             setattr(tokenizer, name, False)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    if hasattr(tokenizer, "backend_tokenizer"):  # mistral-common's adds nothing to a text
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
 
 
 def _weights(chat: Chat) -> list[Path]:
@@ -213,6 +214,8 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
     greedy = json.dumps({"temperature": 0.0, "max_new_tokens": longest})
     command = [SERVER, "--model", served, "--served-model-name", *wholes]
     command += ["--generation-config", served, "--override-generation-config", greedy]
+    if Path(served, TEKKEN).is_file():
+        command += ["--tokenizer-mode", "mistral"]
     if adapters:
         rank = max(room_for(saved(Path(folder)).rank) or 0 for folder in adapters.values())
         command += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(rank)]

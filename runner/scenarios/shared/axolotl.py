@@ -9,7 +9,7 @@ from runner import catalog, parts
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
-from runner.data.tokenizers import jinja
+from runner.data.tokenizers import MISTRAL, jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
 from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
@@ -157,6 +157,8 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
     """The special tokens of each message: the recipe's, else the model's own. None if only the tokenizer knows them."""
     asked = recipe.data.get("chat_template")
     name = asked if asked in ("chatml", None) else recipe.facts.chat_template
+    if asked == MISTRAL:
+        return replace(catalog.chat_template("mistral"), axolotl=MISTRAL)
     return catalog.chat_template(name) if name else None
 
 
@@ -202,6 +204,8 @@ def own_answers(recipe: Recipe) -> EngineConfig:
 def template(recipe: Recipe) -> EngineConfig:
     """The chat template of conversations and preferences, and its tokens."""
     facts, known = recipe.facts, special_tokens(recipe)
+    if recipe.data.chat_template == MISTRAL:
+        return {"tokenizer_use_mistral_common": True}
     tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)

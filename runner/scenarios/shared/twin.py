@@ -21,7 +21,7 @@ from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.process import without_gpu_kernels
 from runner.tools.text import words
-from runner.trainer.generation import taught
+from runner.trainer.generation import taught, tokens
 
 MADE_FROM = "twin.json"
 
@@ -94,9 +94,7 @@ def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> 
     folder, model = Path(twin["folder"]), of_facts(twin["model"])
     if (folder / "config.json").is_file():
         return
-    from transformers import AutoTokenizer
-
-    words = AutoTokenizer.from_pretrained(str(folder))
+    words = tokenizers.in_folder(folder)
     numbers = {f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     ready = partial(first, tokenizer=words) if first else None
     if twin["layers"]:
@@ -232,17 +230,13 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
                 yield left
 
 
-def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> Iterator[Row]:
+def _readings(texts: Sequence[str], prompts: Sequence[list[int]], tokenizer: Any) -> Iterator[Row]:
     """The texts to learn, with labels: each paragraph alone, and one after each prompt. Without end tokens, because
     with them some twins would write nothing."""
-
-    def numbers(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    read = [numbers(text) for text in texts]
+    read = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
     yield from zip(read, read, strict=True)
     for prompt, answer in zip(prompts, cycle(read), strict=False):
-        asked = numbers(prompt)[-ASKED:]
+        asked = prompt[-ASKED:]
         yield [*asked, *answer], [NOT_LEARNED] * len(asked) + answer
 
 
@@ -264,12 +258,12 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
     return (row for _, row in Parquet().rows(file) if not isinstance(row, Bad))
 
 
-def _asked(rows: Path, tokenizer: Any) -> list[str]:
-    """The first question of each training row, in the model's format; nothing for plain text."""
+def _asked(rows: Path, tokenizer: Any) -> list[list[int]]:
+    """The tokens of each training row's first question, in the model's format; nothing for plain text."""
     prompts = []
     for row in _rows(rows / "train.parquet"):
         turns = takewhile(lambda turn: turn["role"] != "assistant", row.get("messages") or ())
         asked = [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
         if asked:
-            prompts.append(tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False))
+            prompts.append(tokens(tokenizer, asked, asking=True))
     return prompts
