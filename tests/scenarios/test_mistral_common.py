@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from runner import catalog, scenarios
+from runner.catalog.tables import table as table_of
 from runner.check.validate import examine, load
 from runner.data import tokenizers
 from runner.parts.export import gguf
-from runner.recipe.overrides import from_options
+from runner.recipe.overrides import Override, from_options
 from runner.render import place
 from runner.scenarios import prepare
 from runner.scenarios.shared import axolotl
@@ -106,6 +107,21 @@ def test_axolotl_gets_its_tokenizer_and_no_template(tmp_path):
     assert config["tokenizer_use_mistral_common"] is True
     assert not {"chat_template", "special_tokens", "eot_tokens"} & config.keys()
     assert validated(config, catalog.gpu("NVIDIA-L40S"), 1)["tokenizer_use_mistral_common"] is True
+
+
+@pytest.mark.parametrize("key", table_of("axolotl-refusals")["tokens_of_mistral"]["settings"])
+def test_its_tokens_cannot_be_changed(key, tmp_path):
+    value = ["<x>"] if key == "tokens" else {"eos_token": "<x>"} if key == "special_tokens" else {5: "<x>"}
+    made = recipe(tmp_path, words())
+    config = dict(scenarios.translate(made, place(made)).stages[-1].config)
+    with pytest.raises(ValueError, match="not supported with mistral-common"):
+        validated(config | {key: value}, catalog.gpu("NVIDIA-L40S"), 1)
+    found = list(
+        examine(
+            LORA, [*from_options(own(rows(tmp_path, words()))), Override(f"advanced.axolotl.{key}", None, value, "")]
+        )
+    )
+    assert "that of mistral-common cannot be changed" in next(one.message for one in found if one.severity == "error")
 
 
 def saying(folder: Path, *options: str) -> dict[str, str]:
