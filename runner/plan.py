@@ -23,6 +23,8 @@ RUNS = "runs"  # the folder of runs on this machine, below the current folder
 USUAL_CLAIM_GIB = 50  # the size of a claim if neither the recipe nor an estimate gives one
 
 EngineConfig = dict[str, Any]  # an engine's settings, under the engine's own names
+RowsRequest = Mapping[str, Any]  # the rows to prepare: one of the dataclasses for it, as JSON
+Section = Mapping[str, Any]  # a recipe's section, or a part of one, as plain values
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class Evaluation:
 TRACKERS = ("mlflow", "wandb")
 
 
-def tracker(config: Mapping[str, Any]) -> str:
+def tracker(config: EngineConfig) -> str:
     """The tracking server's tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
     images = config.get("trainer", {}).get("report_to")
     return next((tool for tool in TRACKERS if config.get(f"use_{tool}") or images == tool), "")
@@ -186,10 +188,10 @@ class Stage:
     name: str
     engine: str  # the program that does the work, a key of `runner.run.launch.ENGINES`
     # The engine's settings, and the name of the file that they are written to.
-    config: Mapping[str, Any]
+    config: EngineConfig
     config_file: str
     # What a training stage learns from: the JSON form of the dataclass that a preparer takes; `kind` chooses it.
-    data: Mapping[str, Any]
+    data: RowsRequest
     files: tuple[Artifact, ...]  # what is in `config_dir` when the stage starts, `config_file` included
     # For a machine of a cluster; the launcher fills in rank and address from the environment.
     command: tuple[str, ...]
@@ -237,7 +239,7 @@ class OnClaim:
         return self.path.removeprefix(above.path).strip("/")
 
 
-def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
+def claim_of(folder: str, claims: Iterable[Section] | None) -> Section | None:
     """The claim, of a recipe's `openshift.claims`, that a folder is on; None for the pod's own disk or the image."""
     # As texts: `check` asks this for every file of a recipe, and pathlib takes ten times as long.
     path = f"{normal(folder)}/"
@@ -245,7 +247,7 @@ def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping
     return max(around, key=lambda claim: len(normal(claim["mount"])), default=None)
 
 
-def on_claim(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> OnClaim | None:
+def on_claim(folder: str, claims: Iterable[Section] | None) -> OnClaim | None:
     """The folder's place on a claim, or None."""
     if (claim := claim_of(folder, claims)) is None:
         return None
@@ -262,11 +264,11 @@ class Plan:
     place: Place  # the folders that the stages' configs name
     stages: tuple[Stage, ...]
     # The recipe's settings for the cluster; only targets read them.
-    site: Mapping[str, Any] = field(default_factory=dict)
+    site: Section = field(default_factory=dict)
     # `url` and `commit` of the code that pods clone before they start; None if it is in their image.
-    code_from_git: Mapping[str, Any] | None = None
+    code_from_git: Section | None = None
     # The recipe's settings for plain machines; only targets read them.
-    nodes: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Section = field(default_factory=dict)
     # Computed figures that people look up (effective batch, scaled learning rate, …).
     facts: Mapping[str, Any] = field(default_factory=dict)
     # The size to request for a claim without one, by the claim's name; empty without an estimate.
@@ -280,7 +282,7 @@ class Plan:
         stated = next(claim for claim in self.site["claims"] if claim["name"] == name).get("size_gib")
         return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
-    def claim_of(self, folder: str) -> Mapping[str, Any] | None:
+    def claim_of(self, folder: str) -> Section | None:
         return claim_of(folder, self.site.get("claims"))
 
     def on_claim(self, folder: str) -> OnClaim | None:
@@ -346,7 +348,7 @@ _TABLE = packaged.toml(__file__, "plan.toml")
 _NEUTRAL, _NEUTRAL_SECTIONS = frozenset(_TABLE["neutral"]), tuple(_TABLE["neutral-sections"])
 
 
-def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def learned_from(config: EngineConfig) -> Iterator[tuple[str, Any]]:
     """An engine's settings that can change the result, by dotted names."""
     for name, value in flat(config):
         neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_SECTIONS)

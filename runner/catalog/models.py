@@ -16,6 +16,7 @@ from runner.tools.names import listed, nearest
 from runner.tools.problem import Stop, worded
 
 CONFIG = "config.json"
+ModelConfig = Mapping[str, Any]  # the contents of CONFIG
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
     return unsuitable_type({} if _known(name) else config_of(name, folder))
 
 
-def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
+def unsuitable_type(config: ModelConfig) -> Unsuitable | None:
     """The same by a `config.json` alone."""
     for facts in table("unsuitable").values():
         if facts["model_type"] == config.get("model_type"):
@@ -267,7 +268,7 @@ def original(model: Model) -> Facts:
     return {"id": model.id, **{name: getattr(model, name) for name in ("linear", *INHERITED, *SPOKEN)}}
 
 
-def from_config(name: str, config: Mapping[str, Any]) -> Model:
+def from_config(name: str, config: ModelConfig) -> Model:
     """A Model from a Hugging Face `config.json`. Missing values come from a twin's original, else from the catalog's
     first model of that type, and special tokens only if the vocabulary has the same size. Other names inside the model
     default to those of the LLaMA family. Raises KeyError if the config lacks a size, or another of NO_GEOMETRY if a
@@ -320,7 +321,7 @@ _OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 UNBOUNDED = 2**31 - 1  # models without positions accept rows of any length
 
 
-def _by_usual_names(config: Mapping[str, Any]) -> Facts:
+def _by_usual_names(config: ModelConfig) -> Facts:
     """The config of an architecture that the catalog does not contain, with its sizes under the usual names. Sizes that
     it may lack (heads of a state-space model, positions of ALiBi) get neutral values, because only a trace counts."""
     other_names = table("synonyms")["sizes"]
@@ -341,7 +342,7 @@ def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     return {key: value for key, value in config.items() if key not in odd and key not in other_names} | known
 
 
-def _usual_glu(config: Mapping[str, Any]) -> bool:
+def _usual_glu(config: ModelConfig) -> bool:
     own = config.get("hidden_activation") or config.get("hidden_act") or "silu"
     gemma = str(config["model_type"]).startswith("gemma")
     return own in (("gelu_pytorch_tanh",) if gemma else ("silu", "swish")) and not config.get("mlp_bias")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner import parts
+from runner.catalog import Schema
 from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
@@ -42,7 +43,7 @@ def origins(document: Document, value: Any) -> dict[str, str]:
     return {".".join(map(str, path)): origin(document, path) for path, _ in leaves(value, bool)}
 
 
-def as_yaml(recipe: Recipe, schema: Mapping[str, Any], computed: Mapping[Path_, Computed]) -> str:
+def as_yaml(recipe: Recipe, schema: Schema, computed: Mapping[Path_, Computed]) -> str:
     """The same recipe with every default, in the schema's order. Computed values without a line are comments."""
     lines = _Writer(recipe.document, computed).section(recipe.settings.plain(), schema, (), "")
     # The name of a source may have several lines.
@@ -54,8 +55,8 @@ class _Writer:
     document: Document
     computed: Mapping[Path_, Computed]
 
-    def section(self, values: Mapping[str, Any], schema: Mapping[str, Any], path: Path_, indent: str) -> Iterator[Line]:
-        known: Mapping[str, Any] = schema.get("properties", {})
+    def section(self, values: Mapping[str, Any], schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
+        known: Schema = schema.get("properties", {})
         others = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
         for key in dict.fromkeys([*known, *others]):
             here, note = (*path, key), self.computed.get((*path, key))
@@ -65,9 +66,7 @@ class _Writer:
             elif note:
                 yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
 
-    def setting(
-        self, key: str, value: Any, schema: Mapping[str, Any], path: Path_, indent: str, how: str
-    ) -> Iterator[Line]:
+    def setting(self, key: str, value: Any, schema: Schema, path: Path_, indent: str, how: str) -> Iterator[Line]:
         head, why = f"{indent}{written(key)}:", origin(self.document, path) + how
         if isinstance(value, dict):
             inner = list(self.section(value, schema, path, f"{indent}  "))
@@ -87,7 +86,7 @@ class _Writer:
         else:
             yield f"{head} {written(value)}", why
 
-    def item(self, value: Any, schema: Mapping[str, Any], path: Path_, indent: str) -> Iterator[Line]:
+    def item(self, value: Any, schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
         if not isinstance(value, dict):
             yield f"{indent}- {written(value)}", origin(self.document, path)
             return

@@ -14,6 +14,7 @@ from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.catalog import models
+from runner.catalog.models import ModelConfig
 from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, TEKKEN
 from runner.recipe import lock, units
@@ -137,7 +138,7 @@ def _no_folder(recipe: Recipe) -> Problem | None:
     return recipe.problem("model.base", *worded("check.neither-folder-nor-model", folder=folder, base=base, near=near))
 
 
-def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
+def _no_geometry(recipe: Recipe, config: ModelConfig) -> Problem:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
     base = recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:

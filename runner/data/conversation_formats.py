@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Self, cast
 from runner.catalog import ChatTemplate
 from runner.data import rows
 from runner.data.data_sets import DataSet, SplitDataSets
+from runner.data.row_files import DataRow
 from runner.data.tokenizers import MISTRAL, Pretrained
 from runner.recipe import templates
 from runner.recipe.templates import FORMS, NoText, text_of
@@ -118,7 +119,7 @@ class ChatSet(DataSet):
     drop_system: bool | None = None
     thinking_field: str | None = None
 
-    def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
+    def conversation(self, template: str, row: DataRow) -> Conversation | str:
         """The conversation of a row, or why it has none. template: Axolotl's name of its template."""
         assert self.form is not None
         if self.form != "columns":
@@ -171,7 +172,7 @@ def told(columns: Collection[str]) -> Form | None:
     return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
 
 
-def turns(form: Form, row: Mapping[str, Any], thoughts: str = REASONING) -> tuple[Turn, ...]:
+def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ...]:
     """The turns of a row in a form other than columns; the last one answers. thoughts: the field with these. Raises
     KeyError with the name of a column that the row lacks, NoText if it is not a conversation."""
     said = tuple(_turns(form, row, thoughts))
@@ -182,7 +183,7 @@ def turns(form: Form, row: Mapping[str, Any], thoughts: str = REASONING) -> tupl
     return said
 
 
-def _turns(form: Form, row: Mapping[str, Any], thoughts: str) -> Iterator[Turn]:
+def _turns(form: Form, row: DataRow, thoughts: str) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
@@ -325,7 +326,7 @@ class Answered:
         return repr((self.prompt, *self.answers.values()))
 
 
-def _asked(template: str, row: Mapping[str, Any], implicit: bool) -> tuple[Turn, ...]:
+def _asked(template: str, row: DataRow, implicit: bool) -> tuple[Turn, ...]:
     """The turns of a prompt. implicit: whether its column also has the answer, as its last turn."""
     turns = _turns_of(template, row, "user")
     turns = turns[:-1] if implicit else turns
@@ -337,7 +338,7 @@ def _asked(template: str, row: Mapping[str, Any], implicit: bool) -> tuple[Turn,
     return turns
 
 
-def _answer(template: str, row: Mapping[str, Any], prompt: tuple[Turn, ...]) -> str:
+def _answer(template: str, row: DataRow, prompt: tuple[Turn, ...]) -> str:
     """The last turn of an answer; others before it must be those of the prompt."""
     *before, answer = _turns_of(template, row, "assistant")
     if answer.role != "assistant":
@@ -348,7 +349,7 @@ def _answer(template: str, row: Mapping[str, Any], prompt: tuple[Turn, ...]) -> 
     return answer.content
 
 
-def _turns_of(template: str, row: Mapping[str, Any], role: str) -> tuple[Turn, ...]:
+def _turns_of(template: str, row: DataRow, role: str) -> tuple[Turn, ...]:
     """The turns that a template gives: those in its column, or its text as a turn of this role."""
     column, said = template[1:-1], list[Any]()
     if templates.columns(template) == [column]:
@@ -367,7 +368,7 @@ class PreferenceSet(DataSet):
     chosen: str
     rejected: str
 
-    def item(self, row: Mapping[str, Any]) -> Answered | str:
+    def item(self, row: DataRow) -> Answered | str:
         prompt = _asked(self.prompt, row, self.prompt == self.chosen)
         chosen, rejected = (_answer(answer, row, prompt) for answer in (self.chosen, self.rejected))
         if not prompt[-1].content or not chosen or not rejected:
@@ -389,7 +390,7 @@ class LabelSet(DataSet):
     completion: str
     label: str
 
-    def item(self, row: Mapping[str, Any]) -> Answered | str:
+    def item(self, row: DataRow) -> Answered | str:
         asks = self.prompt or next((f"[{column}]" for column in PROMPTS if column in row), self.completion)
         prompt = _asked(asks, row, asks == self.completion)
         completion, label = _answer(self.completion, row, prompt), templates.fill(self.label, row).strip().lower()
@@ -429,7 +430,7 @@ class PromptSet(DataSet):
     prompt: str
     answer: str
 
-    def item(self, row: Mapping[str, Any]) -> Answered | str:
+    def item(self, row: DataRow) -> Answered | str:
         prompt, answer = _asked(self.prompt, row, False), templates.fill(self.answer, row).strip()
         return Answered(prompt, {"answer": answer}) if prompt[-1].content and answer else "a part is empty"
 

@@ -3,14 +3,14 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from runner.data import object_store
-from runner.data.row_files import Numbered
+from runner.data.row_files import DataRow, Numbered
 from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of, remote
 from runner.tools.problem import Stop, worded
@@ -138,7 +138,7 @@ def set_name(index: int) -> str:
     return f"sets[{index}]"
 
 
-def drawn(row: Mapping[str, Any], share: float, seed: int) -> bool:
+def drawn(row: DataRow, share: float, seed: int) -> bool:
     """Whether a row is in the share of its data set that is taken, by a hash of row and seed."""
     return share >= 1 or hash_64(f"set\n{seed}\n{json.dumps(row, default=str)}") < share * 2**64
 

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
 from runner.data.conversation_formats import Answered, Conversation, Conversations, Judged
 from runner.data.report import MOST_NAMED, Lengths, Report, examiners, too_long
-from runner.data.row_files import FilePart
+from runner.data.row_files import DataRow, FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools import child_process
@@ -43,7 +43,7 @@ Item = Conversation | Answered
 ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 # Makes an item of a row, or returns the reason why it has none. Raises KeyError for a column that the row lacks, and
 # NoText with the reason that is listed for this line. It can be pickled.
-ItemOf = Callable[[Mapping[str, Any]], Item | str]
+ItemOf = Callable[[DataRow], Item | str]
 Asked = TypeVar("Asked", bound=Conversations | Judged)
 
 

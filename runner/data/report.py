@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 from runner import parts
 from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, where
 from runner.data.row_files import Bad, DataRow, Numbered
+from runner.plan import RowsRequest
 from runner.recipe.document import leaves
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash
@@ -290,7 +291,7 @@ def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
     return {name: round(count / max(1, of), 4) for name, count in rows.items()} if len(rows) > 1 else {}
 
 
-def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
+def rows_of(report: Report, data: RowsRequest) -> PreparedRows:
     """The facts about the rows of a report. data: the request."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
     return PreparedRows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)
@@ -327,7 +328,7 @@ def require_room(data_dir: Path) -> None:
             raise Stop(f"The longest row has {longest:,} tokens, but the GPUs have room for {tokens:,}. {why}", remedy)
 
 
-def asked(data: Mapping[str, Any]) -> str:
+def asked(data: RowsRequest) -> str:
     """A hash of the request in a stage's `data`, wherever its files are."""
     return content_hash(_placeless(data), 32)
 
@@ -339,7 +340,7 @@ def _placeless(value: Any) -> Any:
     return [_placeless(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def contents(data: Mapping[str, Any]) -> str:
+def contents(data: RowsRequest) -> str:
     """A hash of the files of a stage's `data`; empty if one is a folder or not here, or there are none."""
     files = [Path(value) for path, value in leaves(data, bool) if path[-1:] == ("path",) and value]
     return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""

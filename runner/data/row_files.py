@@ -4,7 +4,7 @@ import codecs
 import csv
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,7 @@ class Bad:
     reason: str
 
 
-DataRow = dict[str, Any]
+DataRow = Mapping[str, Any]  # a row of a person's data, by column
 Numbered = tuple[int, DataRow | Bad]
 
 

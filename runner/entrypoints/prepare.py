@@ -18,7 +18,9 @@ from runner.data import conversation_formats, data_sets, general_documents, obje
 from runner.data.data_sets import DataSource
 from runner.data.report import require_room, rows_of
 from runner.data.tokenizers import Pretrained
+from runner.plan import RowsRequest
 from runner.recipe import templates
+from runner.scenarios.contract import Work
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
@@ -36,7 +38,7 @@ RESERVE = 2**30
 Tell = Callable[[str], None]
 
 
-def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
+def carry_out(work: Work, tell: Tell) -> None:
     """Does the work of a stage's config: `rows`, `model` (only the base model), or a work of its scenario. Raises Stop
     if there is too little space, model or data are not available, or the wrong tokens would be trained."""
     if work["work"] == FETCHING:
@@ -56,7 +58,7 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
             prove(proofs, tell)
 
 
-def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
+def write_rows(work: Work, tell: Tell) -> None:
     """Prepares rows of one kind. `out`: the folder; `data`: for a preparer; `model`: the base model, downloaded before,
     and its folder; `twin`: in a rehearsal, what replaces it (see `runner.scenarios.shared.twin`)."""
     out, data, twin = Path(work["out"]), work["data"], work.get("twin")
@@ -82,7 +84,7 @@ def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
     rows_of(report, data).write(out)
 
 
-def require_columns(data: Mapping[str, Any]) -> None:
+def require_columns(data: RowsRequest) -> None:
     """Raises Stop before downloading if a dataset on the hub lacks a named column, or has those of no form."""
     for one in data.get("sets", [data]):
         if one["path"]:

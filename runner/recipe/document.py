@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from runner.plan import Section
 from runner.tools.problem import Problem
 
 Path_ = tuple[str | int, ...]
@@ -106,7 +107,7 @@ def leaves(
         yield path, value
 
 
-def flat(settings: Mapping[str, Any]) -> dict[str, str]:
+def flat(settings: Section) -> dict[str, str]:
     """Every setting that is not a section, by its dotted name, and its value as in a recipe."""
     return {
         ".".join(map(str, path)): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -115,7 +116,7 @@ def flat(settings: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Section, above: Section) -> dict[str, Any]:
     """Settings with others on top, section by section."""
     both = dict(below)
     for key, value in above.items():
@@ -124,7 +125,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
-def differing(settings: Iterable[Mapping[str, Any]], missing: Any = None) -> list[tuple[str, list[Any]]]:
+def differing(settings: Iterable[Section], missing: Any = None) -> list[tuple[str, list[Any]]]:
     """The settings that differ, each with its value in every section, `missing` if a section lacks it."""
     every = list(settings)
     rows = [(name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))]

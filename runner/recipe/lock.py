@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 from runner import catalog
 from runner.catalog import Facts, Model, models
+from runner.plan import Section
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
@@ -59,7 +60,7 @@ def entries(file: Path) -> dict[str, Facts]:
     return document.data["models"] if document else {}
 
 
-def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
+def add(file: Path, name: str, entry: Section) -> None:
     """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop if the file is broken."""
     if bad := [key for key, value in entry.items() if _lacking(key, value)]:
         raise Stop(*worded("recipe.impossible-values", name=name, bad=listed(bad)))
@@ -75,7 +76,7 @@ def entry_of(model: Model, branch: str) -> Facts:
     return {key: one for key, one in entry.items() if (one if key in RARE else model.revision or key not in ON_HUB)}
 
 
-def model_of(name: str, entry: Mapping[str, Any]) -> Model:
+def model_of(name: str, entry: Section) -> Model:
     # The entry of a folder has the same values as its config.json, so that file counts as the source.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
@@ -115,7 +116,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     return problems
 
 
-def _written(name: str, entry: Mapping[str, Any]) -> str:
+def _written(name: str, entry: Section) -> str:
     """One entry's lines. Values are JSON, which YAML reads the same."""
     lines = [f"  {json.dumps(name, ensure_ascii=False)}:"]
     for key, comment in _fields().items():

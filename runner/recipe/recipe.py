@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.catalog import Model
-from runner.plan import claim_of
+from runner.catalog import Model, Schema
+from runner.plan import Section, claim_of
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools.files import normal, remote
@@ -51,18 +51,18 @@ class Settings(Mapping[str, Any]):
 
     __slots__ = ("__dict__", "_known", "_values")
     # The schema of each setting that the section may have.
-    _known: Mapping[str, Any]
-    _values: dict[str, Any]
+    _known: Schema
+    _values: Section
 
-    def __init__(self, values: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+    def __init__(self, values: Section, schema: Schema) -> None:
         properties = schema.get("properties", {})
         self._hold({key: _freeze(value, properties.get(key, {})) for key, value in values.items()}, properties)
 
-    def _hold(self, values: dict[str, Any], known: Mapping[str, Any]) -> None:
+    def _hold(self, values: Section, known: Schema) -> None:
         object.__setattr__(self, "_known", known)
         object.__setattr__(self, "_values", values)
         # Settings are plain attributes, because a check reads thousands of them; __getattr__ handles the rest.
-        every = dict.fromkeys(known) | values
+        every = {**dict.fromkeys(known), **values}
         broken = [key for key, value in values.items() if value is BROKEN]
         for key in (*_NOT_SETTINGS.intersection(every), *broken):
             del every[key]
@@ -109,7 +109,7 @@ class Settings(Mapping[str, Any]):
         defaults = {"form": "auto"} if self.knows("question") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
         merged = Settings.__new__(Settings)
-        merged._hold(defaults | kept | own._values, {**self._known, **own._known})
+        merged._hold({**defaults, **kept, **own._values}, {**self._known, **own._known})
         return merged
 
     @property
@@ -136,7 +136,7 @@ class Settings(Mapping[str, Any]):
 _NOT_SETTINGS = frozenset(dir(Settings))
 
 
-def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
+def _freeze(value: Any, schema: Schema) -> Any:
     if isinstance(value, dict):
         # A section that the schema leaves open has the settings that the recipe writes.
         return Settings(value, schema if "properties" in schema else {"properties": {key: {} for key in value}})
@@ -158,7 +158,7 @@ def _thaw(value: Any) -> Any:
     return [_thaw(item) for item in value] if isinstance(value, tuple) else value
 
 
-def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
+def with_defaults(value: Any, schema: Schema) -> Any:
     """A copy of `value` with the schema's defaults and sections, except those that are a request (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
@@ -194,7 +194,7 @@ _SHOWS_ROWS = {
 }
 
 
-def rows_of(recipe: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def rows_of(recipe: Section, schema: Schema) -> str:
     """The kind of rows of a recipe's `data`, from its settings; empty if the scenario of this schema has one kind."""
     known = schema["properties"].get("data", {}).get("properties", {})
     if "x-by-rows" not in known.get("form", {}):

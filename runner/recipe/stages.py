@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from runner.plan import Section
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools.problem import Problem, Stop, worded
 
@@ -53,22 +54,22 @@ def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
         if technique == PRETRAIN:
             base, based, common = {"base": name}, -1, _without(shared, ("sequence_len", *BASE[1:]))
         data = {**merged(common, own), "scenario": TECHNIQUES[technique], "name": name}
-        spans: dict[str, Any] = {
+        spans: Section = {
             kind: _moved(getattr(document, kind), index, based, technique) for kind in ("keys", "values", "origins")
         }
         yield stage[NAME], index, replace(document, data=_alone(data) if technique == PRETRAIN else data, **spans)
 
 
-def _without(shared: Mapping[str, Any], lines: tuple[str, ...]) -> dict[str, Any]:
+def _without(shared: Section, lines: tuple[str, ...]) -> dict[str, Any]:
     """Shared settings without these lines of `model`."""
     model = shared.get("model")
     kept = {name: value for name, value in model.items() if name not in lines} if isinstance(model, Mapping) else model
     return {**shared, "model": kept} if "model" in shared else dict(shared)
 
 
-def _alone(data: dict[str, Any]) -> dict[str, Any]:
+def _alone(data: Section) -> dict[str, Any]:
     """The settings of a pretraining stage, moved to where a recipe that only pretrains has them."""
-    made = copy.deepcopy(data)
+    made = copy.deepcopy(dict(data))
     for path, new in ALONE.items():
         if (value := value_at(made, path)) is None:
             continue
@@ -101,7 +102,7 @@ def _renamed(path: Path_, names: Mapping[Path_, Path_]) -> Path_:
     return next((new + path[len(old) :] for old, new in names.items() if path[: len(old)] == old), path)
 
 
-def filled(stage: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def filled(stage: Section, own: Section) -> Section:
     """A stage as it is written, with the defaults of its own sections. own: its recipe with every default."""
     if isinstance(train := own.get(PRETRAIN), Mapping):
         own = {**own, "train": {name: value for name, value in train.items() if name != "gates"}}

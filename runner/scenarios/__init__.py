@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import __version__, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
-from runner.plan import Place, Plan, Stage
+from runner.plan import Place, Plan, RowsRequest, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
+from runner.scenarios.contract import Forecasting, Measurable, Preparer, Rule, Substitutions, Translation, Work
 from runner.tools.names import listed
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ def rehearsal(scenario: str) -> Substitutions:
     return cast(Substitutions, SimpleNamespace(**{name: getattr(own, name, getattr(usual, name)) for name in names}))
 
 
-def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
+def prepare(data: RowsRequest, out: Path, **options: Any) -> Report:
     """Prepares the rows of a stage's `data` in `out`, unless they exist already."""
     return reading(cast(Preparer, preparer(data)).prepare)(data, out, **options)
 
 
-def preparer(data: Mapping[str, Any]) -> ModuleType:
+def preparer(data: RowsRequest) -> ModuleType:
     return importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
 
 
@@ -109,13 +109,13 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     return reading(shows)(stage.config) if shows else {}
 
 
-def seen(data: Mapping[str, Any]) -> Iterator[RenderedExample] | None:
+def seen(data: RowsRequest) -> Iterator[RenderedExample] | None:
     """The rows of a stage's `data` as the model will see them; None if they cannot be shown."""
     shown = getattr(preparer(data), "first", None)
     return reading(shown)(data) if shown else None
 
 
-def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
+def work(name: str) -> Callable[[Work, Callable[[str], None]], None]:
     """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`."""
     scenario, _, function = name.partition(".")
     carry_out: Callable[..., None] = getattr(part(scenario, "work"), function)

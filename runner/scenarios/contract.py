@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from runner.data.report import PreparedRows, Report
 
 Rule = Callable[[Recipe], Iterator[Problem]]
+Work = Mapping[str, Any]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON
 
 
 @dataclass(frozen=True)

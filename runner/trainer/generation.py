@@ -16,6 +16,7 @@ from itertools import chain, cycle, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.plan import EngineConfig
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from runner.trainer.settings import Demo
 
 Earlier = Sequence[tuple[str, str]]  # the conversation before: questions with their answers
+
+
+Message = Mapping[str, Any]  # a turn: `role`, `content`, and other fields of templates
 
 
 @dataclass(frozen=True)
@@ -142,21 +146,21 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
     return list(dict.fromkeys(token for token in ends if token is not None))
 
 
-def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
+def written(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
     options = {"tools": tools} if tools else {}
     text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
     return text
 
 
-def tokens(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> list[int]:
+def tokens(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> list[int]:
     """The tokens of what `written` writes; mistral-common reads no special tokens in a text."""
     options = {"tools": tools} if tools else {}
     made = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, return_dict=False, **options)
     return list(made)
 
 
-def bare(message: Mapping[str, Any]) -> dict[str, Any]:
+def bare(message: Message) -> dict[str, Any]:
     """A turn without empty columns, with tool calls as the engine gives them to the template."""
     turn = {name: value for name, value in message.items() if value is not None}
     if "tool_calls" in turn:
@@ -205,7 +209,7 @@ COLUMN = "full-question"
 FIRST_ROWS = 1000  # training rows whose words are looked for in the answers
 
 
-def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
+def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
     """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
     if demo.questions or not demo.of_rows:
         return demo

@@ -15,6 +15,7 @@ from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
 Thing = TypeVar("Thing")
+Logged = Mapping[str, Any]  # the figures of a step, an epoch or an evaluation, by name
 # The measure that compares evaluations: the validation loss; or, with more being better, the accuracy for images or the
 # reward of a model's own answers.
 LOSS, ACCURACY, REWARD = "loss", "accuracy", "reward"
@@ -51,7 +52,7 @@ EARLY_STOP_EVENT = "early_stop"  # the event of the training process, with the f
 
 
 def early_stop(
-    evaluations: Iterable[Mapping[str, Any]], patience: int, least: float, measure: str, step: int, steps: int
+    evaluations: Iterable[Logged], patience: int, least: float, measure: str, step: int, steps: int
 ) -> EarlyStop | None:
     """The early stop after `step` of `steps`; None if there was none. evaluations: each with `step` and the measure."""
     seen = [(entry["step"], entry[measure]) for entry in evaluations if entry.get(measure) is not None]
@@ -201,11 +202,11 @@ class Proof(Record):
     notes: tuple[str, ...] = ()
     rewards: tuple[str, ...] = ()
     faults: tuple[Mapping[str, str], ...] = ()
-    shown: tuple[Mapping[str, Any], ...] = ()
+    shown: tuple[Logged, ...] = ()
     seconds: float = 0.0
 
     @property
-    def summed(self) -> Mapping[str, Any]:
+    def summed(self) -> Logged:
         """The proof for a run's summary, without the rows themselves."""
         return {name: value for name, value in asdict(self).items() if name != "shown"}
 

@@ -6,10 +6,10 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.plan import EngineConfig
 from runner.tools import child_process, packaged, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.trainer import fork_server
@@ -32,7 +32,7 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
     return folder
 
 
-def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
+def keep_adapter(run_dir: Path, config: EngineConfig) -> None:
     """Saves the best adapter in `lora_adapter/`, and its base model merged with it in `best_model/`. Servers that have the
     adapter alone get its generation settings with it."""
     adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
@@ -47,12 +47,12 @@ def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
         shutil.copy(settings, adapter / settings.name)
 
 
-def precision_of(config: Mapping[str, Any]) -> str:
+def precision_of(config: EngineConfig) -> str:
     """The precision of an Axolotl config: bf16, fp16 or fp32."""
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-def summary(settings: RunSettings, history: History, config: Mapping[str, Any], engine: str = "axolotl") -> Summary:
+def summary(settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl") -> Summary:
     """The summary of a finished training."""
     state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
@@ -120,7 +120,7 @@ def keep_template(demo: Demo, model: Path) -> None:
             write_text(folder / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 
 
-def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
+def answer_demo(settings: RunSettings, config: EngineConfig) -> None:
     """Asks the original and the tuned model the demo's questions, or those of validation rows."""
     from runner.trainer.generation import with_questions
 
@@ -154,7 +154,7 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
             shutil.copyfile(file, configs / file.name)
 
 
-def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -> None:
+def finish(settings: RunSettings, history: History, config: EngineConfig) -> None:
     run_dir, checkpoints = Path(settings.run_dir), Path(config["output_dir"])
     if config.get("adapter"):
         keep_adapter(run_dir, config)

@@ -13,6 +13,7 @@ from runner.tools import child_process, packaged
 from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
+from runner.trainer.records import Logged
 from runner.trainer.settings import RunSettings
 
 TABLES = packaged.toml(__file__, "tables.toml")
@@ -27,13 +28,13 @@ class History(TrainerCallback):
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.file = Path(settings.run_dir) / HISTORY
-        self.steps: list[Mapping[str, Any]] = []
-        self.epochs: list[Mapping[str, Any]] = []
-        self.parameters: Mapping[str, Any] = {}
+        self.steps: list[Logged] = []
+        self.epochs: list[Logged] = []
+        self.parameters: Logged = {}
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
-        self.final: Mapping[str, Any] = {}
+        self.final: Logged = {}
         self.measured: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -116,7 +117,7 @@ class History(TrainerCallback):
             write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
 
 
-def _measured(logs: Mapping[str, Any], names: Mapping[str, str], rewards: str) -> dict[str, Any]:
+def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str, Any]:
     """TRL's measures by our names, and the mean of each reward; its key begins with `rewards`."""
     means = [key for key in logs if key.startswith(rewards) and key.endswith("/mean")]
     each = {f"reward.{key[len(rewards) : -len('/mean')]}": logs[key] for key in means}

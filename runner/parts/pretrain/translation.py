@@ -18,7 +18,7 @@ from runner.check.validate import as_written
 from runner.parts.pretrain import architecture
 from runner.parts.pretrain.architecture import AFTER, ROWS, TRAINED, Length, compile_mode, curriculum, precision_of
 from runner.parts.stages import translation as each_stage
-from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
+from runner.plan import EngineConfig, Evaluation, Place, Plan, Section, Stage
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
@@ -41,7 +41,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return common.plan(recipe, place, lambda place: each_stage.each(whole, place, recipe), facts(recipe))
 
 
-def facts(recipe: Recipe) -> dict[str, Any]:
+def facts(recipe: Recipe) -> Section:
     batch = common.effective_batch_size(recipe)
     tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
     return {
@@ -195,13 +195,13 @@ def in_stages(recipe: Recipe) -> Recipe:
         "distribution": alone if recipe.distribution == "auto" else recipe.distribution,
         STAGES: [first, *(_stage(recipe, kind) for kind in kinds)],
     }
-    spans: dict[str, Any] = {
+    spans: Section = {
         places: _moved(getattr(recipe.document, places), kinds) for places in ("keys", "values", "origins")
     }
     return as_written(replace(recipe.document, data=data, **spans))
 
 
-def _advanced(recipe: Recipe, kind: str) -> dict[str, Any]:
+def _advanced(recipe: Recipe, kind: str) -> Section:
     return {"advanced": {"axolotl": extra}} if (extra := recipe.advanced.plain().get(kind)) else {}
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.check.validate import load
+from runner.data.tokenizers import TEKKEN
 from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement

@@ -11,13 +11,14 @@ from runner.data import RenderedExample, reading
 from runner.data.report import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.entrypoints import prepare
+from runner.scenarios.contract import Work
 from runner.tools.files import replacing
 from runner.tools.process import helping_pod
 
 Tell = Callable[[str], None]
 
 
-def data(work: Mapping[str, Any], tell: Tell) -> None:
+def data(work: Work, tell: Tell) -> None:
     """Prepares the text and the tokenizer of a model with random weights, and the rows of each training in a folder of
     its name; a rehearsal creates the twin of each base model."""
     if "lengths" in work:
@@ -79,11 +80,11 @@ def mix(own: Path, earlier: Path, out: Path, share: float, seed: int) -> str:
     return f"{'mixed':<20} {len(mine):>9,}   of its own, {len(drawn):,} of {earlier.name}{short}"
 
 
-def _rows(work: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _rows(work: Work) -> dict[str, dict[str, Any]]:
     return {name: dict(part) for name, part in work.items() if isinstance(part, Mapping) and "kind" in part}
 
 
-def _seen(work: Mapping[str, Any]) -> dict[str, Iterator[RenderedExample]]:
+def _seen(work: Work) -> dict[str, Iterator[RenderedExample]]:
     texts: dict[str, Callable[..., Any]] = getattr(scenarios.part("pipeline", "work"), "FIRST", {})
     shown = reading(texts["text"])(work) if "lengths" in work else {}
     shown |= {name: rows for name, part in _rows(work).items() if (rows := scenarios.seen(part))}

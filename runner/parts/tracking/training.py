@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from runner.parts.tracking import servers
 from runner.parts.tracking.servers import Tool, Tracked
-from runner.plan import tracker
+from runner.plan import EngineConfig, tracker
 from runner.trainer.settings import RunSettings
 
 AGAIN = 600.0  # seconds until a server that was away is asked again
@@ -59,7 +59,7 @@ class Tracking(TrainerCallback):
             self.known.write(self.folder)
 
 
-def trackers(config: dict[str, Any], settings: RunSettings) -> list[TrainerCallback]:
+def trackers(config: EngineConfig, settings: RunSettings) -> list[TrainerCallback]:
     """The callback of an engine's config, whose own it switches off: those of transformers 5.16.1 and Axolotl end
     training if the server is away."""
     if not (tool := tracker(config)):

@@ -223,7 +223,7 @@ GUARD = "runner.entrypoints.stage"  # the check of the records on a claim before
 def work(
     place: Place,
     name: str,
-    config: Mapping[str, Any],
+    config: EngineConfig,
     machines: Machines,
     reads: Mapping[str, tuple[str, ...]] | None = None,
     parts: Mapping[str, tuple[str, ...]] | None = None,
