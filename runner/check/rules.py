@@ -16,7 +16,7 @@ from runner import catalog, parts, scenarios
 from runner.catalog import models
 from runner.catalog.models import ModelConfig
 from runner.check import by_schema, schema_errors, sources
-from runner.data.tokenizers import MISTRAL, TEKKEN
+from runner.data.tokenizers import MISTRAL, TEKKEN, unfit
 from runner.recipe import lock, units
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
@@ -184,13 +184,12 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
     folder, has_template = recipe.base_folder, facts.own_template
     whole = folder if folder and (folder / models.CONFIG).is_file() else None
-    tekken, known = whole and (whole / TEKKEN).is_file(), common.table("mistral_common")["model_types"]
-    if template == MISTRAL and facts.model_type not in known:
+    mistrals = facts.model_type in common.table("mistral_common")["model_types"]
+    if template == MISTRAL and not mistrals:
         yield recipe.problem("data.chat_template", *worded("check.not-mistrals", facts=facts), mending="auto")
-    elif template == MISTRAL and whole and not tekken:
-        yield recipe.problem("data.chat_template", *worded("check.no-tekken", folder=folder), mending="auto")
-    elif template != MISTRAL and tekken and facts.model_type in known:
-        yield recipe.problem("data.chat_template", *worded("check.has-tekken", folder=folder), mending=MISTRAL)
+    elif whole and (said := unfit(template, str(folder), mistrals and (whole / TEKKEN).is_file())):
+        mending = "auto" if template == MISTRAL else MISTRAL
+        yield recipe.problem("data.chat_template", *said, mending=mending)
     if template == MISTRAL and recipe.data.get("train_on") == "all":
         yield recipe.problem("data.train_on", *worded("check.mistral-ends-with-answers"), mending="assistant")
     if template == "tokenizer_default":

@@ -131,7 +131,10 @@ class ItemPreparer(ABC, Generic[Asked]):
         if tokenizer is None:
             self.report.tokenizer = self.uncounted
             return kept
-        self.report.tokenizer = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
+        template, base = self.asked.special_tokens.axolotl, str(tokenizer.name_or_path)
+        if said := tokenizers.unfit(template, base, tokenizers.by_mistral(tokenizer)):
+            raise Stop(*said)
+        self.report.tokenizer = getattr(tokenizer, "said_as", base)
         return self.counted(kept, tokenizer)
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
