@@ -159,10 +159,13 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     lines += [f"| {name} | {outcomes.count(name)} |" for name in sorted({*outcomes}, key=outcomes.count, reverse=True)]
     differ = outcomes.count("differs")
     alike = [one for one in files.values() if one["outcome"].startswith("the same")]
+    words = [one for one in files.values() if "processor_type" not in one.get("settings", ())]
+    taken = [one for one in words if one["outcome"] != "refused by Axolotl"]
     other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "text", "chat_template", "val_set_size")}
     lines += [
         "",
-        f"{len(alike)} come back the same. In {other['type']} of them, the rows are written in the chat template's words instead of the example's own.",
+        f"{len(alike)} come back the same: {len(alike) / len(words):.0%} of the {len(words)} that need no images or sound, and "
+        f"{len(alike) / len(taken):.0%} of the {len(taken)} of these that Axolotl takes. In {other['type']} of them, the rows are written in the chat template's words instead of the example's own.",
         f"In {other['text']}, texts fill blocks of equal length instead of being packed or streamed.",
         f"{other['chat_template']} use the tokenizer's own template. {other['val_set_size']} hold out one row of 1,000 for validation, where the example holds out none.",
         *(
