@@ -68,7 +68,7 @@ def prepare(recipe: Recipe, stage: Stage, folder: Path) -> Path:
     """Rows as the recipe prepares them, and a twin with a tokenizer of their words."""
     home = folder / "base_model"
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
-    tiny = twin.wanted(recipe.facts, tokens, 2, 1, home, fixed_head=False) | {"vocabulary": VOCABULARY}
+    tiny = twin.wanted(recipe.facts, tokens, 2, 1, home) | {"vocabulary": VOCABULARY}
     scenarios.prepare(stage.data, folder / "data", tokenizer_for=twin.tokenizer_for(tiny))
     twin.build(tiny)
     return home

@@ -123,6 +123,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "sharding": ZERO3,
     "speed.fp8": {"machines.gpu": "NVIDIA-H100-80GB-HBM3", "stages": [ALL_WEIGHTS]},
     "speed.persistent_workers": {"speed.data_workers": 2},
+    "serve.kind": {"stages": [ALL_WEIGHTS]},
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},
     "train.lora_experts": EXPERTS,

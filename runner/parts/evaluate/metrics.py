@@ -37,10 +37,9 @@ _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
 
 def parse(text: str) -> Gate:
     """`perplexity < 15` as a Gate. Raises ValueError for any other text, which the schema refuses."""
-    match = _GATE.match(text)
-    if not match or not math.isfinite(threshold := float(match[3])):
+    if not (match := _GATE.match(text)):
         raise ValueError(text)
-    return Gate(match[1], match[2], threshold)
+    return Gate(match[1], match[2], float(match[3]))
 
 
 def bounds(metric: str, rewards: Mapping[str, Any] = MappingProxyType({})) -> tuple[float, float]:
@@ -126,9 +125,8 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         if not isinstance(text, str) or section not in known:
             continue  # refused by the schema already
         metric = text.partition(" ")[0]
-        try:
-            gate = parse(text)
-        except ValueError:
+        gate = parse(text)
+        if not math.isfinite(gate.threshold):
             yield recipe.document.problem(place, *worded("evaluate.infinite-gate", text=text))
             continue
         if not is_producible(metric, known[section]):
