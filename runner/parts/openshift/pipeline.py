@@ -47,6 +47,7 @@ ACCOUNT = "recipe-driver"
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
 # The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
 DECIDED = 3
+# What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 # A recipe's claims on the cluster by name; None for a missing one.
 Claims = dict[str, Manifest | None]
