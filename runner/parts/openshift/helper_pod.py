@@ -146,7 +146,7 @@ class _Helper:
     tell: Tell
 
     def log(self, container: str, tail: int | None = None) -> str:
-        return (self.cluster.log(self.space, self.name, container, tail=tail) or "").strip()
+        return (self.cluster.log(self.space, self.name, container, tailLines=tail) or "").strip()
 
     def delete(self) -> None:
         try:

@@ -206,7 +206,7 @@ def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
                 return str(end["message"]).strip().splitlines()
             if end.get("reason") == "OOMKilled":
                 return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
-        if text := cluster.log(job["metadata"]["namespace"], pod["metadata"]["name"], part, tail=40):
+        if text := cluster.log(job["metadata"]["namespace"], pod["metadata"]["name"], part, tailLines=40):
             return troubles.spoken(text)
     return []
 

@@ -179,7 +179,7 @@ def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL
     """The end of the log of a job's first machine; empty without that machine."""
     first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space, name = job["metadata"]["namespace"], jobs.container(job)
-    return (cluster.log(space, first, name, tail=tail, stamped=stamped) or "") if first else ""
+    return (cluster.log(space, first, name, tailLines=tail, timestamps=stamped) or "") if first else ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
