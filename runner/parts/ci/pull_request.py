@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from runner.check.validate import valid
 from runner.parts.ci import formats
 from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
-from runner.recipe.document import Document
 from runner.tools.problem import Stop
 from runner.tools.text import printable
 
@@ -89,28 +89,21 @@ class Request:
             return json.load(answer)
 
 
-@dataclass(frozen=True)
-class Changed:
-    """A changed recipe. before: its file at the base, None for a new recipe."""
-
-    file: str
-    before: str | None
-
-
-def changed(base: str, paths: Iterable[str]) -> list[Changed]:
-    """The recipes below these paths that changed since a commit, fetched if missing. Raises Stop if git fails."""
+def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
+    """The recipes below these paths that changed since a commit, which is fetched if missing, each with the name of its
+    file at that commit; None for a new recipe. Raises Stop if git fails."""
     try:
         _git("cat-file", "-e", f"{base}^{{commit}}")
     except Stop:
         _git("fetch", "--quiet", "--depth=1", "origin", base)
     told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths)
     fields = iter(told.split("\0")[:-1])
-    found = []
+    found: dict[str, str | None] = {}
     for status in fields:
         before = next(fields)
         file = next(fields) if status.startswith("R") else before
         if file.endswith(ENDINGS) and Path(file).name != lock.LOCK and is_meant(Path(file)):
-            found.append(Changed(file, None if status == "A" else before))
+            found[file] = None if status == "A" else before
     return found
 
 
@@ -122,45 +115,39 @@ def _git(*arguments: str) -> str:
     return done.stdout
 
 
-def told(recipes: Sequence[Changed], base: str) -> str:
-    """The comment; empty if no recipe has changed."""
-    parts = [f"### `{' '.join(one.file.replace('`', '').split())}`\n\n{_told(one, base)}" for one in recipes]
+def told(recipes: Mapping[str, str | None], base: str) -> str:
+    """The comment about what `changed` found; empty if no recipe has changed."""
+    parts = [
+        f"### `{' '.join(file.replace('`', '').split())}`\n\n{_told(file, recipes[file], base)}" for file in recipes
+    ]
     text = "\n\n".join([MARK, "## What changes in recipes", *parts])
     if len(text) > MOST_LETTERS:
         text = f"{text[:MOST_LETTERS].rpartition(chr(10))[0]}\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
     return text if parts else ""
 
 
-def _told(one: Changed, base: str) -> str:
+def _told(file: str, former: str | None, base: str) -> str:
+    """The changes of a recipe. former: its file at the base, None for a new recipe."""
     try:
-        after = reading.read(one.file)
-        before = _before(one, base)
+        after, before = reading.read(file), None
+        if former is not None:
+            with suppress(Stop):  # it had errors
+                valid(known := reading.parse(file, _git("show", f"{base}:./{former}")), look=False)
+                before = known
         settings = diff.in_settings(before, after) if before else []
         tables = diff.markdown(settings, diff.in_plans(before, after))
     except Stop:
         return "It has errors, so it has no plan; the errors are beside its lines."
-    kind = "A new recipe." if one.before is None else "Before, it had errors." if before is None else ""
+    kind = "A new recipe." if former is None else "Before, it had errors." if before is None else ""
     return "\n\n".join(filter(None, (kind or ("" if settings else "No setting differs."), tables)))
-
-
-def _before(one: Changed, base: str) -> Document | None:
-    """The earlier recipe; None if it did not exist, or had errors."""
-    if one.before is None:
-        return None
-    try:
-        document = reading.parse(one.file, _git("show", f"{base}:./{one.before}"))
-        valid(document, look=False)
-    except Stop:
-        return None
-    return document
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Exit code 1 if a recipe has errors. A failed comment is reported, but is not an error."""
     forge, *paths = arguments
     request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
-    recipes = changed(request.base, paths or ["."]) if request else []
-    files = [one.file for one in recipes] if request else list(find(paths or ["."]).recipes)
+    recipes = changed(request.base, paths or ["."]) if request else {}
+    files = list(recipes) if request else list(find(paths or ["."]).recipes)
     verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())
     for problem in verdict.problems:
         print(printable(f"{problem}\n"))

@@ -7,6 +7,7 @@ config map beside the pipeline. Sources: kfp 2.17's specification, and the outpu
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -27,6 +28,7 @@ FILE = "pipeline.yaml"
 MODULE = "runner.cluster.kfp_task"
 OPEN = "open"
 HERE = Path(__file__).parent
+in_json = partial(json.dumps, ensure_ascii=False)
 KINDS: dict[str, dict[str, object]] = yaml.safe_load((HERE / "tasks.yaml").read_text(encoding="utf-8"))
 
 # The tasks send the recipe's own pods, so the paths are theirs.
@@ -71,7 +73,7 @@ def render(plan: Plan) -> list[Artifact]:
         "mounts": [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in code.folders(alone)],
         "movable": kubernetes.movable(alone),
     }  # fmt: skip
-    pipeline, platform = yaml.safe_load_all(template(HERE / "pipeline.yaml.jinja", json=json.dumps).render(facts))
+    pipeline, platform = yaml.safe_load_all(template(HERE / "pipeline.yaml.jinja", json=in_json).render(facts))
     pipeline["components"] = dict(sorted(pipeline["components"].items()))
     config = kubernetes.config_map(alone, own)
     text = f"{comment}{yaml_text(pipeline)}---\n{yaml_text(platform)}"
