@@ -53,27 +53,25 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
 
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
-    env = variables(plan, environment(plan, stage)) + connection(plan, stage)
-    needs, inside = resources(plan, stage), folders(plan, stage)
-    ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
-    box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
+    own: dict[str, Any] = {"command": list(stage.command), "resources": resources(plan, stage)}
+    own["env"] = variables(plan, environment(plan, stage)) + connection(plan, stage)
+    own["ports"] = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
     meta = metadata(plan, stage)
     if TOPOLOGY in meta["annotations"]:
         # Master and workers are two sets of pods for Kueue, which may place them apart.
         meta["annotations"]["kueue.x-k8s.io/podset-group-name"] = "machines"
-    return pod(plan, meta, box, inside, stage.machines, grace=grace(stage))
+    return pod(plan, meta, container, folders(plan, stage), stage.machines, own, grace=grace(stage))
 
 
 def pod(
-    plan: Plan, meta: Manifest, container: Manifest, folders: list[Folder], machines: Machines | None, **own: Any
+    plan: Plan, meta: Manifest, name: str, folders: list[Folder], machines: Machines | None, own: Manifest, **how: Any
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
-    needs; None for any. own: `restart` and `grace` of `pod.yaml`."""
-    none = dict.fromkeys(("restart", "grace", "nodeSelector", "tolerations"))
-    words = {**none, **where(plan, machines), **own, "metadata": meta, "container": container}
-    words |= {"volumes": kubernetes.volumes(folders), "account": account(plan, folders), "security": POD_SECURITY}
-    before = code.init_containers(plan, listed(stated(plan) | CACHES))
-    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before or None, **words)
+    needs; None for any. own: of the container, as in `kubernetes.container`; how: `restart` and `grace` of `pod.yaml`."""
+    words = {**where(plan, machines), **how, "metadata": meta, "volumes": kubernetes.volumes(folders)}
+    words |= {"container": kubernetes.container(plan, name, folders, **own), "account": account(plan, folders)}
+    before = code.init_containers(plan, listed(stated(plan) | CACHES)) or None
+    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before, security=POD_SECURITY, **words)
 
 
 def mlflow_account(plan: Plan) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from runner.data.report import ROOM, PreparedRows, asked, require_room
-from runner.parts.jobs import batch, podspec
+from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, address
@@ -203,8 +203,7 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
     folders, env = podspec.claims(plan, read_only=not writes), {WORD: word, PORT: str(SHARE_PORT)}
-    ready = {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2}
-    port = {"ports": [{"containerPort": SHARE_PORT}], "readinessProbe": ready}
+    port = {"ports": [{"containerPort": SHARE_PORT}], "probe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2}}
     return batch.alone(plan, stage, part, command, folders, seconds=4 * 3600, env=env, **port)
 
 
@@ -219,8 +218,8 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be pulled."""
     module, what = "runner.entrypoints.embedded", [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
-    end = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    return batch.alone(plan, stage, LOOK, ["python", "-m", module, *what], [], seconds=3600, env=room, **end)
+    command = ["python", "-m", module, *what]
+    return batch.alone(plan, stage, LOOK, command, [], seconds=3600, env=room, words=kubernetes.LAST_WORDS)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:

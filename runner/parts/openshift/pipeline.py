@@ -260,8 +260,9 @@ def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]
 
 def driver_job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
-    more: Manifest = {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
-    pod = batch.small(plan, own, jobs.DRIVER, [*driver_command(plan), *options], [podspec.config(plan, own)], **more)
+    more: Manifest = {"resources": SHARE, "words": kubernetes.LAST_WORDS}
+    command = [*driver_command(plan), *options]
+    pod = batch.small(plan, own, jobs.DRIVER, command, [podspec.config(plan, own)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")
