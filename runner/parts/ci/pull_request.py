@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from runner.check.validate import valid
 from runner.parts.ci import formats
 from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
+from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.text import printable
 
@@ -35,37 +35,26 @@ SECONDS = 30
 REPORT = "gl-code-quality-report.json"
 
 
-@dataclass(frozen=True)
 class Request:
-    """A pull or merge request. base: the commit to compare with; comments: the address of its comments; each: the
-    address of one, before its number; updating: the method to change one; headers: with the token."""
+    """A pull or merge request. forge: its entry in `forges.toml`, with the words filled in; base: the commit to compare
+    with."""
 
-    base: str
-    comments: str
-    each: str
-    updating: str
-    headers: Mapping[str, str]
+    def __init__(self, forge: str, number: int | str, base: str, environment: Mapping[str, str]) -> None:
+        self.base, words = base, {"RECIPE_TOKEN": ""} | dict(environment) | {"number": number}
+        how = packaged.toml(__file__, "forges.toml")[forge]
+        self.comments, self.each = how["comments"].format_map(words), how["each"].format_map(words)
+        self.updating: str = how["updating"]
+        self.headers = {name: value.format_map(words) for name, value in how["headers"].items()}
 
     @classmethod
-    def of_github(cls, environment: Mapping[str, str]) -> Request | None:
-        """None if the event has no pull request."""
+    def of(cls, forge: str, environment: Mapping[str, str]) -> Request | None:
+        """None in a run without a request."""
+        if forge == "gitlab":
+            number = environment.get("CI_MERGE_REQUEST_IID")
+            return cls(forge, number, environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], environment) if number else None
         event = json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
-        if not (pull := event.get("pull_request")):
-            return None
-        issues = f"{environment['GITHUB_API_URL']}/repos/{environment['GITHUB_REPOSITORY']}/issues"
-        token = f"Bearer {environment.get('RECIPE_TOKEN', '')}"
-        who = {"Authorization": token, "Accept": "application/vnd.github+json"}
-        return cls(pull["base"]["sha"], f"{issues}/{pull['number']}/comments", f"{issues}/comments", "PATCH", who)
-
-    @classmethod
-    def of_gitlab(cls, environment: Mapping[str, str]) -> Request | None:
-        """None in a pipeline without a merge request."""
-        if not (number := environment.get("CI_MERGE_REQUEST_IID")):
-            return None
-        project = f"{environment['CI_API_V4_URL']}/projects/{environment['CI_PROJECT_ID']}"
-        notes = f"{project}/merge_requests/{number}/notes"
-        who = {"PRIVATE-TOKEN": environment.get("RECIPE_TOKEN", "")}
-        return cls(environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], notes, notes, "PUT", who)
+        pull = event.get("pull_request")
+        return cls(forge, pull["number"], pull["base"]["sha"], environment) if pull else None
 
     def comment(self, text: str) -> None:
         """Updates our comment, or creates it unless the text is empty. Raises OSError."""
@@ -145,7 +134,7 @@ def _told(file: str, former: str | None, base: str) -> str:
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Exit code 1 if a recipe has errors. A failed comment is reported, but is not an error."""
     forge, *paths = arguments
-    request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
+    request = Request.of(forge, environment)
     recipes = changed(request.base, paths or ["."]) if request else {}
     files = list(recipes) if request else list(find(paths or ["."]).recipes)
     verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())

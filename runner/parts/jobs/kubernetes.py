@@ -264,12 +264,8 @@ def claim_mode(plans: Iterable[Plan]) -> str:
 def claims(plan: Plan) -> Artifact:
     documents = []
     for claim in plan.site.get("claims") or ():
-        spec = {
-            "accessModes": [claim_mode([plan])],
-            **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
-            "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
-        }
-        documents.append(made("v1", "PersistentVolumeClaim", plan, claim["name"], {}, spec=spec))
+        words = claim | {"namespace": plan.site["namespace"], "size": f"{plan.claim_gib(claim['name'])}Gi"}
+        documents.append(filled(Path(__file__).with_name("claim.yaml"), mode=claim_mode([plan]), **words))
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 
