@@ -83,7 +83,14 @@ def helper(
     """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone."""
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
-        made.wait_until_ready(SEND if writes else FETCH)
+        for here in made.looks("could open the claim", "Run the command again."):
+            if jobs.holds(here, "Ready"):
+                break
+            if jobs.phase_of(here) in ("Failed", "Succeeded"):
+                log = made.log(SEND if writes else FETCH, tail=5)
+                raise Stop(
+                    f"The claim cannot be read: {log or ' '.join(made.why(here)) or 'the helper pod ended at once'}"
+                )
         yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
@@ -119,7 +126,10 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
             made.clear(meta["labels"][jobs.PART])
             yield made
         finally:
-            made.delete()
+            try:
+                cluster.delete("Pod", made.space, made.name, grace_seconds=0)
+            except Stop as refusal:
+                tell(f"Pod `{made.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
 
 @contextmanager
@@ -148,12 +158,6 @@ class _Helper:
     def log(self, container: str, tail: int | None = None) -> str:
         return (self.cluster.log(self.space, self.name, container, tailLines=tail) or "").strip()
 
-    def delete(self) -> None:
-        try:
-            self.cluster.delete("Pod", self.space, self.name, grace_seconds=0)
-        except Stop as refusal:
-            self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
-
     def clear(self, part: str) -> None:
         """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the cluster's clock."""
         for pod in self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}):
@@ -181,14 +185,6 @@ class _Helper:
                 if time.monotonic() > deadline:
                     raise Stop(*worded("openshift.does-not-start", name=self.name, why=" ".join(why)))
             pause()
-
-    def wait_until_ready(self, container: str) -> None:
-        for here in self.looks("could open the claim", "Run the command again."):
-            if jobs.holds(here, "Ready"):
-                return
-            if jobs.phase_of(here) in ("Failed", "Succeeded"):
-                why = self.log(container, tail=5) or " ".join(self.why(here)) or "the helper pod ended at once"
-                raise Stop(f"The claim cannot be read: {why}")
 
     def why(self, pod: Manifest) -> list[str]:
         """Why the helper does not start, or ended, by its pod and its events."""
