@@ -45,15 +45,6 @@ def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
     return kubernetes.filled(Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **words)
 
 
-def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
-    """The pod of every machine of a stage, master or worker."""
-    own: dict[str, Any] = {"command": list(stage.command), "resources": resources(plan, stage)}
-    own["env"] = variables(plan, environment(plan, stage)) + connection(plan, stage)
-    own["ports"] = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
-    meta, inside = metadata(plan, stage, group="machines"), folders(plan, stage)
-    return pod(plan, meta, container, inside, stage.machines, own, grace=grace(stage))
-
-
 def pod(
     plan: Plan, meta: Manifest, name: str, folders: list[Folder], machines: Machines | None, own: Manifest, **how: Any
 ) -> Manifest:
