@@ -67,12 +67,12 @@ class Refused(Exception):
     @property
     def own(self) -> bool:
         """Whether the server itself is busy, not a machine behind it."""
-        return self.busy and not any(row.get("final") or row.get("behind") for row, _ in self._meanings(None))
+        return self.busy and not any(row.get("final") or row.get("behind") for row, _ in self._meanings())
 
     @property
     def of_start(self) -> bool:
         """Whether a starting server may answer this: at first it knows neither users, nor rights, nor all kinds."""
-        return self.no_kind or any(row.get("at_start") for row, _ in self._meanings(None))
+        return self.no_kind or any(row.get("at_start") for row, _ in self._meanings())
 
     @property
     def no_kind(self) -> bool:
@@ -88,7 +88,7 @@ class Refused(Exception):
         ending = Busy if self.busy and not meaning.get("final") else Stop
         return ending(meaning["text"].format(**words), meaning["remedy"].format(**words))
 
-    def _meanings(self, kind: str | None) -> Iterator[tuple[Facts, re.Match[str]]]:
+    def _meanings(self, kind: str | None = None) -> Iterator[tuple[Facts, re.Match[str]]]:
         """The entries of the table that fit, with what their patterns found. kind: None for any."""
         for row in packaged.toml(__file__, "refusals.toml").values():
             fits = (kind is None or kind in row.get("kind", [kind])) and self.status in row.get("status", [self.status])

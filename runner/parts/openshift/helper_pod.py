@@ -88,9 +88,8 @@ def helper(
                 break
             if jobs.phase_of(here) in ("Failed", "Succeeded"):
                 log = made.log(SEND if writes else FETCH, tail=5)
-                raise Stop(
-                    f"The claim cannot be read: {log or ' '.join(made.why(here)) or 'the helper pod ended at once'}"
-                )
+                why = log or " ".join(made.why(here)) or "the helper pod ended at once"
+                raise Stop(f"The claim cannot be read: {why}")
         yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
