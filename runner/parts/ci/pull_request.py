@@ -14,7 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from runner.check.validate import valid
 from runner.parts.ci import formats
 from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
-from runner.recipe.document import Document
+from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.text import printable
 
@@ -35,37 +35,26 @@ SECONDS = 30
 REPORT = "gl-code-quality-report.json"
 
 
-@dataclass(frozen=True)
 class Request:
-    """A pull or merge request. base: the commit to compare with; comments: the address of its comments; each: the
-    address of one, before its number; updating: the method to change one; headers: with the token."""
+    """A pull or merge request. forge: its entry in `forges.toml`, with the words filled in; base: the commit to compare
+    with."""
 
-    base: str
-    comments: str
-    each: str
-    updating: str
-    headers: Mapping[str, str]
+    def __init__(self, forge: str, number: int | str, base: str, environment: Mapping[str, str]) -> None:
+        self.base, words = base, {"RECIPE_TOKEN": ""} | dict(environment) | {"number": number}
+        how = packaged.toml(__file__, "forges.toml")[forge]
+        self.comments, self.each = how["comments"].format_map(words), how["each"].format_map(words)
+        self.updating: str = how["updating"]
+        self.headers = {name: value.format_map(words) for name, value in how["headers"].items()}
 
     @classmethod
-    def of_github(cls, environment: Mapping[str, str]) -> Request | None:
-        """None if the event has no pull request."""
+    def of(cls, forge: str, environment: Mapping[str, str]) -> Request | None:
+        """None in a run without a request."""
+        if forge == "gitlab":
+            number = environment.get("CI_MERGE_REQUEST_IID")
+            return cls(forge, number, environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], environment) if number else None
         event = json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
-        if not (pull := event.get("pull_request")):
-            return None
-        issues = f"{environment['GITHUB_API_URL']}/repos/{environment['GITHUB_REPOSITORY']}/issues"
-        token = f"Bearer {environment.get('RECIPE_TOKEN', '')}"
-        who = {"Authorization": token, "Accept": "application/vnd.github+json"}
-        return cls(pull["base"]["sha"], f"{issues}/{pull['number']}/comments", f"{issues}/comments", "PATCH", who)
-
-    @classmethod
-    def of_gitlab(cls, environment: Mapping[str, str]) -> Request | None:
-        """None in a pipeline without a merge request."""
-        if not (number := environment.get("CI_MERGE_REQUEST_IID")):
-            return None
-        project = f"{environment['CI_API_V4_URL']}/projects/{environment['CI_PROJECT_ID']}"
-        notes = f"{project}/merge_requests/{number}/notes"
-        who = {"PRIVATE-TOKEN": environment.get("RECIPE_TOKEN", "")}
-        return cls(environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], notes, notes, "PUT", who)
+        pull = event.get("pull_request")
+        return cls(forge, pull["number"], pull["base"]["sha"], environment) if pull else None
 
     def comment(self, text: str) -> None:
         """Updates our comment, or creates it unless the text is empty. Raises OSError."""
@@ -89,28 +78,21 @@ class Request:
             return json.load(answer)
 
 
-@dataclass(frozen=True)
-class Changed:
-    """A changed recipe. before: its file at the base, None for a new recipe."""
-
-    file: str
-    before: str | None
-
-
-def changed(base: str, paths: Iterable[str]) -> list[Changed]:
-    """The recipes below these paths that changed since a commit, fetched if missing. Raises Stop if git fails."""
+def changed(base: str, paths: Iterable[str]) -> dict[str, str | None]:
+    """The recipes below these paths that changed since a commit, which is fetched if missing, each with the name of its
+    file at that commit; None for a new recipe. Raises Stop if git fails."""
     try:
         _git("cat-file", "-e", f"{base}^{{commit}}")
     except Stop:
         _git("fetch", "--quiet", "--depth=1", "origin", base)
     told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths)
     fields = iter(told.split("\0")[:-1])
-    found = []
+    found: dict[str, str | None] = {}
     for status in fields:
         before = next(fields)
         file = next(fields) if status.startswith("R") else before
         if file.endswith(ENDINGS) and Path(file).name != lock.LOCK and is_meant(Path(file)):
-            found.append(Changed(file, None if status == "A" else before))
+            found[file] = None if status == "A" else before
     return found
 
 
@@ -122,45 +104,39 @@ def _git(*arguments: str) -> str:
     return done.stdout
 
 
-def told(recipes: Sequence[Changed], base: str) -> str:
-    """The comment; empty if no recipe has changed."""
-    parts = [f"### `{' '.join(one.file.replace('`', '').split())}`\n\n{_told(one, base)}" for one in recipes]
+def told(recipes: Mapping[str, str | None], base: str) -> str:
+    """The comment about what `changed` found; empty if no recipe has changed."""
+    parts = [
+        f"### `{' '.join(file.replace('`', '').split())}`\n\n{_told(file, recipes[file], base)}" for file in recipes
+    ]
     text = "\n\n".join([MARK, "## What changes in recipes", *parts])
     if len(text) > MOST_LETTERS:
         text = f"{text[:MOST_LETTERS].rpartition(chr(10))[0]}\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
     return text if parts else ""
 
 
-def _told(one: Changed, base: str) -> str:
+def _told(file: str, former: str | None, base: str) -> str:
+    """The changes of a recipe. former: its file at the base, None for a new recipe."""
     try:
-        after = reading.read(one.file)
-        before = _before(one, base)
+        after, before = reading.read(file), None
+        if former is not None:
+            with suppress(Stop):  # it had errors
+                valid(known := reading.parse(file, _git("show", f"{base}:./{former}")), look=False)
+                before = known
         settings = diff.in_settings(before, after) if before else []
         tables = diff.markdown(settings, diff.in_plans(before, after))
     except Stop:
         return "It has errors, so it has no plan; the errors are beside its lines."
-    kind = "A new recipe." if one.before is None else "Before, it had errors." if before is None else ""
+    kind = "A new recipe." if former is None else "Before, it had errors." if before is None else ""
     return "\n\n".join(filter(None, (kind or ("" if settings else "No setting differs."), tables)))
-
-
-def _before(one: Changed, base: str) -> Document | None:
-    """The earlier recipe; None if it did not exist, or had errors."""
-    if one.before is None:
-        return None
-    try:
-        document = reading.parse(one.file, _git("show", f"{base}:./{one.before}"))
-        valid(document, look=False)
-    except Stop:
-        return None
-    return document
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Exit code 1 if a recipe has errors. A failed comment is reported, but is not an error."""
     forge, *paths = arguments
-    request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
-    recipes = changed(request.base, paths or ["."]) if request else []
-    files = [one.file for one in recipes] if request else list(find(paths or ["."]).recipes)
+    request = Request.of(forge, environment)
+    recipes = changed(request.base, paths or ["."]) if request else {}
+    files = list(recipes) if request else list(find(paths or ["."]).recipes)
     verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())
     for problem in verdict.problems:
         print(printable(f"{problem}\n"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.parts.jobs import code, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
-from runner.plan import PLAN_FILE, Machines, Plan, Stage
+from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.text import from_template, yaml_text
@@ -18,38 +18,28 @@ TEMPLATES = Path(__file__).parent  # the folder with objects, and the first line
 TRIES = 3  # the retries of a pod that prepares
 
 
+def labels(plan: Plan, stage: Stage, part: str) -> dict[str, str]:
+    """Of a Job of a stage and its pod. part: what it does for the stage, one word."""
+    return kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}
+
+
 def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotations: dict[str, str]) -> Manifest:
-    """A plain Job of a stage. part: what it does for the stage, one word."""
-    labels = kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan)
-    return kubernetes.made("batch/v1", "Job", plan, name, {"labels": labels, "annotations": annotations}, spec=spec)
-
-
-def pod(
-    plan: Plan, stage: Stage, part: str, container: Manifest, folders: list[Folder], machines: Machines | None = None
-) -> Manifest:
-    """The template of a pod that runs once. machines: with the GPU that it needs; None for any."""
-    labels = kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}
-    return podspec.pod(plan, {"labels": labels}, container, folders, machines, restart="Never")
+    """A plain Job of a stage. part: as in `labels`."""
+    marks = {"labels": labels(plan, stage, part) | kubernetes.queue(plan), "annotations": annotations}
+    return kubernetes.made("batch/v1", "Job", plan, name, marks, spec=spec)
 
 
 def small(
-    plan: Plan,
-    stage: Stage,
-    part: str,
-    command: list[str],
-    folders: list[Folder],
-    env: dict[str, str] | None = None,
-    secrets: list[Manifest] | None = None,
-    memory: str = "1Gi",
-    **more: Any,
+    plan: Plan, stage: Stage, part: str, command: list[str], folders: list[Folder], memory: str = "1Gi", **more: Any
 ) -> Manifest:
-    """The template of a pod that needs little. folders: besides scratch and code; env: besides the writable folders and
-    the code's own; secrets: variables from Secrets; memory: a quantity; more: other settings of its container."""
+    """The template of a pod that needs little, and runs once. folders: besides scratch and code; memory: a quantity;
+    more: `env`, variables besides the writable folders and the code's own; `secrets`, variables from Secrets; and other
+    settings of its container, as in `kubernetes.container`."""
     share = {"cpu": "1", "memory": memory}
-    variables = podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or [])
+    env = podspec.listed(podspec.CACHES | code.environment(plan) | more.pop("env", {})) + more.pop("secrets", [])
+    own = {"command": command, "env": env, "resources": {"requests": share, "limits": share}, **more}
     folders = [*folders, code.SCRATCH, *code.folders(plan)]
-    container = kubernetes.container(plan, part, command, variables, {"requests": share, "limits": share}, folders)
-    return pod(plan, stage, part, {**container, **more}, folders)
+    return podspec.pod(plan, {"labels": labels(plan, stage, part)}, part, folders, None, own, restart="Never")
 
 
 def alone(
@@ -115,8 +105,12 @@ def gate_key(stage: Stage) -> str:
 def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str], tries: Manifest) -> Manifest:
     """What a Job does. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
     env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | code.environment(plan))
-    env += podspec.connection(plan, stage)
-    needs, folders = podspec.as_text(podspec.resources(plan, stage)), podspec.folders(plan, stage)
-    container = kubernetes.container(plan, part, command, env, needs, folders, last_words=True)
-    template = pod(plan, stage, part, container, folders, stage.machines)
+    own: Manifest = {
+        "command": command,
+        "env": env + podspec.connection(plan, stage),
+        "resources": podspec.as_text(podspec.resources(plan, stage)),
+        "words": kubernetes.LAST_WORDS,
+    }
+    marks, folders = {"labels": labels(plan, stage, part)}, podspec.folders(plan, stage)
+    template = podspec.pod(plan, marks, part, folders, stage.machines, own, restart="Never")
     return {**tries, "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600), "template": template}

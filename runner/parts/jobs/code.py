@@ -31,7 +31,8 @@ def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
     # Otherwise git waits for a user name and password.
     env = [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}]
     # Its last words are git's message, if it fails.
-    return [kubernetes.container(plan, CONTAINER, command, env, resources, [CLONED, SCRATCH], last_words=True)]
+    own: Manifest = {"command": command, "env": env, "resources": resources, "words": kubernetes.LAST_WORDS}
+    return [kubernetes.container(plan, CONTAINER, [CLONED, SCRATCH], **own)]
 
 
 def folders(plan: Plan) -> list[Folder]:

@@ -40,6 +40,8 @@ PLANNED = "recipe-runner/planned-"  # the annotations with planned figures begin
 # The pods' image: a label with its short name, an annotation with its full name.
 IMAGE = "recipe-runner/image"
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
+# The end of a container's log is the reason for its end, if it leaves no other.
+LAST_WORDS = "FallbackToLogsOnError"
 # What restricted-v2 requires of a container.
 CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # The same for a container that writes only to volumes.
@@ -170,22 +172,11 @@ def movable(plan: Plan) -> bool:
     return "@" not in image(plan)
 
 
-def container(
-    plan: Plan,
-    name: str,
-    command: list[str],
-    env: list[Manifest],
-    resources: Manifest,
-    folders: list[Folder],
-    ports: list[Manifest] | None = None,
-    last_words: bool = False,
-) -> Manifest:
-    """A container of the plan's image, which writes only to volumes. last_words: whether the end of its log is the
-    reason for its end, if it leaves no other."""
-    words: dict[str, Any] = {"name": name, "image": image(plan), "pull": "Always" if movable(plan) else None}
-    words |= {"command": command, "env": env, "ports": ports, "resources": resources, "mounts": mounts(folders)}
-    words |= {"words": "FallbackToLogsOnError" if last_words else None, "security": CONTAINER_SECURITY}
-    return filled(Path(__file__).with_name("container.yaml"), **words)
+def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
+    """A container of the plan's image, which writes only to volumes. own: the other blanks of `container.yaml`."""
+    words = {"name": name, "image": image(plan), "pull": "Always" if movable(plan) else None}
+    file = Path(__file__).with_name("container.yaml")
+    return filled(file, **words, **own, mounts=mounts(folders), security=CONTAINER_SECURITY)
 
 
 def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
@@ -207,7 +198,8 @@ def volumes(folders: list[Folder]) -> list[Manifest]:
 
 
 def filled(template: Path, /, **words: Any) -> Manifest:
-    """An object from a template in YAML: each text `$NAME` becomes the word of that name; keys with None disappear."""
+    """An object from a template in YAML: each text `$NAME` becomes the word of that name. Keys whose word is None, or
+    missing, disappear."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):
@@ -215,7 +207,7 @@ def filled(template: Path, /, **words: Any) -> Manifest:
             return {key: each for key, each in entries.items() if each is not None}
         if isinstance(value, list):
             return [fill(each) for each in value]
-        return words[value[1:]] if isinstance(value, str) and value.startswith("$") else value
+        return words.get(value[1:]) if isinstance(value, str) and value.startswith("$") else value
 
     whole: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
     return whole
@@ -272,12 +264,8 @@ def claim_mode(plans: Iterable[Plan]) -> str:
 def claims(plan: Plan) -> Artifact:
     documents = []
     for claim in plan.site.get("claims") or ():
-        spec = {
-            "accessModes": [claim_mode([plan])],
-            **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
-            "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
-        }
-        documents.append(made("v1", "PersistentVolumeClaim", plan, claim["name"], {}, spec=spec))
+        words = claim | {"namespace": plan.site["namespace"], "size": f"{plan.claim_gib(claim['name'])}Gi"}
+        documents.append(filled(Path(__file__).with_name("claim.yaml"), mode=claim_mode([plan]), **words))
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 

@@ -32,48 +32,28 @@ LAUNCHERS = 10  # the part of it that torchrun needs after its processes have en
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 # What restricted-v2 requires of a pod, which gets its user id from the namespace.
 POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 
 
-def metadata(plan: Plan, stage: Stage) -> Manifest:
-    """Labels of a stage's pod, and annotations for Prometheus, for a secondary network and for Kueue's topology."""
-    annotations = {
-        "prometheus.io/scrape": "true",
-        "prometheus.io/path": "/metrics",
-        "prometheus.io/port": str(plan.site["metrics_port"]),
-    }
-    attachment = (plan.site.get("network") or {}).get("attachment")
-    if attachment and stage.machines.nodes > 1:
-        # Kubernetes Network Custom Resource Definition De-facto Standard v1.3, section 4.1.1 (Multus).
-        annotations["k8s.v1.cni.cncf.io/networks"] = attachment
-    if plan.site.get("topology") and stage.machines.nodes > 1:
-        annotations[TOPOLOGY] = plan.site["topology"]
-    return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
-
-
-def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
-    """The pod of every machine of a stage, master or worker."""
-    env = variables(plan, environment(plan, stage)) + connection(plan, stage)
-    needs, inside = resources(plan, stage), folders(plan, stage)
-    ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
-    box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
-    meta = metadata(plan, stage)
-    if TOPOLOGY in meta["annotations"]:
-        # Master and workers are two sets of pods for Kueue, which may place them apart.
-        meta["annotations"]["kueue.x-k8s.io/podset-group-name"] = "machines"
-    return pod(plan, meta, box, inside, stage.machines, grace=grace(stage))
+def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
+    """Labels of a stage's pod, and annotations for Prometheus, for a secondary network and for Kueue's topology. group:
+    the name that pods have in common for that topology, if they are several sets."""
+    words: dict[str, str | None] = {}
+    if stage.machines.nodes > 1:
+        words["attachment"] = (plan.site.get("network") or {}).get("attachment")
+        words |= {"topology": topology, "group": group} if (topology := plan.site.get("topology")) else {}
+    labels, port = kubernetes.pod_labels(plan, stage), str(plan.site["metrics_port"])
+    return kubernetes.filled(Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **words)
 
 
 def pod(
-    plan: Plan, meta: Manifest, container: Manifest, folders: list[Folder], machines: Machines | None, **own: Any
+    plan: Plan, meta: Manifest, name: str, folders: list[Folder], machines: Machines | None, own: Manifest, **how: Any
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
-    needs; None for any. own: `restart` and `grace` of `pod.yaml`."""
-    none = dict.fromkeys(("restart", "grace", "nodeSelector", "tolerations"))
-    words = {**none, **where(plan, machines), **own, "metadata": meta, "container": container}
-    words |= {"volumes": kubernetes.volumes(folders), "account": account(plan, folders), "security": POD_SECURITY}
-    before = code.init_containers(plan, listed(stated(plan) | CACHES))
-    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before or None, **words)
+    needs; None for any. own: of the container, as in `kubernetes.container`; how: `restart` and `grace` of `pod.yaml`."""
+    words = {**where(plan, machines), **how, "metadata": meta, "volumes": kubernetes.volumes(folders)}
+    words |= {"container": kubernetes.container(plan, name, folders, **own), "account": account(plan, folders)}
+    before = code.init_containers(plan, listed(stated(plan) | CACHES)) or None
+    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before, security=POD_SECURITY, **words)
 
 
 def mlflow_account(plan: Plan) -> str | None:
@@ -169,10 +149,10 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
     """Environment variables of a container. Tokens are references to Secrets; without the hub there is no hub token."""
     entries = listed(stated(plan) | plain) + seal_key(plan)
     if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
-        entries.append(_from_secret("HF_TOKEN", {"name": secret, "key": "token"}))
+        entries.append(_from_secret("HF_TOKEN", secret, "token", needed=True))
     if secret := plan.site.get("tracking_secret"):
         # A Secret has the keys of one tool; the others are missing.
-        entries += [_from_secret(name, {"name": secret, "key": name, "optional": True}) for name in TRACKING]
+        entries += [_from_secret(name, secret, name) for name in TRACKING]
     return entries
 
 
@@ -183,17 +163,17 @@ def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:
     if not secret or not (plan.site.get("mirror") or (stage and not stage.trains)):
         return []
     # A connection to Amazon itself needs no endpoint.
-    optional = {key: {} if key in REQUIRED else {"optional": True} for key in CONNECTION}
-    return [_from_secret(name, {"name": secret, "key": key, **optional[key]}) for key, name in CONNECTION.items()]
+    return [_from_secret(name, secret, key, needed=key in REQUIRED) for key, name in CONNECTION.items()]
 
 
-def _from_secret(variable: str, key: Manifest) -> Manifest:
-    return {"name": variable, "valueFrom": {"secretKeyRef": key}}
+def _from_secret(variable: str, secret: str, key: str, needed: bool = False) -> Manifest:
+    how = {} if needed else {"optional": True}
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, **how}}}
 
 
 def seal_key(plan: Plan) -> list[Manifest]:
     """The key that seals evaluations, for pods of a plan with gates. The pod itself reports a missing key."""
-    return [_from_secret(SEAL_KEY, {"name": KEY_SECRET, "key": KEY, "optional": True})] if plan.has_gates else []
+    return [_from_secret(SEAL_KEY, KEY_SECRET, KEY)] if plan.has_gates else []
 
 
 def stated(plan: Plan) -> dict[str, str]:

@@ -22,8 +22,15 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     if not stage.trains:
         return batch.prepare(plan, stage)
     site, machines, name = plan.site, stage.machines, kubernetes.job_name(plan)
+    own = {
+        "command": list(stage.command),
+        "env": podspec.variables(plan, podspec.environment(plan, stage)) + podspec.connection(plan, stage),
+        "ports": [MASTER_PORT, {"name": "metrics", "containerPort": site["metrics_port"]}],
+        "resources": podspec.resources(plan, stage),
+    }
     # One pod spec for master and workers, without what the operator sets itself.
-    template = podspec.pod_template(plan, stage, PYTORCH, [MASTER_PORT])
+    meta, folders = podspec.metadata(plan, stage, group="machines"), podspec.folders(plan, stage)
+    template = podspec.pod(plan, meta, PYTORCH, folders, machines, own, grace=podspec.grace(stage))
     replica = {"restartPolicy": site["restart_policy"], "template": template}
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:

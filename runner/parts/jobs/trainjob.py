@@ -80,8 +80,8 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
     }
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
     mounts = [code.CLONED[0] if mount["mountPath"] == code.MOUNT else mount for mount, _ in folders]
-    words = {"nodeSelector": None, "tolerations": None, **podspec.where(plan, stage.machines)}
-    words |= {"account": podspec.account(plan, folders), "mounts": mounts, "volumes": kubernetes.volumes(folders)}
+    words = {**podspec.where(plan, stage.machines), "mounts": mounts, "volumes": kubernetes.volumes(folders)}
+    words |= {"account": podspec.account(plan, folders)}
     words |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
     words |= {"grace": podspec.grace(stage), "seconds": round(plan.site["deadline_hours"] * 3600)}
     file = batch.TEMPLATES / ("trainjob.yaml" if kubernetes.patched(plan.site) else "trainjob-3.5.yaml")

@@ -242,14 +242,14 @@ class Cluster:
         kind, meta = manifest["kind"], manifest["metadata"]
         where = kind, meta["namespace"], meta["name"]
         with _about(*where, lambda refused: (kind, refused.status) == ("NetworkPolicy", 403)):
-            return self._json("PATCH", address(*where), query, manifest, "application/apply-patch+yaml")
+            return self._json("PATCH", address(*where), query, body=manifest, content="application/apply-patch+yaml")
         return {}
 
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
         """Creates an object; False if its name is taken, unless by an earlier attempt of ours without an answer."""
         kind, meta = manifest["kind"], manifest["metadata"]
         try:
-            self._json("POST", address(kind, meta["namespace"]), _changes(dry_run), manifest)
+            self._json("POST", address(kind, meta["namespace"]), _changes(dry_run), body=manifest)
         except Refused as refused:
             if refused.status == 409 and not refused.busy:
                 return refused.repeated
@@ -258,7 +258,7 @@ class Cluster:
 
     def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
         with _about(kind, namespace, name, lambda refused: False):
-            self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
+            self.request("PATCH", address(kind, namespace, name), body=change, content="application/merge-patch+json")
 
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
@@ -274,50 +274,29 @@ class Cluster:
             raise refused.stop(kind, namespace, name) from None
         return True
 
-    def log(
-        self,
-        namespace: str,
-        pod: str,
-        container: str,
-        *,
-        previous: bool = False,
-        tail: int | None = None,
-        stamped: bool = False,
-        since: str = "",
-    ) -> str | None:
-        """A container's log; None if it has not started, or there is no previous container (`previous`). stamped: each
-        line begins with its time; since: the time of the first line."""
-        query = {"container": container, "previous": "true" if previous else "", "tailLines": tail}
-        query |= {"timestamps": "true" if stamped else "", "sinceTime": since}
-        path, asked = f"{address('Pod', namespace, pod)}/log", [(key, value) for key, value in query.items() if value]
+    def log(self, namespace: str, pod: str, container: str, **how: str | int | None) -> str | None:
+        """A container's log; None if it has not started, or there is no previous container (`previous`). how: settings
+        of the API: `tailLines`; `timestamps`, which begin each line; `sinceTime`, of the first line."""
+        query = [(key, str(value).lower() if value is True else value) for key, value in how.items() if value]
+        path = f"{address('Pod', namespace, pod)}/log"
         with _about("Pod", namespace, pod, lambda refused: refused.status in (400, 404)):
-            return self.request("GET", path, asked).data.decode(errors="replace")
+            return self.request("GET", path, [("container", container), *query]).data.decode(errors="replace")
         return None
 
-    def _json(
-        self, method: str, path: str, query: Query = (), body: Any = None, content: str = "application/json"
-    ) -> Manifest:
-        data = self.request(method, path, query, body, content).data
+    def _json(self, method: str, path: str, query: Query = (), **how: Any) -> Manifest:
+        data = self.request(method, path, query, **how).data
         with suppress(ValueError):
             if isinstance(answer := json.loads(data), dict):
                 return answer
         raise no_api(self.server, data)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: Query = (),
-        body: Any = None,
-        content: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-        stream: bool = False,
-    ) -> BaseHTTPResponse:
-        """One request, repeated while the server is busy. stream: do not read its body. Raises Refused, or Lost."""
+    def request(self, method: str, path: str, query: Query = (), **how: Any) -> BaseHTTPResponse:
+        """One request, repeated while the server is busy. how: its `body`, bytes or what becomes JSON, with the type
+        `content`; `headers`; `stream`: do not read the answer's body. Raises Refused, or Lost."""
         begun, unsure, doubted, told = time.monotonic(), False, False, False
         while True:
             try:
-                answer = self._ask(method, path, query, body, content, headers or {}, stream)
+                answer = self._ask(method, path, query, **how)
                 self.begun |= method != "GET" and "/namespaces/" in path and ("dryRun", "All") not in query
                 return answer
             except (Lost, Refused) as trouble:
@@ -339,11 +318,18 @@ class Cluster:
                 time.sleep(wait)
 
     def _ask(
-        self, method: str, path: str, query: Query, body: Any, content: str, headers: Mapping[str, str], stream: bool
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: Any = None,
+        content: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> BaseHTTPResponse:
         import urllib3
 
-        given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **headers}
+        given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **(headers or {})}
         # Read each time, because a credential program replaces expired credentials.
         given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:

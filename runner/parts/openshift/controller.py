@@ -19,7 +19,7 @@ from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, named, sent
 from runner.parts.openshift.pipeline import ACCOUNT, Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, Tell, ask, make_room, post, replacing, seal, step
+from runner.parts.openshift.submit import Sending, Tell, ask, post, replacing, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
@@ -95,12 +95,12 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
         return
     if there:
         ask(there, how.owner, how.confirm)
-    with replacing(what, [there] if there else []) as deleted:
+    with replacing(cluster, what, [there] if there else [], tell) as remove:
         seal(cluster, what, tell)
         for manifest in what.support:
             cluster.apply(manifest)
         if there:
-            make_room(cluster, there, tell, deleted)
+            remove(there)
         post(cluster, what, how.owner, tell)
     tell("The driver sends each later stage and gate, even while this machine is off. It ends at a closed gate.")
 

@@ -36,7 +36,7 @@ def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
     @cache
     def end(pod: str, previous: bool) -> str:
         try:
-            return cluster.log(space, pod, container, previous=previous, tail=TAIL) or ""
+            return cluster.log(space, pod, container, previous=previous, tailLines=TAIL) or ""
         except TryAgain:
             return ""  # of a machine that does not answer
 

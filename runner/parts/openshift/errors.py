@@ -22,8 +22,6 @@ PAUSE_SECONDS = 2.0
 # How long a deleted object and its pods may take to disappear.
 ENDING_SECONDS = 300
 
-# Refusals of authorization (Kubernetes' RBAC); quotas, webhooks and pod security also answer 403, in other words.
-_NO_RIGHT = re.compile(r'User "[^"]*" cannot ')
 # The answer for an address that the server does not have; that for a missing object differs.
 _NO_KIND = re.compile(r"page not found|could not find the requested resource")
 # The refusal of a change because of another change in between, for example to a quota that two new pods need.
@@ -69,15 +67,12 @@ class Refused(Exception):
     @property
     def own(self) -> bool:
         """Whether the server itself is busy, not a machine behind it."""
-        special = (
-            row for row in packaged.toml(__file__, "refusals.toml").values() if row.get("final") or row.get("behind")
-        )
-        return self.busy and not any(self._found(row, None) for row in special)
+        return self.busy and not any(row.get("final") or row.get("behind") for row, _ in self._meanings())
 
     @property
     def of_start(self) -> bool:
         """Whether a starting server may answer this: at first it knows neither users, nor rights, nor all kinds."""
-        return self.status == 401 or (self.status == 403 and bool(_NO_RIGHT.search(self.message))) or self.no_kind
+        return self.no_kind or any(row.get("at_start") for row, _ in self._meanings())
 
     @property
     def no_kind(self) -> bool:
@@ -85,11 +80,7 @@ class Refused(Exception):
 
     def stop(self, kind: str, namespace: str, name: str) -> Stop:
         """The refused action, the reason and the remedy, by the table of refusals."""
-        meaning, found = next(
-            (row, found)
-            for row in packaged.toml(__file__, "refusals.toml").values()
-            if (found := self._found(row, kind))
-        )
+        meaning, found = next(self._meanings(kind))
         words = {"said": self.message} | found.groupdict()
         words = {key: shortened(text, 400) for key, text in words.items()}
         words |= {"what": f"{kind} `{name}`" if name else f"{kind} objects", "kind": kind, "space": namespace}
@@ -97,10 +88,12 @@ class Refused(Exception):
         ending = Busy if self.busy and not meaning.get("final") else Stop
         return ending(meaning["text"].format(**words), meaning["remedy"].format(**words))
 
-    def _found(self, meaning: Facts, kind: str | None) -> re.Match[str] | None:
-        of_kind = kind is None or kind in meaning.get("kind", [kind])
-        fits = of_kind and self.status in meaning.get("status", [self.status])
-        return re.search(meaning.get("pattern", ""), self.message, re.DOTALL) if fits else None
+    def _meanings(self, kind: str | None = None) -> Iterator[tuple[Facts, re.Match[str]]]:
+        """The entries of the table that fit, with what their patterns found. kind: None for any."""
+        for row in packaged.toml(__file__, "refusals.toml").values():
+            fits = (kind is None or kind in row.get("kind", [kind])) and self.status in row.get("status", [self.status])
+            if fits and (found := re.search(row.get("pattern", ""), self.message, re.DOTALL)):
+                yield row, found
 
 
 def passes(status: int) -> bool:

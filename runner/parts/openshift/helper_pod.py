@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from runner.data.report import ROOM, PreparedRows, asked, require_room
-from runner.parts.jobs import batch, podspec
+from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, address
@@ -83,7 +83,13 @@ def helper(
     """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone."""
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
-        made.wait_until_ready(SEND if writes else FETCH)
+        for here in made.looks("could open the claim", "Run the command again."):
+            if jobs.holds(here, "Ready"):
+                break
+            if jobs.phase_of(here) in ("Failed", "Succeeded"):
+                log = made.log(SEND if writes else FETCH, tail=5)
+                why = log or " ".join(made.why(here)) or "the helper pod ended at once"
+                raise Stop(f"The claim cannot be read: {why}")
         yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
@@ -119,7 +125,10 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
             made.clear(meta["labels"][jobs.PART])
             yield made
         finally:
-            made.delete()
+            try:
+                cluster.delete("Pod", made.space, made.name, grace_seconds=0)
+            except Stop as refusal:
+                tell(f"Pod `{made.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
 
 @contextmanager
@@ -146,13 +155,7 @@ class _Helper:
     tell: Tell
 
     def log(self, container: str, tail: int | None = None) -> str:
-        return (self.cluster.log(self.space, self.name, container, tail=tail) or "").strip()
-
-    def delete(self) -> None:
-        try:
-            self.cluster.delete("Pod", self.space, self.name, grace_seconds=0)
-        except Stop as refusal:
-            self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
+        return (self.cluster.log(self.space, self.name, container, tailLines=tail) or "").strip()
 
     def clear(self, part: str) -> None:
         """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the cluster's clock."""
@@ -182,14 +185,6 @@ class _Helper:
                     raise Stop(*worded("openshift.does-not-start", name=self.name, why=" ".join(why)))
             pause()
 
-    def wait_until_ready(self, container: str) -> None:
-        for here in self.looks("could open the claim", "Run the command again."):
-            if jobs.holds(here, "Ready"):
-                return
-            if jobs.phase_of(here) in ("Failed", "Succeeded"):
-                why = self.log(container, tail=5) or " ".join(self.why(here)) or "the helper pod ended at once"
-                raise Stop(f"The claim cannot be read: {why}")
-
     def why(self, pod: Manifest) -> list[str]:
         """Why the helper does not start, or ended, by its pod and its events."""
         job = {"kind": "Pod", "metadata": {"name": self.name, "namespace": self.space}, "spec": {}}
@@ -203,8 +198,7 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
     folders, env = podspec.claims(plan, read_only=not writes), {WORD: word, PORT: str(SHARE_PORT)}
-    ready = {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2}
-    port = {"ports": [{"containerPort": SHARE_PORT}], "readinessProbe": ready}
+    port = {"ports": [{"containerPort": SHARE_PORT}], "probe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2}}
     return batch.alone(plan, stage, part, command, folders, seconds=4 * 3600, env=env, **port)
 
 
@@ -219,8 +213,8 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be pulled."""
     module, what = "runner.entrypoints.embedded", [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
-    end = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    return batch.alone(plan, stage, LOOK, ["python", "-m", module, *what], [], seconds=3600, env=room, **end)
+    command = ["python", "-m", module, *what]
+    return batch.alone(plan, stage, LOOK, command, [], seconds=3600, env=room, words=kubernetes.LAST_WORDS)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:

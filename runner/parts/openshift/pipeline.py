@@ -47,6 +47,7 @@ ACCOUNT = "recipe-driver"
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
 # The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
 DECIDED = 3
+# What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 # A recipe's claims on the cluster by name; None for a missing one.
 Claims = dict[str, Manifest | None]
@@ -205,7 +206,7 @@ def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
                 return str(end["message"]).strip().splitlines()
             if end.get("reason") == "OOMKilled":
                 return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
-        if text := cluster.log(job["metadata"]["namespace"], pod["metadata"]["name"], part, tail=40):
+        if text := cluster.log(job["metadata"]["namespace"], pod["metadata"]["name"], part, tailLines=40):
             return troubles.spoken(text)
     return []
 
@@ -259,8 +260,9 @@ def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]
 
 def driver_job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
-    more: Manifest = {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
-    pod = batch.small(plan, own, jobs.DRIVER, [*driver_command(plan), *options], [podspec.config(plan, own)], **more)
+    more: Manifest = {"resources": SHARE, "words": kubernetes.LAST_WORDS}
+    command = [*driver_command(plan), *options]
+    pod = batch.small(plan, own, jobs.DRIVER, command, [podspec.config(plan, own)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")

@@ -79,7 +79,10 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
     if phase == TRAINING:
         try:
             # A machine that was replaced or restarted takes all of them back to the last checkpoint.
-            started = max(filter(None, map(_started, pods)), default=None)
+            running = [entry.get("state", {}).get("running", {}) for pod in pods for entry in _working(pod)]
+            started = max(
+                (datetime.fromisoformat(one["startedAt"]) for one in running if "startedAt" in one), default=None
+            )
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
             # If the end of a long log has no step, the job counts as training.
@@ -179,7 +182,7 @@ def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL
     """The end of the log of a job's first machine; empty without that machine."""
     first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space, name = job["metadata"]["namespace"], jobs.container(job)
-    return (cluster.log(space, first, name, tail=tail, stamped=stamped) or "") if first else ""
+    return (cluster.log(space, first, name, tailLines=tail, timestamps=stamped) or "") if first else ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
@@ -227,13 +230,6 @@ def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
 
 def _working(pod: Manifest) -> Manifests:
     return [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
-
-
-def _started(pod: Manifest) -> datetime | None:
-    for entry in _working(pod):
-        if at := entry.get("state", {}).get("running", {}).get("startedAt"):
-            return datetime.fromisoformat(at)
-    return None
 
 
 # Why a pod leaves its machine: by kubelet (memory, disk), scheduler (priority) or node controller (machine gone).

@@ -131,13 +131,13 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         # All questions come first, so that nothing has changed after a no.
         for job in (*walking, *runs, *old, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
-        with replacing(what, [*walking, *old, *there]) as deleted:
+        with replacing(cluster, what, [*walking, *old, *there], tell) as remove:
             sender.provide(what)
             for run in runs:
                 pipeline.end_run(cluster, plan, name := run["metadata"]["name"])
                 tell(f"The run `{name}` of Kubeflow Pipelines, of the old recipe: stopped")
             for job in (*walking, *old, *there):
-                make_room(cluster, job, tell, deleted)
+                remove(job)
             if files:
                 # Pods of a job that a colleague has sent in the meantime read the present files.
                 before = {job["metadata"]["uid"] for job in there}
@@ -344,9 +344,13 @@ def question(job: Manifest, mine: Owner, replaces: bool) -> tuple[str, str, str]
 
 
 @contextmanager
-def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
-    """Yields the list for the names of deleted jobs. A Stop in the block then names what is still on the cluster."""
+def replacing(cluster: Cluster, sent: Sent, old: Manifests, tell: Tell) -> Iterator[Callable[[Manifest], None]]:
+    """Yields what deletes an old job. A Stop in the block names what is still on the cluster."""
     deleted: list[str] = []
+
+    def remove(job: Manifest) -> None:
+        jobs.delete(cluster, job, deleted)
+        tell(f"the old {jobs.named(job)}: deleted")
 
     def left(stop: Stop) -> str:
         before, unsent = ", ".join(dict.fromkeys(map(jobs.named, old))), f"{jobs.named(sent.job)} was not sent."
@@ -357,12 +361,7 @@ def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
         return f"The new {unsent} Nothing was deleted; still on the cluster: {before}." if old else unsent
 
     with accounted(left):
-        yield deleted
-
-
-def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -> None:
-    jobs.delete(cluster, job, deleted)
-    tell(f"the old {jobs.named(job)}: deleted")
+        yield remove
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:

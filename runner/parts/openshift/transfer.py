@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial as bound
@@ -170,7 +170,8 @@ def fetch(
         # The run's own record is different on each machine.
         own = [file for file in there if file["path"] != RUN and file["path"].startswith(home)]
         files = [file for file in own if not file["path"].removeprefix(home).startswith(left)]
-        _forget_older(bound(share.get, f"file/{home}{STAGE}"), {file["path"] for file in files}, target, stage)
+        coming = {target / file["path"] for file in files}
+        _forget_older(bound(share.get, f"file/{home}{STAGE}"), coming, target / stage.folder)
         if not files:
             raise Stop(*worded("openshift.no-results", run_dir=plan.place_of(stage).run_dir))
         reports = [file for file in there if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
@@ -195,8 +196,7 @@ def fetch_mirrored(plan: Plan, stage: Stage, target: Path, everything: bool = Fa
             chosen = {name: _mirrored(name, one == stage, everything, target, home) for name in known.files}
             for name in {RUN} & known.files.keys() if one == stage else ():
                 number = RunRecord.of(json.loads(mirror.read(store, address, known, name))).id
-            names = {path.relative_to(target).as_posix() for path in chosen.values() if path}
-            _forget_older(bound(mirror.read, store, address, known, STAGE), names, target, one)
+            _forget_older(bound(mirror.read, store, address, known, STAGE), {*chosen.values()}, home)
             came += mirror.copy(store, address, known, chosen.get, target)
     return came, number
 
@@ -226,20 +226,18 @@ def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
     return {key: there[key] for key in podspec.CONNECTION if there.get(key)}
 
 
-def _forget_older(read: Callable[[], bytes], names: set[str], target: Path, stage: Stage) -> None:
-    """Deletes results of another run of the stage here that the new one does not have: a mix of both would load as a
-    model. Results of the same run stay, and older ones stay until newer ones come. names: of all files that come; read: gives their record."""
-    home = target / stage.folder
-    record = (home / STAGE).relative_to(target).as_posix()
+def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], home: Path) -> None:
+    """Deletes results of another run in a stage's folder `home` that the new one does not have: a mix of both would load
+    as a model. Results of the same run stay, and older ones stay until newer ones come. coming: the paths of all files
+    that come; read: gives their record."""
     results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
-    left = [path for path in results if path.relative_to(target).as_posix() not in names]
-    begins = tuple((home / name).relative_to(target).as_posix() for name in RESULTS)
-    if not left or record not in names or not any(name.startswith(begins) for name in names):
-        return
-    here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
-    if here != read():
-        for path in left:
-            path.unlink()
+    left = [path for path in results if path not in coming]
+    newer = any(path.is_relative_to(home / name) for path in coming if path for name in RESULTS)
+    if left and newer and home / STAGE in coming:
+        here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
+        if here != read():
+            for path in left:
+                path.unlink()
 
 
 def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:

@@ -327,7 +327,7 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
             pod, container = pod_of(cluster, job, node), jobs.container(job)
             space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
             for previous in (True, False) if _restarts(pod) > restarts else (False,):
-                text = cluster.log(space, name, container, previous=previous, stamped=True, since=since) or ""
+                text = cluster.log(space, name, container, previous=previous, timestamps=True, sinceTime=since) or ""
                 for line in text.splitlines():
                     stamp, _, said = line.partition(" ")
                     # A stamp has nanoseconds, so that no line comes twice.

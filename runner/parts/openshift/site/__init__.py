@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from runner.catalog import hardware
@@ -23,7 +22,7 @@ from runner.tools import packaged
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
-from runner.tools.text import from_template, macros, yaml_text
+from runner.tools.text import macros, template, yaml_text
 
 TEMPLATES = Path(__file__).parent
 # The default service account of pods, also of TensorBoard's.
@@ -35,10 +34,7 @@ NEWER_QUEUES_SINCE = (0, 15)
 # Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
-# For a TensorBoard that would keep its claim from a job on another machine.
-STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no job runs"
-# `free`: blanks of templates that are comments or whole lines, and not YAML values; `comments`: on files of a site.
-TABLES = packaged.toml(__file__, "files.toml")
+COMMENTS: dict[str, str] = packaged.toml(__file__, "files.toml")
 
 
 def render(plans: Sequence[Plan]) -> list[Artifact]:
@@ -49,11 +45,8 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
         return _site(plans, *spaces.popitem())
     sites = {space: _site(plans, space, own) for space, own in spaces.items()}
     files = [Artifact(f"{space}/{file.path}", file.text) for space, made in sites.items() for file in made]
-    header = ["# The sites of several namespaces, written by `recipe site`; each folder explains more.", "#"]
-    header += [f"#   {step}" for step in steps(plans, ".")]
-    takes = _resources({space: f"for {listed(plan.name for plan in own)}" for space, own in spaces.items()})
-    top = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-    return [*files, Artifact("kustomization.yaml", "\n".join(header) + f"\n{top}{takes}\n")]
+    recipes = {space: listed(plan.name for plan in own) for space, own in spaces.items()}
+    return [*files, Artifact("kustomization.yaml", _filled("namespaces.yaml", steps=steps(plans, "."), spaces=recipes))]
 
 
 def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
@@ -84,50 +77,35 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
 
 def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     """plans: of all namespaces, because others may use the image that is built here; own: those of this one."""
-    filled = partial(_filled, namespace=space)
-    queues = list(dict.fromkeys(plan.site["queue"] for plan in own if plan.site.get("queue")))
+    sites = [plan.site for plan in own]
     # Those that may write to MLflow.
     tracked = dict.fromkeys(account for plan in own if (account := podspec.mlflow_account(plan)))
-    accounts = dict.fromkeys([ACCOUNT, *tracked, *(plan.site.get("service_account") or ACCOUNT for plan in own)])
+    accounts = dict.fromkeys([ACCOUNT, *tracked, *(site.get("service_account") or ACCOUNT for site in sites)])
     # Every namespace already has this one.
     accounts.pop("default", None)
-    owners = dict.fromkeys(made[0] for made in map(_reference, own) if made)
-    fetches = {"binding": f"{space}-fetches-images", "accounts": f"system:serviceaccounts:{space}"}
     # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a version of Kueue, that of
     # OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
-    sites = [plan.site for plan in own]
     known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
     newer = all(known) if known else all(map(kubernetes.patched, sites))
-    api = f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
-    ports = dict.fromkeys(sorted(site["metrics_port"] for site in sites))
-    lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
-    room = {"driver": str(hardware.DRIVER), "size": str(hardware.IMAGE_GB), "room": f"{hardware.BUILD_GIB}Gi"}
-    builds = []
-    for name, tag in _built(space, own).items():
-        words = {"name": name, "tag": f"{name}:{tag}", "command": kubernetes.build_command(name, space), **room}
-        builds.append(filled("build", embed=_embedded(plans, space, name), **words))
-    # Versions with network policies for TrainJobs need a way through them.
-    walled = any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites)
-    parts = {
-        "namespace.yaml": [filled("namespace", managed=TABLES["managed"] if queues else "")],
-        "queue.yaml": [filled("queue", queue=queue, api=api) for queue in queues],
-        "access.yaml": [
-            *(filled("account", account=account) for account in accounts),
-            filled("access"),
-            filled("driver", account=pipeline.ACCOUNT),
-            *(filled("mlflow", account=account) for account in tracked),
+    facts = {
+        "space": space, "recipes": listed(plan.name for plan in own), "steps": steps(own, "."), "hardware": hardware,
+        "queues": dict.fromkeys(site["queue"] for site in sites if site.get("queue")),
+        "api": f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}",
+        "accounts": accounts, "account": ACCOUNT, "driver": pipeline.ACCOUNT, "tracked": tracked,
+        "owners": dict.fromkeys(made[0] for made in map(_reference, own) if made and made[0] != space),
+        "images": [
+            {"name": name, "tag": tag, "command": kubernetes.build_command(name, space), "embed": _embedded(plans, space, name)}
+            for name, tag in _built(space, own).items()
         ],
-        "build.yaml": builds,
-        "pull.yaml": [filled("pull", owner=owner, **fetches) for owner in owners if owner != space],
-        "tensorboard.yaml": _boards(space, own),
-        "monitoring.yaml": [filled("monitoring"), *([filled("scraping", ports=lines)] if walled else [])],
-        CLAIMS_FILE: [_claims(space, own)],
-    }
-    files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
-    recipes, typed = listed(plan.name for plan in own), "\n".join(f"#   {step}" for step in steps(own, "."))
-    resources = _resources({name: what for name, what in TABLES["comments"].items() if parts.get(name)})
-    listing = filled("kustomization", space=space, recipes=recipes, steps=typed, resources=resources)
-    return [*files, Artifact("kustomization.yaml", listing)]
+        "boards": _boards(own), "claims": _claims(own),
+        "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
+        # Versions with network policies for TrainJobs need a way through them.
+        "walled": any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites),
+    }  # fmt: skip
+    texts = {name: text for name in (*COMMENTS, CLAIMS_FILE) if (text := _filled(name, **facts))}
+    resources = {name: what for name, what in COMMENTS.items() if name in texts}
+    texts["kustomization.yaml"] = _filled("kustomization.yaml", **facts, resources=resources)
+    return [Artifact(name, text) for name, text in texts.items()]
 
 
 def _reference(plan: Plan) -> tuple[str, str, str] | None:
@@ -155,62 +133,49 @@ def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
     return " ".join(plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name))
 
 
-def _boards(space: str, own: list[Plan]) -> list[str]:
-    boards: dict[str, str] = {}
+def _boards(own: list[Plan]) -> dict[str, dict[str, object]]:
+    """The claims whose curves a TensorBoard shows, by name."""
+    boards: dict[str, dict[str, object]] = {}
     for plan in own:
         if claim := plan.claim_of(plan.place.run_dir):
-            name, mount = claim["name"], claim["mount"]
-            words = {"namespace": space, "claim": name, "board": f"tensorboard-{name}", "account": ACCOUNT}
-            words |= {"image": image(plan), "mount": mount, "logdir": f"--logdir={mount}"}
-            shared = kubernetes.claim_mode(_sharing(own, name)) == kubernetes.SHARED
-            boards.setdefault(name, _filled("tensorboard", **words, replicas="1" if shared else STOPPED))
-    return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
+            shared = kubernetes.claim_mode(_sharing(own, claim["name"])) == kubernetes.SHARED
+            boards.setdefault(claim["name"], {"mount": claim["mount"], "image": image(plan), "shared": shared})
+    return boards
 
 
-def _claims(space: str, own: list[Plan]) -> str:
-    """A claim of each name, in one text: of the size in a recipe, else with room for all recipes."""
-    texts = []
+def _claims(own: list[Plan]) -> list[dict[str, object]]:
+    """A claim of each name: of the size in a recipe, else with room for all recipes."""
+    made = []
     for name in dict.fromkeys(claim["name"] for plan in own for claim in plan.site["claims"]):
         plans = _sharing(own, name)
         sharing = [(plan, claim) for plan in plans for claim in plan.site["claims"] if claim["name"] == name]
-        machines = kubernetes.most_machines(plans)
         stated = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
         guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
-        holds_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
-        floor = RESULTS_GIB if holds_results and not stated else 0
-        kinds = [claim["storage_class"] for _, claim in sharing if claim.get("storage_class")]
-        words = {"namespace": space, "claim": name, "mode": kubernetes.claim_mode(plans)}
-        words["storage"] = f"  storageClassName: {_word(kinds[0])}\n" if kinds else ""
-        words["size"] = f"{max(*stated, sum(guessed), floor)}Gi"
-        several = f"{machines} machines at once; its storage must allow it"
-        words["who"] = several if machines > 1 else "one machine at a time"
-        words["why"] = ("room for results of " if holds_results else "for ") + listed(plan.name for plan in plans)
-        texts.append(_filled("claim", **words))
-    return _filled("claims", claims="---\n".join(texts).rstrip())
+        of_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
+        floor = RESULTS_GIB if of_results and not stated else 0
+        made.append({
+            "name": name, "mode": kubernetes.claim_mode(plans), "machines": kubernetes.most_machines(plans),
+            "storage_class": next((claim["storage_class"] for _, claim in sharing if claim.get("storage_class")), None),
+            "gib": max(*stated, sum(guessed), floor),
+            "of_results": of_results, "recipes": listed(plan.name for plan in plans),
+        })  # fmt: skip
+    return made
 
 
 def _sharing(own: Iterable[Plan], name: str) -> list[Plan]:
     return [plan for plan in own if any(claim["name"] == name for claim in plan.site["claims"])]
 
 
-def _resources(files: dict[str, str]) -> str:
-    return _aligned("\n".join(f"  - {_word(name)} # {what}" for name, what in files.items()))
-
-
-def _filled(name: str, /, **words: str) -> str:
-    """A template with its blanks filled in, as YAML values."""
-    values = {key: word if key in TABLES["free"] else _word(word) for key, word in words.items()}
-    return _aligned(from_template(TEMPLATES / f"{name}.yaml", **values))
+def _filled(name: str, /, **facts: object) -> str:
+    """A template with the comments at the end of its lines in one column, if there is room; empty if nothing is left."""
+    text = template(TEMPLATES / name, word=_word).render(facts).rstrip("\n")
+    aligned = re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
+    return f"{aligned}\n" if aligned else ""
 
 
 def _word(text: str) -> str:
     """A text as YAML, in quotes if it would be read as a number or as nothing."""
     return yaml_text([text])[2:].rstrip("\n")
-
-
-def _aligned(text: str) -> str:
-    """The comments at the end of lines, in one column if there is room."""
-    return re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
