@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from runner import catalog, scenarios
 from runner.catalog.models import why_no_hub
@@ -174,6 +174,7 @@ class Answers:
     addresses: tuple[str, ...] = ()
     results: str = ""
     namespace: str = ""
+    kinds: ClassVar[Mapping[str, DataKind]] = KINDS
 
     @property
     def count(self) -> tuple[int, int]:
@@ -252,6 +253,12 @@ class Answers:
     def asked_in_words(self) -> bool:
         """Whether the question for a song has words around columns, and is not a single column."""
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
+
+    @property
+    def reads_otherwise(self) -> bool:
+        """Whether the questions for songs have another form than in the starter."""
+        plain = not on_hub(self.data) and not self.asked_in_words
+        return plain and not first_rows("new", replace(self, instruction_form=""), 1)
 
     def template(self, text: str) -> str:
         """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
