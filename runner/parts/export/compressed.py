@@ -10,7 +10,7 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import replace
 from importlib.util import find_spec
@@ -145,13 +145,14 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     }  # fmt: skip
 
 
-def compress(model: str, out: str, task: Mapping[str, Any]) -> None:
-    """Writes a model's folder with fewer bits. task: `group` of a scale's weights, 0 for FP8; `rows` in token numbers;
-    `trust` in the model's own code."""
+def compress(model: str, out: str, given: str) -> None:
+    """Writes a model's folder with fewer bits. given: a file with the task: `group` of a scale's weights, 0 for FP8;
+    `rows` in token numbers; `trust` in the model's own code."""
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
+    task = json.loads(Path(given).read_text(encoding="utf-8"))
     whole, options = loaded(model, trust_remote_code=task["trust"]), {}
     if not task["group"]:
         recipe: Any = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"])
@@ -165,13 +166,7 @@ def compress(model: str, out: str, task: Mapping[str, Any]) -> None:
     whole.save_pretrained(out, save_compressed=True)
 
 
-def main(arguments: list[str]) -> int:
+if __name__ == "__main__":
     child_process.watch_parent()
     hush()
-    model, out, task = arguments
-    compress(model, out, json.loads(Path(task).read_text(encoding="utf-8")))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    compress(*sys.argv[1:])
