@@ -84,8 +84,7 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
 
 def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     """The token numbers of training rows at even distances; of the general text where they are not here."""
-    import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import dataset
 
     words = words_of(source.chat)
     sets = source.folder.stage.config.get("datasets")
@@ -93,14 +92,9 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     if file.suffix != ".parquet" or not file.is_file():
         yield from (list(row) for row, _ in language.general_rows(words))
         return
-    table, begin = parquet.ParquetFile(file), 0
-    wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema_arrow.names]
-    chosen, rows = evenly(range(table.metadata.num_rows), ROWS), list[Any]()
-    for batch in table.iter_batches(columns=wanted):
-        here = [row - begin for row in chosen if begin <= row < begin + len(batch)]
-        rows += batch.take(pa.array(here, pa.int64())).to_pylist()
-        begin += len(batch)
-    for row in rows:
+    table = dataset.dataset(file)
+    wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema.names]
+    for row in table.take(evenly(range(table.count_rows()), ROWS), columns=wanted).to_pylist():
         numbers = row.get("input_ids")
         if not numbers:
             tools = row.get("tools")
