@@ -38,6 +38,8 @@ from runner.scenarios import translate
 from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.trainer.generation import GLANCE
+from runner.trainer.records import evenly
 
 SECRET = "hub-token"  # the secret with the hub token for pods, with the name that the rule about gated models uses
 TABLES = packaged.toml(__file__, "questions.toml")
@@ -524,9 +526,6 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     sets = list(sets)
     if answers.of.keeps:
         return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
-    from runner.trainer.generation import GLANCE
-    from runner.trainer.records import evenly
-
     count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
     gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
     described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"

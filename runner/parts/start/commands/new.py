@@ -16,6 +16,7 @@ from runner.check.validate import valid
 from runner.commands.options import command, end, parameter, say, set_words, short, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
+from runner.parts.start.commands import doctor
 from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
@@ -115,11 +116,9 @@ def _show(one: Question, answers: Answers) -> None:
 
 def _proposed_card(answers: Answers) -> str:
     """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else one with enough memory."""
-    from runner.parts.start.commands.doctor import labels
-
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
-    own = next((label for label in labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
+    own = next((label for label in doctor.labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
     return own or drafting.card(answers)
 
 
