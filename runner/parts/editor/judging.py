@@ -43,15 +43,16 @@ class Opened:
         self.read()
 
     def read(self) -> str:
-        self.known = _unix(reading.text(self.path))
+        self.known = reading.text(self.path).replace("\r\n", "\n")
         return self.known
 
     def save(self, text: str, over: bool = False) -> None:
         """Writes the text. over: also over the changes of another program. Raises ChangedElsewhere if another program
         has changed the file, and Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
-        if not over and (now is None or _unix(now) != self.known):
-            raise ChangedElsewhere(None if now is None else _unix(now))
+        theirs = now and now.replace("\r\n", "\n")
+        if not over and theirs != self.known:
+            raise ChangedElsewhere(theirs)
         try:
             if now is None:
                 self.path.touch()
@@ -59,10 +60,6 @@ class Opened:
         except OSError as error:
             raise Stop(Problem(str(self.path), 0, 0, f"This file cannot be written: {error.strerror}.")) from None
         self.known = text
-
-
-def _unix(text: str) -> str:
-    return text.replace("\r\n", "\n")
 
 
 # The most characters of a row, and the most rows of each kind, that are shown.
@@ -230,18 +227,17 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
             path = tuple(name for _, name in outer)
             outer.append((column, items[path]))
             items[path] += 1
-        start = indent if number == line else key.start(3) if key else None
+        start, name = (indent, "") if number == line else (key.start(3), key[3]) if key else (None, "")
         if start is None:
             continue
         while outer and outer[-1][0] >= start:
             outer.pop()
         path = tuple(name for _, name in outer)
+        outer.append((start, name))
         if number == line:
             section = path
-            outer.append((start, ""))
-        elif key:
-            settings[path].add(key[3])
-            outer.append((start, key[3]))
+        else:
+            settings[path].add(name)
     return section, settings[section]
 
 

@@ -1,16 +1,13 @@
 """`recipe edit`, and its server: the page for the browser of this machine, at a local address with a token, for a folder."""
 
-import json
 import os
 import secrets
 import sys
 import webbrowser
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 from runner import parts
 from runner.commands.options import command, say
@@ -38,27 +35,23 @@ class Guarded:
         if scope["type"] == "lifespan":
             await self.inner(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        known = secrets.compare_digest(given.encode(), self.token.encode())
+        from starlette.requests import HTTPConnection
+        from starlette.responses import PlainTextResponse, RedirectResponse
+
+        asked = HTTPConnection(scope)
+        known = secrets.compare_digest(asked.query_params.get("token", "").encode(), self.token.encode())
         if known and scope["type"] == "http" and scope["path"] == "/":
-            kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-            await _answer(send, 303, [(b"location", b"/"), (b"set-cookie", kept.encode())])
-            return
-        cookies = [part.strip() for part in headers.get("cookie", "").split(";")]
-        if f"{self.cookie}={self.token}" in cookies and headers.get("origin") in self.origins:
+            kept = RedirectResponse("/", 303)
+            kept.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            await kept(scope, receive, send)
+        elif asked.cookies.get(self.cookie) == self.token and asked.headers.get("origin") in self.origins:
             await self.inner(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
         else:
-            said = b"Open the whole address that `recipe edit` prints, with its token."
-            await _answer(send, 403, [(b"content-type", b"text/plain; charset=utf-8")], said)
-
-
-async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+            said = "Open the whole address that `recipe edit` prints, with its token."
+            await PlainTextResponse(said, 403)(scope, receive, send)
 
 
 def _report(name: str) -> str:
@@ -77,7 +70,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     with the address. Raises Stop if the port is taken, or there is nothing to edit."""
     import uvicorn
     from fastapi import FastAPI, Request
-    from fastapi.responses import HTMLResponse, JSONResponse
+    from fastapi.responses import HTMLResponse
     from nicegui import app as pages
     from nicegui import ui
 
@@ -94,14 +87,12 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
 
     application = FastAPI(openapi_url=None)
 
-    async def proposals(request: Request) -> JSONResponse:
-        place = json.loads(await request.body())
-        return JSONResponse([asdict(one) for one in judging.proposals(place["text"], place["line"], place["column"])])
+    async def proposals(request: Request) -> list[judging.Proposal]:
+        return judging.proposals(**await request.json())
 
-    async def meaning(request: Request) -> JSONResponse:
-        place = json.loads(await request.body())
-        found = judging.meaning(place["text"], place["line"])
-        return JSONResponse(asdict(found) if found else None)
+    async def meaning(request: Request) -> judging.Meaning | None:
+        place = await request.json()
+        return judging.meaning(place["text"], place["line"])
 
     for answer in (proposals, meaning):
         application.post(f"/{answer.__name__}")(answer)

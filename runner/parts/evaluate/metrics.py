@@ -113,7 +113,7 @@ def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
 
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
-    """Every gate names a metric that its stage can produce, and a possible value of that metric."""
+    """Every gate names a metric that its stage can produce, and compares it in the right direction with a possible value."""
     tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
     gated = [what for one in recipe.earlier if any(written_gates(one)) for what in scenarios.measurable(one).values()]
     before = producible(gated[-1], tasks) if gated else []
@@ -124,22 +124,29 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         section = str(place[0]) if len(place) > 2 else ""
         if not isinstance(text, str) or section not in known:
             continue  # refused by the schema already
-        metric = text.partition(" ")[0]
         gate = parse(text)
         if not math.isfinite(gate.threshold):
             yield recipe.document.problem(place, *worded("evaluate.infinite-gate", text=text))
             continue
+        metric = gate.metric
         if not is_producible(metric, known[section]):
-            if (asked := _TASK.match(metric)) and asked[1] in misspelt_tasks(recipe).values():
-                continue
-            owner = f"`{section}`" if section else "This recipe"
-            meant, made = did_you_mean(metric, known[section]), listed(known[section])
-            message = worded("evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made)
-            yield recipe.problem(place, *message)
+            asked = _TASK.match(metric)
+            if not (asked and asked[1] in misspelt_tasks(recipe).values()):
+                owner = f"`{section}`" if section else "This recipe"
+                meant, made = did_you_mean(metric, known[section]), listed(known[section])
+                message = worded("evaluate.no-metric", owner=owner, metric=metric, meant=meant, made=made)
+                yield recipe.problem(place, *message)
         elif is_senseless(gate, rewards):
             meaning = in_words(metric, rewards)
             said = worded("evaluate.gate-without-effect", metric=metric, meaning=meaning, text=text)
             yield recipe.document.problem(place, *said)
+        scores, score = LM_EVAL["scores"], metric.rpartition(".")[2].partition(",")[0]
+        if ".lm_eval." in f".{metric}" and score not in scores and (near := nearest(score, scores, 0.8)):
+            meant = text.replace(f".{score}", f".{near}", 1)
+            yield recipe.note(place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant))
+        better, other = _kind(metric).get("better"), gate.comparison.translate(_OTHER_WAY)
+        if better == ("less" if gate.comparison in (">", ">=") else "more"):
+            yield recipe.note(place, *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other))
 
 
 _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
@@ -175,22 +182,6 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant))
         elif task not in LM_EVAL["tasks"] and (near := nearest(task, LM_EVAL["tasks"], ALIKE)):
             yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
-
-
-def gate_directions(recipe: Recipe) -> Iterator[Problem]:
-    scores = LM_EVAL["scores"]
-    for place, text in written_gates(recipe):
-        try:
-            gate = parse(text)
-        except (TypeError, ValueError):
-            continue
-        score = gate.metric.rpartition(".")[2].partition(",")[0]
-        if ".lm_eval." in f".{gate.metric}" and score not in scores and (near := nearest(score, scores, 0.8)):
-            meant = text.replace(f".{score}", f".{near}", 1)
-            yield recipe.note(place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant))
-        better, other = _kind(gate.metric).get("better"), gate.comparison.translate(_OTHER_WAY)
-        if better == ("less" if gate.comparison in (">", ">=") else "more"):
-            yield recipe.note(place, *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other))
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tuple[tuple[Gate, ...], Evaluation]:
@@ -251,5 +242,5 @@ def rehearsed(gate: Gate) -> Gate:
     return Gate(metric, ">=" if more else "<=", threshold)
 
 
-RULES = (tasks, gate_metrics, gate_directions)
+RULES = (tasks, gate_metrics)
 FILE_RULES = (sample_task,)

@@ -1,13 +1,14 @@
 """The commands `recipe export`, `push`, `register` and `merge`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say
+from runner.parts.export import exporting, sending, trained_model
+from runner.parts.export.gguf import KINDS
+from runner.parts.export.trained_model import TrainedModel
+from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
 from runner.run.stage_folder import StageFolder
@@ -17,14 +18,9 @@ from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.trainer import merging
 from runner.trainer.results import precision_of
 
-if TYPE_CHECKING:
-    from runner.parts.export.trained_model import TrainedModel
-
 
 def kind_of(form: str, quantize: str | None) -> str | None:
     """The kind of a GGUF file. Raises Stop if it is unknown, or the format is not GGUF."""
-    from runner.parts.export.gguf import KINDS
-
     if quantize and form != "gguf":
         raise Stop("`--quantize` needs `--format gguf`.", "Leave it out.", code=2)
     if quantize and quantize.lower() not in KINDS:
@@ -34,12 +30,9 @@ def kind_of(form: str, quantize: str | None) -> str | None:
 
 def opened(run: str, stage: str | None) -> TrainedModel:
     """The model of a run folder, or of the latest run of a recipe."""
-    from runner.parts.export.trained_model import of
-    from runner.recipe.reading import read
-
     if Path(run).is_file():
-        return of(run_folder.find(str(read(run).data.get("name", run)), None), stage)
-    return of(run_folder.find("", run), stage)
+        return trained_model.of(run_folder.find(str(read(run).data.get("name", run)), None), stage)
+    return trained_model.of(run_folder.find("", run), stage)
 
 
 @command
@@ -48,8 +41,6 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 
     RUN is a run folder, or a recipe: that means its latest run.
     """
-    from runner.parts.export import exporting
-
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
@@ -72,8 +63,6 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
 
     The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means its latest run.
     """
-    from runner.parts.export import sending
-
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():
         say(sending.push(source, name, form, kind, public, say))
@@ -87,8 +76,6 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     The token comes from MODEL_REGISTRY_TOKEN. RUN is a run folder, or a recipe: that means its latest run.
     """
     import model_registry  # noqa: F401 - fails here, before anything is read
-
-    from runner.parts.export import sending
 
     source = opened(run, stage)
     name = name or source.run.name

@@ -10,7 +10,7 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import replace
 from importlib.util import find_spec
@@ -84,8 +84,7 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
 
 def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     """The token numbers of training rows at even distances; of the general text where they are not here."""
-    import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import dataset
 
     words = words_of(source.chat)
     sets = source.folder.stage.config.get("datasets")
@@ -93,14 +92,9 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     if file.suffix != ".parquet" or not file.is_file():
         yield from (list(row) for row, _ in language.general_rows(words))
         return
-    table, begin = parquet.ParquetFile(file), 0
-    wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema_arrow.names]
-    chosen, rows = evenly(range(table.metadata.num_rows), ROWS), list[Any]()
-    for batch in table.iter_batches(columns=wanted):
-        here = [row - begin for row in chosen if begin <= row < begin + len(batch)]
-        rows += batch.take(pa.array(here, pa.int64())).to_pylist()
-        begin += len(batch)
-    for row in rows:
+    table = dataset.dataset(file)
+    wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema.names]
+    for row in table.take(evenly(range(table.count_rows()), ROWS), columns=wanted).to_pylist():
         numbers = row.get("input_ids")
         if not numbers:
             tools = row.get("tools")
@@ -145,13 +139,14 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     }  # fmt: skip
 
 
-def compress(model: str, out: str, task: Mapping[str, Any]) -> None:
-    """Writes a model's folder with fewer bits. task: `group` of a scale's weights, 0 for FP8; `rows` in token numbers;
-    `trust` in the model's own code."""
+def compress(model: str, out: str, given: str) -> None:
+    """Writes a model's folder with fewer bits. given: a file with the task: `group` of a scale's weights, 0 for FP8;
+    `rows` in token numbers; `trust` in the model's own code."""
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
+    task = json.loads(Path(given).read_text(encoding="utf-8"))
     whole, options = loaded(model, trust_remote_code=task["trust"]), {}
     if not task["group"]:
         recipe: Any = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"])
@@ -165,13 +160,7 @@ def compress(model: str, out: str, task: Mapping[str, Any]) -> None:
     whole.save_pretrained(out, save_compressed=True)
 
 
-def main(arguments: list[str]) -> int:
+if __name__ == "__main__":
     child_process.watch_parent()
     hush()
-    model, out, task = arguments
-    compress(model, out, json.loads(Path(task).read_text(encoding="utf-8")))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    compress(*sys.argv[1:])

@@ -159,7 +159,9 @@ def _adapter(source: TrainedModel) -> Writer:
         modules = {name for name, _ in trained_model.without_weights(base, trust).named_modules()}
     if found := list(trained_model.faults(adapter, modules)):
         message, merged = worded("export.adapter-not-served", faults="; ".join(found))
-        raise Stop(message, merged if adapter.follows_formula else worded("export.merged-by-peft", model=BEST_MODEL)[0])
+        # With whole layers the merged model is not base + scale · B · A, so no export of it can be proven.
+        whole = adapter.config.get("modules_to_save")
+        raise Stop(message, worded("export.merged-by-peft", model=BEST_MODEL)[0] if whole else merged)
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
         for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):

@@ -62,11 +62,6 @@ class AdapterFolder:
                     found.setdefault(part["layer"], {})[part["part"]] = name
         return found
 
-    @property
-    def follows_formula(self) -> bool:
-        """Whether the merged model is base + scale · B · A, for the proof (DoRA: with learned norms of rows)."""
-        return not self.config.get("modules_to_save")
-
     def scale(self, layer: str) -> float:
         """The factor of a layer's change: alpha by rank, or by its root (PEFT's `use_rslora`)."""
 

@@ -1,26 +1,27 @@
 """`recipe chat` and `recipe serve`: a run's models side by side, or behind OpenAI's API; and `recipe plan --serve`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.commands import options
 from runner.commands.options import command, end, print_notes, say, table
+from runner.parts.openshift.client import connect
 from runner.parts.openshift.commands import confirm
+from runner.parts.openshift.jobs import Confirm, Owner
+from runner.parts.serve import chat as chatting
+from runner.parts.serve import cluster as on_the_cluster
+from runner.parts.serve import kserve, openai_api, serving
+from runner.parts.serve.chat import Sides, Turn
+from runner.parts.serve.serving import Serving, ServingForecast
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.render import planned
+from runner.run import inference
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.text import json_text, macros, printable
-
-if TYPE_CHECKING:
-    from runner.parts.openshift.jobs import Confirm
-    from runner.parts.serve.chat import Sides, Turn
-    from runner.parts.serve.serving import Serving, ServingForecast
 
 
 @command
@@ -46,9 +47,6 @@ def serve(
         raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
     if on_cluster or stops:
         return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, taken))
-    from runner.parts.serve import openai_api
-    from runner.run import inference
-
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     asked = {recipe.name: inference.models(recipe, folder), **openai_api.others(recipe)}
@@ -66,12 +64,6 @@ def serve(
 
 
 def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm) -> None:
-    from runner.parts.openshift.client import connect
-    from runner.parts.openshift.jobs import Owner
-    from runner.parts.serve import cluster as on_cluster
-    from runner.parts.serve import kserve, serving
-    from runner.render import planned
-
     recipe = options.with_section(options.open_recipe(path, sets, look=False)[0], "serve", "--cluster")
     if not stops:
         plan, server, needs = kserve.served(recipe)
@@ -82,14 +74,12 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
     cluster = connect()
     mine = Owner.here(path, cluster.person())
     if stops:
-        return on_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
-    return on_cluster.start(cluster, kserve.sharing(recipe, plan), server, say, mine, allowed, port, dry_run)
+        return on_the_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
+    return on_the_cluster.start(cluster, kserve.sharing(recipe, plan), server, say, mine, allowed, port, dry_run)
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     """Prints what a server of the recipe's model needs; 1 if it does not fit."""
-    from runner.parts.serve import kserve, serving
-
     _, server, needs = kserve.served(recipe)
     if needs is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
@@ -105,8 +95,6 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
 
 def _show(server: Serving, needs: ServingForecast) -> None:
     """Prints the content of each GPU, and its room for requests."""
-    from runner.parts.serve import serving
-
     words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
     say(str(words.above(server, needs)))
     split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
@@ -127,8 +115,6 @@ def _show(server: Serving, needs: ServingForecast) -> None:
 
 def _as_json(server: Serving, needs: ServingForecast) -> str:
     """The forecast as JSON: bytes on one GPU, and counts."""
-    from runner.parts.serve import serving
-
     names = (
         *("gpus", "precision", "context", "concurrency", "rank", "adapters", "weights", "adapter", "cache_a_token"),
         *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
@@ -145,9 +131,6 @@ HELP = "/1, /2, … asks a question from the list, /new begins a new conversatio
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
     side."""
-    from runner.parts.serve import chat as chatting
-    from runner.run import inference
-
     recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")

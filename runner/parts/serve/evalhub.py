@@ -18,6 +18,7 @@ from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
 from runner.parts.jobs.kubernetes import filled, job_name
+from runner.parts.openshift import client
 from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
@@ -97,13 +98,11 @@ def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
 
 def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
     """The models of the recipe's own server, at the address that KServe gave it."""
-    from runner.parts.openshift.client import connect
-
     plan, server, _ = kserve.served(recipe)
     wanted = _with_tasks(plan, stage)
     if wanted != plan.stages[-1]:
         raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
-    name, space, cluster = job_name(plan), plan.site["namespace"], connect()
+    name, space, cluster = job_name(plan), plan.site["namespace"], client.connect()
     there = cluster.get(SERVICE, space, name) or cluster.get(LLM, space, name, forgiving=True)
     if there is None:
         cluster.require_namespace(space)
@@ -243,9 +242,7 @@ class Silence(Stop):
 
 def _own_token() -> str:
     """The token of the kubeconfig, empty if there is none."""
-    from runner.parts.openshift.client import connect
-
     with suppress(Stop):
-        for one in connect().configuration.auth_settings().values():
+        for one in client.connect().configuration.auth_settings().values():
             return str(one["value"] or "").removeprefix("Bearer ")
     return ""

@@ -28,7 +28,6 @@ FOLDER = "serve"
 PORT, MODELS, ADAPTERS = 8080, "/mnt/models", "/mnt/lora"
 # The mount of training's results if they are on another claim than the base model; more claims get a number.
 TRAINED = "/mnt/trained"
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SHM_GIB = 2
 CONTENT = "recipe-runner/content"
 
@@ -110,8 +109,8 @@ def service(plan: Plan, server: Serving) -> Manifest:
         **({"uri": source.uri} if alone else _storage(plan, source.uri)),
         base_name=server.base_name or server.name,
         lora={"adapters": declared} if declared else None,
-        # KServe's command passes them through a shell once more.
-        arguments=[*map(shlex.quote, declaring_arguments(server, plan))] if alone else arguments(server),
+        # An LLMInferenceService's command passes them through a shell once more.
+        arguments=[shlex.quote(one) if alone else one for one in arguments(server, plan.site["namespace"])],
         # All files are mounted, so the hub is not needed; and no telemetry.
         env=podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
         resources=podspec.as_text(podspec.amounts(machines)),
@@ -152,53 +151,23 @@ def _labels(plan: Plan) -> dict[str, str]:
     return kubernetes.labels(plan, plan.stages[-1]) | {"opendatahub.io/dashboard": "true"}
 
 
-def arguments(server: Serving) -> list[str]:
-    """vLLM's arguments for an InferenceService, the same for 0.21 and 0.32. With adapters, vLLM loads the base model, and
-    all models get training's template, end token and tokenizer."""
-    source = server.source
-    adapters = source.adapters
-    results = [pod_path(source, one.results) for one in adapters]
-    said = [f"--model={MODELS}/{source.model}"] if source.model else []
-    said += [*_named(called(server)), *_shared(server, f"{results[0]}/{BEST_MODEL}" if results else MODELS)]
-    if not adapters:
-        return said
-    modules = [f"{one.name}={folder}/{ADAPTER}" for one, folder in zip(adapters, results, strict=True)]
-    return [*said, *(["--lora-modules", *modules] if len(modules) > 1 else [f"--lora-modules={modules[0]}"])]
-
-
-def declaring_arguments(server: Serving, plan: Plan) -> list[str]:
-    """vLLM's arguments for an LLMInferenceService. KServe adds the model's folder and its first name, the adapters with
-    their names, and names with the namespace, by which gateways choose a server."""
-    names, adapters = called(server), server.source.adapters
-    spaced = [*names, f"publishers/{plan.site['namespace']}/models/{names[0]}"]
-    home = f"{ADAPTERS}/{adapters[0].name}" if adapters else MODELS
-    return [*(_named(spaced) if len(names) > 1 else []), *_shared(server, home)]
-
-
-def called(server: Serving) -> list[str]:
-    """The names of the model that vLLM loads: of the base model, one for each adapter's recipe."""
-    return [one.base_name for one in server.source.adapters] or [server.name]
-
-
-def _named(names: list[str]) -> list[str]:
-    return ["--served-model-name", *names] if len(names) > 1 else [f"--served-model-name={names[0]}"]
-
-
-def _shared(server: Serving, home: str) -> list[str]:
-    """The arguments of both kinds of a server. home: the folder with training's tokenizer and template."""
-    source, count = server.source, len(server.source.adapters)
-    return [
-        f"--dtype={DTYPES[server.precision]}",
-        f"--max-model-len={server.context}",
-        f"--max-num-seqs={server.concurrency}",
-        f"--gpu-memory-utilization={serving.GPU_SHARE:g}",
-        f"--tensor-parallel-size={server.gpus}",
-        *([f"--chat-template={home}/{SERVED_TEMPLATE}"] if source.template else []),
-        *(["--trust-remote-code"] if server.trust_remote_code else []),
-        *([f"--tokenizer={home}", f"--generation-config={home}"] if count else []),
-        *(["--enable-lora", f"--max-lora-rank={source.room_for_rank}"] if count else []),
-        *([f"--max-loras={count}"] if count > 1 else []),
-    ]
+def arguments(server: Serving, namespace: str = "") -> list[str]:
+    """vLLM's arguments. With adapters, vLLM loads the base model, and all models get training's template, end token and
+    tokenizer. namespace: of an LLMInferenceService."""
+    source, adapters, alone = server.source, server.source.adapters, server.kind == LLM
+    trained = {one.name: pod_path(source, one.results) for one in adapters}
+    homes = (f"{ADAPTERS}/{name}" if alone else f"{folder}/{BEST_MODEL}" for name, folder in trained.items())
+    words = macros(Path(__file__).with_name("arguments.jinja"), share=serving.GPU_SHARE, template=SERVED_TEMPLATE)
+    said = words.arguments(
+        server,
+        names=[one.base_name for one in adapters] or [server.name],
+        home=next(homes, MODELS),
+        model=f"{MODELS}/{source.model}" if source.model else "",
+        modules=[f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()],
+        alone=alone,
+        namespace=namespace,
+    )
+    return str(said).splitlines()
 
 
 def mount_of(index: int) -> str:

@@ -436,14 +436,10 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
     return {"validation_loss": total / count, "perplexity": language.exponential(total / count)}
 
 
-def main() -> None:
-    """Runs a server that ends with its parent, in an empty folder: a folder named like a model would be loaded."""
+if __name__ == "__main__":
+    # A server that ends with its parent, in an empty folder: a folder named like a model would be loaded.
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])
     sys.argv = sys.argv[2:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main()

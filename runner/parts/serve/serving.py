@@ -387,29 +387,20 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
     return found
 
 
-def on_a_cluster(recipe: Recipe, section: Serve) -> Iterator[Problem]:
+def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
+    """The section describes a server that exists, and that can have the recipe's model."""
+    facts, chooses = recipe.model_facts, recipe.document.lookup(("serve", "runtime")) is not None
     # `recipes` works on this machine too.
     if "openshift" not in recipe.settings and not section.recipes:
         yield recipe.note("serve", *worded("serve.no-cluster"), key=True)
-
-
-def context_is_read(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    facts = recipe.model_facts
     if facts and section.context and section.context > facts.max_position_embeddings:
         yield recipe.problem("serve.context", *worded("serve.context-too-long", facts=facts, section=section))
-
-
-def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    facts = recipe.model_facts
     if facts and section.gpus and section.gpus not in (able := splits(facts, range(1, 17))):
         message = worded("serve.indivisible-heads", facts=facts, section=section, counts=listed(map(str, able), "or"))
         yield recipe.problem("serve.gpus", *message)
-
-
-def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    if section.image and recipe.document.lookup(("serve", "runtime")) is not None:
+    if section.image and chooses:
         yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
-    elif section.kind == LLM and recipe.document.lookup(("serve", "runtime")) is not None:
+    elif section.kind == LLM and chooses:
         yield recipe.problem("serve.runtime", *worded("serve.kind-and-runtime"))
 
 
@@ -425,5 +416,5 @@ def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
             yield from stop.problems
 
 
-RULES = of_section("serve", on_a_cluster, context_is_read, heads_can_be_split, one_server)
+RULES = of_section("serve", one_server)
 FILE_RULES = of_section("serve", recipes_share)

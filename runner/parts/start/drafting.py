@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from runner import catalog, scenarios
 from runner.catalog.models import why_no_hub
@@ -38,6 +38,8 @@ from runner.scenarios import translate
 from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.trainer.generation import GLANCE
+from runner.trainer.records import evenly
 
 SECRET = "hub-token"  # the secret with the hub token for pods, with the name that the rule about gated models uses
 TABLES = packaged.toml(__file__, "questions.toml")
@@ -69,11 +71,10 @@ TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].i
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
 SHARED = "/shared/models"  # the default folder for results on plain machines
-# Usual names of columns, the likeliest first; those of preferences; the default question for a song.
-ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
-ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
-PAIR = ("prompt", BETTER := "chosen", WORSE := "rejected")
-LABELLED = ("completion", "label")
+COLUMNS: Mapping[str, list[str]] = TABLES["columns"]
+_, BETTER, WORSE = PAIR = COLUMNS["preferences"]
+LABELLED = COLUMNS["labelled"]
+ABOUT: Mapping[str, list[str]] = TABLES["about"]
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, a file is not prepared only to find questions; this many of its rows are read instead.
 LARGE, AMONG = 100_000_000, 50
@@ -86,8 +87,8 @@ _FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
 def guess(columns: Iterable[str]) -> tuple[str, str]:
     """The columns of the question and of the answer, by their names, else the first and the last of two or more."""
     known = {name.lower(): name for name in columns}
-    answer = next((known[name] for name in ANSWERING if name in known), list(known.values())[-1])
-    asking = (known[name] for name in ASKING if name in known and known[name] != answer)
+    answer = next((known[name] for name in COLUMNS["answer"] if name in known), list(known.values())[-1])
+    asking = (known[name] for name in COLUMNS["question"] if name in known and known[name] != answer)
     return next(asking, next(name for name in known.values() if name != answer)), answer
 
 
@@ -113,7 +114,9 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
     if home == "data" and set(LABELLED) <= set(known) and not any(own):
         labelled = {f"{home}.{setting}": (f"[{known[setting]}]", "") for setting in LABELLED}
         return {**labelled, "train.objective": ("kto", "each answer has a label whether it is good")}
-    asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
+    asks = next(
+        (column for column in (*COLUMNS["question"], *known) if column in known and column not in (BETTER, WORSE)), ""
+    )
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
     if known and not all(columns):
         if not own or len(known) < 3:
@@ -174,6 +177,7 @@ class Answers:
     addresses: tuple[str, ...] = ()
     results: str = ""
     namespace: str = ""
+    kinds: ClassVar[Mapping[str, DataKind]] = KINDS
 
     @property
     def count(self) -> tuple[int, int]:
@@ -252,6 +256,12 @@ class Answers:
     def asked_in_words(self) -> bool:
         """Whether the question for a song has words around columns, and is not a single column."""
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
+
+    @property
+    def reads_otherwise(self) -> bool:
+        """Whether the questions for songs have another form than in the starter."""
+        plain = not on_hub(self.data) and not self.asked_in_words
+        return plain and not first_rows("new", replace(self, instruction_form=""), 1)
 
     def template(self, text: str) -> str:
         """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
@@ -421,7 +431,7 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
     own += _redescribed(document, wished)
     # Every file and folder that a recipe names, in any section. Models on the hub are neither.
-    named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in NAMES_A_FILE}
+    named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
     replaced = {tuple(map(str, change.path)) for change in own}
     files = {path: file for path, file in named.items() if isinstance(file, str) and path not in replaced}
     moved = [
@@ -437,17 +447,12 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
 
 
-NAMES_A_FILE = ("path", "validation_path", "sample", "sample_task", "base")
-# Settings about one model, unless they have the usual values.
-OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers", "train.lora_pattern")
-
-
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
     said = {change.setting: change.after for change in wished}
     before, base = document.lookup(("model", "base")), said.get("model.base")
     if before is None or base in (None, before):
         return []
-    named = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
+    named = [name for name in ABOUT["model"] if document.lookup(Override(name).path) not in (None, "main", False)]
     return _overrides({name: (None, f"was about {before}") for name in named if name not in said})
 
 
@@ -521,9 +526,6 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     sets = list(sets)
     if answers.of.keeps:
         return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
-    from runner.trainer.generation import GLANCE
-    from runner.trainer.records import evenly
-
     count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
     gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
     described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
@@ -688,11 +690,6 @@ def minimal_starter(source: str) -> Path:
     return Path(best.file)
 
 
-# Settings in a section of data about one source, and those that choose the validation rows, with their replacement.
-OF_A_SOURCE = ("path", "hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
-VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
-
-
 def _with_own_data(document: Document, changes: list[Override]) -> list[Override]:
     """A copy's changes; after a new `path` or `hub` of data, those of the settings that were about the old data."""
     whole, settings = list(changes), {change.setting for change in changes}
@@ -705,15 +702,15 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
             continue  # the recipe's own data, which the other settings are about
         why, columns = "belonged to the old data", _columns(document, section, change)
         words = () if "songs" in section else ("system_prompt",)
-        about = [*OF_A_SOURCE, *VALIDATES, *words]
+        about = [*ABOUT["source"], *ABOUT["validation"], *words]
         there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
         named = {column for name in there for column in templates.columns(section[name])}
         if conversation_formats.told(columns) and not named <= set(columns):
             about += there  # conversations without the columns of these templates
         gone = [name for name in about if name in section and name != last]
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
-        if set(gone) & set(VALIDATES) and "validation_share" not in section:
-            others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
+        if set(gone) & set(ABOUT["validation"]) and "validation_share" not in section:
+            others.append(Override(f"{home}.validation_share", None, 0.1, change.by, "a share of the new data"))
         given = {f"{home}.question", f"{home}.answer"} & settings
         if given and "songs" in section:
             others.append(Override(f"{home}.songs", None, None, change.by, "the questions name their columns"))
@@ -748,7 +745,7 @@ def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
         asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
         return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
-    if asking.lower() not in ASKING:
+    if asking.lower() not in COLUMNS["question"]:
         return []  # a first column is seldom a request for a song
     pairs = {"songs.instruction": asking, "songs.lyrics": answer}
     why = "its name in the new file"

@@ -17,6 +17,7 @@ from runner.commands.options import command, end, open_recipe, say
 from runner.commands.run import at_work
 from runner.parts.planner import forecast, storage
 from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.start import measure
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -402,8 +403,6 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None, measured: bool, stage: str | None) -> int:
     """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
     if measured:
-        from runner.parts.start import measure
-
         if path is None:
             raise Stop("`--gpu` measures the training of a recipe.", "Name it: `recipe doctor RECIPE --gpu`.")
         with at_work("measurement", path, sets, out, True) as (trained, made, run):

@@ -26,7 +26,7 @@ from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Stop
-from runner.tools.text import json_text
+from runner.tools.text import json_text, macros
 
 # Generated files with every setting: copies of the recipe and of the plan, and a config map of files.
 COPIES = ("recipe.json", "plan.json", "configmap.yaml")
@@ -195,7 +195,6 @@ def _emitted(recipe: Recipe) -> dict[str, str]:
 
 # Without a recipe, a setting is tried on the first of these starters that has it.
 STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b", "sft-dpo", "arithmetic")
-MOST_LINES, WIDTH = 6, 110
 
 
 @command
@@ -248,26 +247,19 @@ def _name(setting: str) -> str:
 
 
 def _show(one: Explained, called: str) -> None:
-    say(f"{_name(one.setting)}: {one.title}   (in scenario {', '.join(one.scenarios)})")
-    say(one.meaning)
-    for values, scenarios in one.values.items():
-        if values:
-            say(f"In {', '.join(scenarios)}:\n{values}" if len(one.values) > 1 else values)
-    say()
+    words = macros(Path(__file__).with_name("explain.jinja"), name=_name)
+    say(words.meaning(one))
     if one.within:
         table([(f"  {name}", title) for name, title in one.within])
         say()
     if one.here is None:
         return
-    why = "" if one.here.value is None else " (the default)" if one.origin == "default" else f" ({one.origin})"
-    say(f"In {called} it is {one.here.shown}{why}.")
-    if one.source:
-        say(f"  {one.source}")
-    say()
+    say(words.here(one, called))
     if not one.beside:
         return
     every = (one.here, *one.beside)
-    if len({(each.memory_bytes, each.seconds) for each in every if each.memory_bytes is not None}) > 1:
+    equal = len({(each.memory_bytes, each.seconds) for each in every if each.memory_bytes is not None}) <= 1
+    if not equal:
         rows = [("VALUE", "MEMORY", "TIME", "")]
         for each in every:
             memory = units.gib(each.memory_bytes) if each.memory_bytes is not None else "-"
@@ -275,20 +267,4 @@ def _show(one: Explained, called: str) -> None:
             rows.append((each.shown, memory, time, "current value" if each is one.here else each.refused))
         table(rows)
         say()
-    else:
-        if not all(each.refused for each in one.beside):
-            say("Other values that were tried change neither memory nor time.\n")
-        for each in one.beside:
-            if each.refused:
-                say(f"  With {each.shown}: {each.refused}\n")
-    # The changed lines for the first value that changes any.
-    shown = next((each for each in one.beside if each.changed), None)
-    if shown is None or not shown.changed:
-        say("No value that was tried changes a generated file.")
-        return
-    say(f"{('Leaving it out' if shown.value is None else shown.shown)} would change these generated lines:")
-    for path, lines in shown.changed.items():
-        for line in lines[:MOST_LINES]:
-            say(f"  {path}: {line if len(line) <= WIDTH else line[:WIDTH] + ' …'}")
-        if len(lines) > MOST_LINES:
-            say(f"  {path}: and {len(lines) - MOST_LINES} more")
+    say(words.others(one, equal).rstrip())

@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from runner.check.validate import valid
 from runner.commands.options import command, end, parameter, say, set_words, short, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
+from runner.parts.start.commands import doctor
 from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
@@ -25,7 +27,7 @@ from runner.tools.problem import Problem, Stop, worded
 from runner.tools.text import printable
 
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
-BACK = "back"
+BACK, NOT = "back", "not "
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class Question:
     complete: str = ""
     rows: tuple[str, ...] = ()
     where: str = ""
+    needs: tuple[str, ...] = ()
+    choices: str = ""
+    what: str = ""
     optional: bool = False
     starts: str = ""
     enter: str = ""
@@ -50,7 +55,12 @@ class Question:
     def asked(self, answers: Answers) -> bool:
         """Whether the question makes sense after these answers."""
         meant = (not self.rows or answers.of.rows in self.rows) and self.where in ("", answers.where)
-        return meant and (self.name not in ASKED or ASKED[self.name](answers))
+        unmet = (one for one in self.needs if bool(attrgetter(one.removeprefix(NOT))(answers)) == one.startswith(NOT))
+        return meant and not any(unmet)
+
+    def known(self, answers: Answers) -> Collection[str]:
+        """The allowed answers; empty if it may be any."""
+        return attrgetter(self.choices)(answers) if self.choices else ()
 
     def open(self, answers: Answers) -> bool:
         """Whether the question may stay without an answer."""
@@ -63,11 +73,10 @@ class Question:
 
     def value(self, answers: Answers, said: str) -> Any:
         """The field's value from an answer. Raises Stop if it is not valid."""
-        if self.name in CHOICES:
-            known = CHOICES[self.name](answers)
+        if known := self.known(answers):
             if said in known:
                 return said
-            what = WORDS[self.name].format(answers.of.title.lower())
+            what = self.what.format(answers.of.title.lower())
             raise Stop(f"`{said}` is not a valid {what}.", f"{did_you_mean(said, known)}Use {listed(known, 'or')}.")
         return VALUES[self.name](answers, said) if self.name in VALUES else said
 
@@ -107,38 +116,12 @@ def _show(one: Question, answers: Answers) -> None:
 
 def _proposed_card(answers: Answers) -> str:
     """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else one with enough memory."""
-    from runner.parts.start.commands.doctor import labels
-
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
-    own = next((label for label in labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
+    own = next((label for label in doctor.labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
     return own or drafting.card(answers)
 
 
-def _reads_otherwise(answers: Answers) -> bool:
-    """Whether the questions for songs have another form than in the starter."""
-    if not answers.data or drafting.on_hub(answers.data) or answers.asked_in_words:
-        return False
-    return not drafting.first_rows("new", replace(answers, instruction_form=""), 1)
-
-
-CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
-    "kind": lambda answers: KINDS,
-    "technique": lambda answers: answers.of.techniques,
-    "where": lambda answers: answers.places,
-}
-WORDS = {"kind": "kind of data", "technique": "way to train on {}", "where": "place to train"}
-ASKED: Mapping[str, Callable[[Answers], bool]] = {
-    "technique": lambda answers: not answers.of.keeps and answers.of.rows != "images",
-    "data": lambda answers: answers.of.rows != "stages",  # each stage has its own
-    "question": lambda answers: bool(answers.data) and not answers.form,
-    "answer": lambda answers: bool(answers.question),
-    **dict.fromkeys(PAIR, lambda answers: bool(answers.data) and not answers.names_answers),
-    "instruction_form": _reads_otherwise,
-    "column": lambda answers: bool(answers.data) and (bool(answers.columns) or drafting.on_hub(answers.data)),
-    "model": lambda answers: bool(answers.base),
-    "gpus": lambda answers: not answers.numbers,
-}
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "data": _file,
     **dict.fromkeys(("question", "answer", *PAIR), lambda answers, said: answers.template(said)),
@@ -160,12 +143,10 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
 STARTERS = ", ".join(name for name, kind in KINDS.items() if kind.keeps and name != "pipeline")
 
 
-def _questions(part: str) -> tuple[Question, ...]:
-    told = {name: {**row, "help": row["help"].format(starters=STARTERS)} for name, row in TABLES[part].items()}
-    return tuple(Question(name, **row) for name, row in told.items())
-
-
-DATA, PLACE = _questions("data"), _questions("place")
+DATA, PLACE = (
+    tuple(Question(name, **row | {"help": row["help"].format(starters=STARTERS)}) for name, row in TABLES[part].items())
+    for part in ("data", "place")
+)
 
 
 def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +194,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
                 given, (at, answers) = {}, before.pop() if before else (0, Answers())
                 continue
         one, said = questions[at], given.get(questions[at].name, "")
-        settled = said or not there or (one.name in CHOICES and len(CHOICES[one.name](answers)) == 1)
+        settled = said or not there or len(one.known(answers)) == 1
         if not one.asked(answers):
             if said:
                 raise Stop(f"`{one.called}` does not fit the other answers.", "Leave it out.", code=2)
