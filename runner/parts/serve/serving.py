@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # What adapters of one server must have in common, beside the base model: by its name, the settings of Axolotl.
 SHARED = {
     "precision": ("bf16", "fp16"),
-    "chat template": ("chat_template", "chat_template_jinja", "eot_tokens"),
+    "chat template": ("chat_template", "chat_template_jinja", "eot_tokens", "tokenizer_use_mistral_common"),
     "vocabulary": ("special_tokens", "tokens"),
 }
 SERVICE, LLM = "InferenceService", "LLMInferenceService"  # KServe's kinds of a server
@@ -74,7 +74,8 @@ class ServedModel:
     it; empty for `uri` itself. results: of the stage that trained it; None if the recipe names another model. adapters:
     beside the base model, the recipe's own first; empty for a whole model. mounted: one folder for each claim, which
     holds all that the server needs of it; the first is `uri`. whole_because: why an adapter is served merged. template:
-    whether training leaves a template with its system prompt, which all adapters share. prompts_differ: they do not."""
+    whether training leaves a template with its system prompt, which all adapters share. prompts_differ: they do not.
+    mistral: whether its tokenizer is that of mistral-common, which has no template."""
 
     uri: str
     model: str = ""
@@ -84,6 +85,7 @@ class ServedModel:
     whole_because: str = ""
     template: bool = False
     prompts_differ: bool = False
+    mistral: bool = False
 
     @property
     def rank(self) -> int | None:
@@ -143,13 +145,15 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
         return ServedModel(named)
     results = _results(plan, stage)
     whole, asked = results.below(BEST_MODEL).uri, {system_prompt(one) for one in (plan, *others)}
-    template = len(asked) == 1 and asked != {None}
+    described = partial(
+        ServedModel, results=results, template=len(asked) == 1 and asked != {None}, mistral=_by_mistral(stage)
+    )
     if not stage.config.get("adapter"):
-        return ServedModel(whole, results=results, template=template)
+        return described(whole)
     base = plan.on_claim(str(stage.config["base_model"]))
     why = _not_beside(stage.config) or ("" if base else "its base model is on no claim")
     if why or base is None:
-        return ServedModel(whole, results=results, whole_because=why, template=template)
+        return described(whole, whole_because=why)
     adapters = tuple(map(_adapter, (plan, *others)))
     # One mount for each claim: a pod with one claim in two volumes waits forever (kubernetes, issue 127004).
     paths: dict[str, list[str]] = {}
@@ -157,7 +161,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
         paths.setdefault(one.claim, []).append(one.path)
     mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
     below, differ = base.path_from(mounted[0]), len(asked) > 1
-    return ServedModel(mounted[0].uri, below, results, adapters, mounted, template=template, prompts_differ=differ)
+    return described(mounted[0].uri, below, adapters=adapters, mounted=mounted, prompts_differ=differ)
 
 
 def _results(plan: Plan, stage: Stage) -> OnClaim:
@@ -175,8 +179,13 @@ def _adapter(plan: Plan) -> ServedAdapter:
 
 def system_prompt(plan: Plan) -> str | None:
     """The system prompt in the template that training leaves; None for none."""
-    demo = plan.stages[-1].config["recipe_runner"]["demo"]
-    return demo["system_prompt"] or None if demo["chat"] else None
+    stage = plan.stages[-1]
+    demo = stage.config["recipe_runner"]["demo"]
+    return demo["system_prompt"] or None if demo["chat"] and not _by_mistral(stage) else None
+
+
+def _by_mistral(stage: Stage) -> bool:
+    return bool(stage.config.get("tokenizer_use_mistral_common"))
 
 
 def cannot_share(plan: Plan, other: Plan) -> str:

@@ -40,6 +40,10 @@ WAYS = {
     ),
     "several GPUs": ("seven-b", ("serve={gpus: 4, concurrency: 64}", "openshift.service_account=server")),
     "an adapter of another rank": ("lyrics", ("train.lora_rank=24",)),
+    "Mistral's own tokenizer": (
+        "lyrics",
+        ("model.base=mistralai/Mistral-7B-Instruct-v0.3", "data.chat_template=mistral_common"),
+    ),
     "code of the model's own": ("lyrics", ("model.trust_remote_code=true", f"model.revision={'a' * 40}")),
 }
 
