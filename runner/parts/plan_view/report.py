@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from runner.parts.plan_view.scaling import StageOnMachines, rows
 from runner.parts.planner import forecast, limits, storage
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, named
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
@@ -22,7 +23,7 @@ from runner.tools.text import json_text, template
 
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 HERE = Path(__file__).parent
-FIGURES = packaged.toml(__file__, "figures.toml")
+FIGURES, JSON = (packaged.toml(__file__, name) for name in ("figures.toml", "json.toml"))
 PARTS: Mapping[str, tuple[str, str]] = FIGURES["drawn"]
 
 
@@ -75,80 +76,29 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         "before_training_bytes": list(storage.before_training(plan)),
         "problems": [problem.as_json() for problem in planned.problems],
         "notes": [note.as_json() for note in planned.notes],
-        # Each with the plan's figures after it, None if they are unknown, and what the stages learn less or differently.
-        "offers": [
-            {
-                "lines": offer.lines,
-                "total_seconds": offer.after.seconds,
-                "gpu_hours": offer.after.together.gpu_hours,
-                # None also where the price is another card's.
-                "cost": offer.cost,
-                "gpu_memory_bytes": offer.gpu_memory,
-                "loses": offer.loses,
-            }
-            for offer in offers
-        ],
+        "offers": [named(JSON["offer"], offer) for offer in offers],
         "on_machines": rows(forecasts, nodes),
     }
     return json_text(whole)
 
 
 def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:
-    """The needs of one stage; None for what is unknown."""
-    work, memory, rows = stage.workload, stage.memory, stage.rows
-    return {
-        "stage": stage.stage.name,
-        "model": stage.formulas.name,
-        "parameters": stage.counts.total,
-        "trainable_parameters": stage.counts.trainable,
-        "adapter_parameters": stage.counts.adapter,
-        "gpu": stage.stage.machines.gpu,
-        "gpus": stage.stage.machines.world_size,
-        # Of each GPU.
-        "gpu_memory_bytes": {
-            "total": memory.total,
-            # Where every row fills `sequence_len`.
-            "at_full_length": stage.full.memory.total,
-            # The range in nine of ten cases, and its source.
-            "range": stage.memory_range,
-            "published": str(stage.memory_spread),
-            # What nvidia-smi will show.
-            "shown": memory.shown,
-            # None for an unknown card; the recipe's limit, None if it has none.
-            "usable": stage.usable,
-            "limit": limits.gpu_memory(planned.recipe),
-            "moment": memory.moment,
-            "parts": memory.parts(),
-            # Of tensors, and of all.
-            "evaluation": memory.evaluation,
-            "in_evaluation": memory.in_evaluation,
-            "step": [{"moment": moment, **parts} for moment, parts in step(memory)],
-        },
-        "fits": stage.fits,
-        "largest_micro_batch": stage.largest_micro_batch,
-        "host_memory_bytes": storage.host(stage),
-        "disk_bytes": storage.disk(stage, planned.sized),
-        "effective_batch_size": work.effective_batch_size,
-        "effective_batch_tokens": getattr(work, "batch_tokens", None),
-        "learning_rate": work.learning_rate,
-        "warmup_steps": stage.warmup_steps,
-        "warmup_share": stage.warmup_steps / stage.steps if stage.steps else None,
-        # tokens: of a mean row; longest: of the longest one, 0 if unknown. longest_source: of an estimate of it.
-        "rows": {
-            "training": work.rows,
-            "evaluation": work.evaluation_rows,
-            "tokens": rows.tokens,
-            "longest": rows.longest,
-            "longest_source": rows.longest_source,
-            "source": rows.source,
-        },
-        "time": stage.time.as_json() if stage.time else None,
-        "time_published": stage.time_source,
-        "gpu_hours": stage.gpu_hours,
-        "cost": stage.cost,
-        "machines": [StageOnMachines.of(stage, count) for count in nodes],
-        "exact": traced,
-    }
+    """The needs of one stage."""
+    known = SimpleNamespace(
+        stage=stage,
+        published=str(stage.memory_spread),
+        limit=limits.gpu_memory(planned.recipe),
+        parts=stage.memory.parts(),
+        step=[{"moment": moment, **parts} for moment, parts in step(stage.memory)],
+        host=storage.host(stage),
+        disk=storage.disk(stage, planned.sized),
+        batch_tokens=getattr(stage.workload, "batch_tokens", None),
+        warmup_share=stage.warmup_steps / stage.steps if stage.steps else None,
+        time=stage.time.as_json() if stage.time else None,
+        machines=[StageOnMachines.of(stage, count) for count in nodes],
+        traced=traced,
+    )
+    return named(JSON["stage"], known)
 
 
 # The picture.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,11 @@ class Forecast:
 def largest(fits: Callable[[int], bool]) -> int:
     """The largest count for which `fits(count)` is true; 0 if there is none, more than `MOST_TRIED` if all are."""
     return bisect_left(range(1, 2 * MOST_TRIED), True, key=lambda count: not fits(count))
+
+
+def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
+    """Attributes of an object by the names of a table, which has the path of each, or another table."""
+    return {name: attrgetter(at)(of) if isinstance(at, str) else named(at, of) for name, at in table.items()}
 
 
 def stated(recipe: Recipe) -> dict[str, Any]:
