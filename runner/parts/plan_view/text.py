@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
@@ -37,11 +37,16 @@ def _say(line: str, first: str = "", rest: str = "") -> None:
     say(textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest))
 
 
-def _table(*columns: Column | str) -> Table:
-    return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-
-
-def _say_table(table: Table) -> None:
+def _say_table(macro: str, *about: object) -> None:
+    """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A `/` is a line's end in a
+    title, and a `>` before it makes its column one of numbers."""
+    titles, *rows = ([cell.strip() for cell in line.split("|")] for line in _filled(macro, *about).splitlines())
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, title in enumerate(titles):
+        justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
+        table.add_column(title.lstrip(">").replace("/", "\n"), justify=justify, no_wrap=number > 0)
+    for row in rows:
+        table.add_row(*row)
     console = Console(width=WIDTH)
     if console.measure(table).maximum > WIDTH:
         table.padding = (0, 1, 0, 0)
@@ -84,18 +89,8 @@ def stages(planned: Planned) -> None:
     if not planned.forecasts:
         return
     forecasts = {each.stage.name: each for each in planned.forecasts}
-    prepared = {each.stage: _between(each) for each in planned.preparations if each.total_seconds}
-    room, priced = planned.forecasts[0].usable, planned.together.cost is not None
-    of_all = f"\nof {room / 2**30:.1f} (likely)" if room else "\n(likely)"
-    names = (f"GPU memory, GiB{of_all}", "rows at once\n(at most)", "time\n(likely)")
-    spent = Column("cost" if priced else "GPU\nhours", justify="right", no_wrap=True)
-    table = _table("stage", *(Column(name, no_wrap=True) for name in names), spent)
-    for stage in planned.plan.stages:
-        if forecast := forecasts.get(stage.name):
-            table.add_row(stage.name, *_row(forecast, priced))
-        else:
-            table.add_row(stage.name, "no GPU", "", prepared.get(stage.name, "not estimated"))
-    _say_table(table)
+    prepared = {each.stage: each for each in planned.preparations if each.total_seconds}
+    _say_table("stages", planned, forecasts, prepared)
     _say(_sources(planned))
 
 
@@ -105,22 +100,7 @@ def machines(planned: Planned, counts: list[int]) -> None:
     if not rows:
         say("\nThe time on other numbers of machines is unknown.")
         return
-    priced = rows[0].cost is not None
-    names = ("GPUs", "time", "speed-up", "of ideal", "cost" if priced else "GPU h")
-    figures = (Column(name, justify="right", no_wrap=True) for name in names)
-    table = _table(Column("machines", justify="right"), *figures, Column("limit", no_wrap=True))
-    for row in rows:
-        spent = row.cost if priced else row.gpu_hours
-        table.add_row(
-            f"{row.nodes:,}",
-            f"{row.gpus:,}",
-            "never ends" if row.total_seconds is None else units.duration(row.total_seconds),
-            "" if row.speed_up is None else units.speed(row.speed_up),
-            "" if row.efficiency is None else f"{row.efficiency:.0%}",
-            "" if spent is None else rounded(spent),
-            row.limit,
-        )
-    _say_table(table)
+    _say_table("on_machines", rows)
     before = sum(each.total_seconds for each in planned.preparations)
     for line in _filled("machines", rows[-1], before).splitlines():
         _say(line, rest="  ")
@@ -145,20 +125,6 @@ def _full(forecast: Forecast) -> int:
     """The bytes for rows as long as `sequence_len`; 0 if those are not more than what is expected."""
     full = forecast.full.memory.total
     return full if full > forecast.memory.total else 0
-
-
-def _row(forecast: Forecast, priced: bool) -> Iterator[str]:
-    low, high = (size / 2**30 for size in forecast.memory_range)
-    need = f"{forecast.memory.total / 2**30:.1f}{'!' if forecast.fits is False else ''}"
-    yield f"{need} ({low:.1f}–{high:.1f})"
-    largest = forecast.largest_micro_batch
-    most = "?" if largest is None else "none" if not largest else f"{min(largest, MOST_TRIED)}"
-    yield f"{forecast.workload.micro_batch_size} ({most}{'+' if largest and largest > MOST_TRIED else ''})"
-    if forecast.time is None:
-        yield from ("unknown", "")
-        return
-    yield _between(forecast.time)
-    yield rounded((forecast.cost if priced else forecast.gpu_hours) or 0)
 
 
 def _between(time: Duration | Preparation) -> str:
@@ -221,12 +187,8 @@ def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Trac
         table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
         fields, counts = left_out(forecast.workload), forecast.counts
         quick = forecast.formulas.changed(**fields).memory
-        table.add_row("parameters", f"{traced.parameters:,}", f"{counts.total + counts.adapter:,}")
-        table.add_row("trainable", f"{traced.trainable:,}", f"{counts.trainable:,}")
-        for name in ("weights", "gradients", "optimizer"):
-            table.add_row(name, units.gib(getattr(traced, name)), units.gib(getattr(quick.state, name)))
-        table.add_row("peak of tensors, training", units.gib(traced.peak), units.gib(quick.tensors))
-        table.add_row("peak of tensors, evaluation", units.gib(traced.evaluation_peak), units.gib(quick.evaluation))
+        for row in _filled("exact", traced, quick, counts).splitlines():
+            table.add_row(*row.split(" | "))
         if fields:
             table.caption = "ZeRO and offloading are not traced; formulas estimate what they save."
         console.print(table)
