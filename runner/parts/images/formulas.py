@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.tables import DEPTHS
-from runner.parts.planner import constants
+from runner.parts.planner import constants, duration
+from runner.parts.planner.duration import BANDWIDTH_SHARE, Duration
 from runner.parts.planner.formulas import Changes, Counts, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
@@ -19,9 +20,6 @@ from runner.parts.planner.state import State
 from runner.parts.planner.workload import FULL, HALF, Run, cadence, steps_of, times_in
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
-
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
 
 # Python's time to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
 SECONDS_A_LAYER = 5e-4
@@ -174,8 +172,6 @@ class ImageFormulas:
     def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
         """One micro batch. Activations are written once and read twice or more, and backward moves as much again. With
         small images, the GPU waits for Python, which launches every layer's kernels."""
-        from runner.parts.planner.duration import BANDWIDTH_SHARE
-
         compute = self.flops(rows, training) / (self.work.rate(gpu) * CONVOLUTION_SHARE)
         moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
         launching = len(list(convolutions(self.work))) * SECONDS_A_LAYER * (1 if training else 0.3)
@@ -183,8 +179,6 @@ class ImageFormulas:
         return seconds * constants.constants(gpu.name).slowness
 
     def time(self, gpu: Gpu) -> Duration | None:
-        from runner.parts.planner import duration
-
         work, state, count = self.work, self._state, self.steps
         if count is None:
             return None
@@ -193,7 +187,7 @@ class ImageFormulas:
         def waiting(gbit_s: float) -> float:
             return 0.5 * 2 * (world - 1) / world * state.gradients / duration.slowest_link(work.machines, gpu, gbit_s)
 
-        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
+        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
         own = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
         held_out = (work.evaluation_rows or 0, work.test_rows)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import memory, parameters, state, workload
+from runner.parts.planner import duration, memory, parameters, state, workload
+from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
 from runner.plan import Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
 
 
 @dataclass(frozen=True)
@@ -176,8 +174,6 @@ class LanguageFormulas:
         return 2 if rising == 1 else rising
 
     def time(self, gpu: Gpu) -> Duration | None:
-        from runner.parts.planner import duration
-
         return duration.estimate(self.work, gpu)
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Iterable[Changes]:
