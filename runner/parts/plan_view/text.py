@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.plan_view.report import FIGURES, GIB, HERE, SPENT
+from runner.parts.plan_view.report import FIGURES, GIB, HERE
 from runner.parts.planner import constants, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
@@ -22,10 +21,7 @@ from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.storage import Preparation
 from runner.recipe import units
 from runner.tools.problem import errors_of
-from runner.tools.text import printable, template
-
-if TYPE_CHECKING:
-    from jinja2.environment import TemplateModule
+from runner.tools.text import macros, printable
 
 WIDTH = 80
 
@@ -72,16 +68,13 @@ def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[
     return fits, _filled("time", planned), _filled("cost", planned, price)
 
 
-@cache
-def _macros() -> TemplateModule:
-    words = {"MOST_TRIED": MOST_TRIED, "MOMENTS": FIGURES["moments"], "MEMORY": FIGURES["memory"], "SPENT": SPENT}
-    functions = {"rounded": rounded, "column": _column, "machine": storage.machine, "between": _between}
-    return template(HERE / "plan.txt.jinja", units=units, GIB=GIB).make_module({**words, **functions})
-
-
 def _filled(macro: str, *said: object) -> str:
     """The text of a macro of `plan.txt.jinja`."""
-    return str(getattr(_macros(), macro)(*said)).strip()
+    functions = {"rounded": rounded, "column": _column, "machine": storage.machine, "between": _between}
+    known = macros(
+        HERE / "plan.txt.jinja", units=units, figures=FIGURES.get, GIB=GIB, MOST_TRIED=MOST_TRIED, **functions
+    )
+    return str(getattr(known, macro)(*said)).strip()
 
 
 def stages(planned: Planned) -> None:
