@@ -83,13 +83,9 @@ class Forecast:
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own, source = constants.constants(self.stage.machines.gpu), str(constants.spread(self.workload, "time"))
-        if own.source:
-            source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
-        network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
-        if self.stage.machines.nodes > 1 and network.source:
-            source += f"; {network.least:g} to {network.most:g} Gbit/s between machines"
-        return f"{source}; half to twice as long to start{'' if stated else ', read and save'}"
+        own, spread = constants.constants(self.stage.machines.gpu), constants.spread(self.workload, "time")
+        network = self.workload.network if self.stage.machines.nodes > 1 else None
+        return str(constants.sources().time(own, spread, network, self.workload.disk_spread == (1.0, 1.0)))
 
     @property
     def usable(self) -> int | None:
@@ -240,13 +236,9 @@ def of(
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     """The sources of the figures, in words. nodes: other counts of machines that are shown."""
-    sources = constants.basis(forecast.stage.machines.gpu for forecast in forecasts)
-    if max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) == 1:
-        return sources
-    network = forecasts[0].workload.network
-    if not network.source:
-        return f"{sources} Each machine has {network.title}, according to the recipe."
-    return f"{sources} The speed between machines is assumed: {network.title}. Set `gbit_s` and `links` under `network` for yours."
+    several = max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) > 1
+    gpus = (forecast.stage.machines.gpu for forecast in forecasts)
+    return constants.basis(gpus, forecasts[0].workload.network if several else None)
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
