@@ -20,7 +20,6 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import overrides as changing
-from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -203,31 +202,14 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         if style == "json":
             say(json_text([one for one, _ in found]))
             return
-        rows = [("GPU", "HAS", "NEEDS", "TIME", "")]
-        for card, (one, verdict) in zip(every, found, strict=True):
-            need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
-            time = units.duration(one.seconds) if one.seconds else "-"
-            rows.append((card.name, units.gib(card.usable_gib * 2**30), need, time, verdict))
-        table(rows)
+        table(text.rows("on_cards", [*zip(every, found, strict=True)]))
         count = sum(one.fits for one, _ in found)
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
     if style == "json":
         say(json_text(every))
         return
-    titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
-    facts = [
-        (
-            card.name,
-            units.gib(card.usable_gib * 2**30),
-            "yes" if card.bf16 else "no",
-            f"{card.bf16_tflops or card.fp16_tflops:g}",
-            f"{card.memory_gb_s:,.0f} GB/s",
-            f"{card.link}, {card.link_gb_s:g} GB/s",
-            card.title,
-        )
-        for card in every
-    ]
+    titles, *facts = text.rows("cards", every)
     table([titles, *facts], below=titles[-2:])
     say("\nMEMORY is the part that PyTorch can use.")
     say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")

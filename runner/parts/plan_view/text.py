@@ -36,12 +36,12 @@ def _say(line: str, first: str = "", rest: str = "") -> None:
 def _say_table(macro: str, *about: object) -> None:
     """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A `/` is a line's end in a
     title, and a `>` before it makes its column one of numbers."""
-    titles, *rows = ([cell.strip() for cell in line.split("|")] for line in _filled(macro, *about).splitlines())
+    titles, *cells = rows(macro, *about)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, title in enumerate(titles):
         justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
         table.add_column(title.lstrip(">").replace("/", "\n"), justify=justify, no_wrap=number > 0)
-    for row in rows:
+    for row in cells:
         table.add_row(*row)
     console = Console(width=WIDTH)
     if console.measure(table).maximum > WIDTH:
@@ -77,6 +77,11 @@ def _filled(macro: str, *said: object) -> str:
     return str(getattr(known, macro)(*said)).strip()
 
 
+def rows(macro: str, *about: object) -> list[list[str]]:
+    """The cells of the table that a macro of `plan.txt.jinja` writes, a line for each row."""
+    return [[cell.strip() for cell in line.split("|")] for line in _filled(macro, *about).splitlines()]
+
+
 def stages(planned: Planned) -> None:
     """Prints a line for each stage, and how sure the numbers are."""
     if not planned.forecasts:
@@ -89,13 +94,13 @@ def stages(planned: Planned) -> None:
 
 def machines(planned: Planned, counts: list[int]) -> None:
     """Prints a line for each count of machines, and how often to save on the largest one."""
-    rows = scaling.rows(planned.forecasts, counts)
-    if not rows:
+    compared = scaling.rows(planned.forecasts, counts)
+    if not compared:
         say("\nThe time on other numbers of machines is unknown.")
         return
-    _say_table("on_machines", rows)
+    _say_table("on_machines", compared)
     before = sum(each.total_seconds for each in planned.preparations)
-    for line in _filled("machines", rows[-1], before).splitlines():
+    for line in _filled("machines", compared[-1], before).splitlines():
         _say(line, rest="  ")
 
 
@@ -180,8 +185,8 @@ def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Trac
         table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
         fields, counts = left_out(forecast.workload), forecast.counts
         quick = forecast.formulas.changed(**fields).memory
-        for row in _filled("exact", traced, quick, counts).splitlines():
-            table.add_row(*row.split(" | "))
+        for row in rows("exact", traced, quick, counts):
+            table.add_row(*row)
         if fields:
             table.caption = "ZeRO and offloading are not traced; formulas estimate what they save."
         console.print(table)
