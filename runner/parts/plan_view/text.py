@@ -79,7 +79,9 @@ def _filled(macro: str, *said: object) -> str:
 
 def rows(macro: str, *about: object) -> list[list[str]]:
     """The cells of the table that a macro of `plan.txt.jinja` writes, a line for each row."""
-    return [[cell.strip() for cell in line.split("|")] for line in _filled(macro, *about).splitlines()]
+    lines = _filled(macro, *about).splitlines()
+    # Only the last cell may have text of others.
+    return [[cell.strip() for cell in line.split("|", lines[0].count("|"))] for line in lines]
 
 
 def stages(planned: Planned) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from runner import catalog
 from runner.parts.planner.workload import TABLES, Network, Run, Workload
+from runner.recipe import units
 from runner.tools.files import read_json
 from runner.tools.text import macros
 
@@ -97,8 +98,8 @@ def _quantile(values: Iterable[float], share: float) -> float:
 
 
 def sources() -> Any:
-    """The macros of `sources.txt.jinja`."""
-    return macros(Path(__file__).with_name("sources.txt.jinja"))
+    """The macros of `sources.txt.jinja`, each a function to text."""
+    return macros(Path(__file__).with_name("sources.txt.jinja"), percent=percent, pace=units.speed, GIB=GIB)
 
 
 def basis(gpus: Iterable[str], network: Network | None = None) -> str:
