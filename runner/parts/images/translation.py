@@ -61,7 +61,7 @@ def train(recipe: Recipe, place: Place) -> Stage:
         config={
             "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
             # The prepared images, and the augmentation in training.
-            "data": {"folder": place.data_dir, **{key: data[key] for key in SEEN}},
+            "data": {"folder": place.data_dir, **{key: data.get(key) for key in SEEN}},
             "prepare": asdict(prepare),
             "trainer": trainer(recipe, place),
             "recipe_runner": common.run_facts(recipe, place),

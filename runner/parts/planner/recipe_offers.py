@@ -42,6 +42,10 @@ class OfferScope(IntEnum):
     MACHINES = 2
 
 
+# How often a stage evaluates and saves.
+_every = attrgetter("workload.evaluation_steps", "workload.engine_save_steps", "workload.save_steps")
+
+
 @dataclass(frozen=True)
 class Offer:
     """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, also
@@ -55,19 +59,9 @@ class Offer:
     @cached_property
     def losses(self) -> list[tuple[Loss, str]]:
         """What all stages learn less or differently, in words."""
-        found: list[tuple[Loss, str]] = []
-        stages = list(zip(self.before.forecasts, self.after.forecasts, strict=False))
-        length = attrgetter("epochs", "max_steps")
-        other = (each for each in stages if length(each[0].workload) != length(each[1].workload))
-        if fewer := [(old.steps, new.steps) for old, new in other if old.steps and new.steps]:
-            had, have = (sum(side) for side in zip(*fewer, strict=True))
-            found.append((Loss.LEARNING, f"{have:,} steps instead of {had:,}"))
-        for old, new in stages:
-            found += _losses_of(old, new)
-        rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
-        if max(rarer, default=0) > 0:
-            found.append((Loss.NOTHING, f"an interruption loses up to {units.duration(max(rarer))}"))
-        return found
+        losses = template(Path(__file__).with_name("losses.txt.jinja"), units=units, isclose=math.isclose, every=_every)
+        text = losses.render(stages=list(zip(self.before.forecasts, self.after.forecasts, strict=False)))
+        return [(Loss[kind], words) for kind, _, words in (line.partition(" ") for line in text.splitlines())]
 
     @property
     def loss(self) -> Loss:
@@ -228,17 +222,6 @@ def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
     budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
     over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
     return sorted(over, key=lambda each: each[1] / each[0].memory.total)
-
-
-_every = attrgetter("workload.evaluation_steps", "workload.engine_save_steps", "workload.save_steps")
-
-
-def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
-    """What one stage loses, apart from its number of steps."""
-    losses = template(Path(__file__).with_name("losses.txt.jinja"), units=units, isclose=math.isclose)
-    for line in losses.render(before=before, after=after, rarer=_every(before) != _every(after)).splitlines():
-        kind, words = line.split(" ", 1)
-        yield Loss[kind], words
 
 
 # The candidates.
