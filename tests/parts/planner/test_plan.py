@@ -18,7 +18,7 @@ from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.report import Lengths
-from runner.parts.plan_view import text
+from runner.parts.plan_view import views
 from runner.parts.planner import forecast, limits, memory, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
@@ -282,7 +282,7 @@ def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_
         recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(more))
         plan = translate(recipe, place(recipe))
         found = Planned(recipe, plan, forecast.of(recipe, plan, look=False)).hardware
-        golden_message(text._filled("in_total", found), starter)
+        golden_message(views._filled("in_total", found), starter)
         assert found.main_memory == recipe.machines.nodes * units.size(recipe.machines.memory)
     shown, told = (
         recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details", "--format", style).stdout
