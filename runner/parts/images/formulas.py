@@ -17,7 +17,7 @@ from runner.parts.planner.formulas import Changes, Counts, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.state import State
-from runner.parts.planner.workload import FULL, HALF, Run, cadence, steps_of, times_in
+from runner.parts.planner.workload import FULL, HALF, Run, cadence
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
@@ -157,7 +157,10 @@ class ImageFormulas:
 
     @property
     def steps(self) -> int | None:
-        return steps_of(self.work.rows, self.work.effective_batch_size, self.work.epochs)
+        """Each epoch ends with a smaller step."""
+        if self.work.rows is None:
+            return None
+        return max(1, math.ceil(math.ceil(self.work.rows / self.work.effective_batch_size) * self.work.epochs))
 
     @property
     def warmup_steps(self) -> int:
@@ -192,7 +195,7 @@ class ImageFormulas:
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
         held_out = (work.evaluation_rows or 0, work.test_rows)
         validation, test = (math.ceil(rows / world / work.evaluation_batch_size) * batch_seconds for rows in held_out)
-        evaluations = times_in(work.evaluation_steps, work, count) + 1
+        evaluations = work.times_in(work.evaluation_steps, count) + 1
         return duration.of_run(
             work,
             gpu,

@@ -21,7 +21,7 @@ from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network, times_in
+from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -272,7 +272,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     for forecast in forecasts:
         own = recipe.of_stage(forecast.stage.name)
         home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
-        often = None if steps is None and work.evaluation_steps else times_in(work.evaluation_steps, work, steps or 0)
+        often = None if steps is None and work.evaluation_steps else work.times_in(work.evaluation_steps, steps or 0)
         stopping, tenth = own.settings[home].get("early_stopping"), max(1, (steps or 0) // 10)
         if stopping and often is not None and stopping.patience >= often:
             more = f"`eval_steps: {tenth}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"

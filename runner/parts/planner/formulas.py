@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import duration, memory, parameters, state, workload
+from runner.parts.planner import duration, memory, parameters, state
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
@@ -165,7 +165,7 @@ class LanguageFormulas:
 
     @property
     def steps(self) -> int | None:
-        return workload.steps(self.work)
+        return self.work.steps
 
     @property
     def warmup_steps(self) -> int:
@@ -211,7 +211,6 @@ class LanguageFormulas:
             work=self.work,
             reference=state.reference(self.work),
             gradients=state.held(self.work).gradients,
-            row_tokens=workload.row_tokens(self.work),
             tables=TABLES,
             units=units,
         )
