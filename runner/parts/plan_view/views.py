@@ -1,7 +1,5 @@
 """A plan for people and programs: on one screen, in full, beside an exact trace, as JSON, and as a picture."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict

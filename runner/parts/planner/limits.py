@@ -1,7 +1,5 @@
 """The limits of a recipe, judged against the plan, each at its line; and stages with too few steps to learn from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """Rows: how many a stage trains on and how long they are, as far as this is known without a download."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

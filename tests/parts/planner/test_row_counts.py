@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
 from runner.data import report, rows
-from runner.parts.planner import duration, memory, row_counts, samples, workload
+from runner.parts.planner import duration, memory, row_counts, samples
 from runner.parts.planner.lengths import RowLengths
 from tests.parts.planner.test_estimate import work
 
@@ -283,7 +283,7 @@ def test_padding_is_what_was_measured_of_the_survival_rows():
     padded = work(lengths=measured, micro_batch_size=8)
     assert padded.row_tokens == pytest.approx(500_416 / 2561, rel=0.05)
     packed = work(lengths=measured, rows=2561, packing=True, several=True)
-    assert workload.packed(packed, 2561) == pytest.approx(434_176 / 1024, rel=0.02)
+    assert packed.packed(2561) == pytest.approx(434_176 / 1024, rel=0.02)
 
 
 def test_a_preference_is_padded_to_the_longest_of_all_answers_and_to_no_multiple():
