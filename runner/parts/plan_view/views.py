@@ -14,13 +14,11 @@ from rich.table import Table
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
 from runner.parts.planner import constants, limits, storage
-from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis, named
 from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.storage import Preparation
 from runner.recipe import units
 from runner.tools import packaged
 from runner.tools.problem import errors_of
@@ -70,17 +68,14 @@ def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[
     """Three sentences on fit, time and cost. price: how a price is given."""
     if not planned.forecasts:
         return (f"No estimate for {planned.plan.name}: there are no formulas for what it trains.",)
-    most = _largest(planned)
-    fits = _filled("fits", planned, most, _full(most))
-    return fits, _filled("time", planned), _filled("cost", planned, price)
+    return _filled("fits", planned), _filled("time", planned), _filled("cost", planned, price)
 
 
 def _filled(macro: str, *said: object) -> str:
     """The text of a macro of `plan.txt.jinja`."""
-    functions = {"rounded": rounded, "column": _column, "machine": storage.machine, "between": _between}
-    known = macros(
-        HERE / "plan.txt.jinja", units=units, figures=FIGURES.get, GIB=GIB, MOST_TRIED=MOST_TRIED, **functions
-    )
+    figures = {"figures": FIGURES.get, "constants": constants.constants, "spread": constants.spread}
+    more = {"units": units, "machine": storage.machine, "GIB": GIB, "MOST_TRIED": MOST_TRIED}
+    known = macros(HERE / "plan.txt.jinja", **figures, **more)
     return str(getattr(known, macro)(*said)).strip()
 
 
@@ -98,7 +93,7 @@ def stages(planned: Planned) -> None:
     forecasts = {each.stage.name: each for each in planned.forecasts}
     prepared = {each.stage: each for each in planned.preparations if each.total_seconds}
     _say_table("stages", planned, forecasts, prepared)
-    _say(_sources(planned))
+    _say(_filled("sources", planned))
 
 
 def machines(planned: Planned, counts: list[int]) -> None:
@@ -124,34 +119,6 @@ def offered(offers: list[Offer]) -> None:
         _say(_filled("offer", offer, offer.after), "   ", "   ")
 
 
-def _largest(planned: Planned) -> Forecast:
-    return max(planned.forecasts, key=lambda each: each.memory.total)
-
-
-def _full(forecast: Forecast) -> int:
-    """The bytes for rows as long as `sequence_len`; 0 if those are not more than what is expected."""
-    full = forecast.full.memory.total
-    return full if full > forecast.memory.total else 0
-
-
-def _between(time: Duration | Preparation) -> str:
-    return f"{units.duration(time.total_seconds)} ({units.between(*time.range_seconds, '–')})"
-
-
-def rounded(count: float) -> str:
-    return f"{count:,.0f}" if count >= 1000 else f"{count:,.1f}" if count >= 100 else f"{count:,.2f}"
-
-
-def _sources(planned: Planned) -> str:
-    """Where the ranges come from, and the rows that the memory in the first line is for."""
-    most = _largest(planned)
-    timed = [each for each in planned.forecasts if each.time]
-    longest = max(timed, key=lambda each: each.gpu_hours or 0, default=None)
-    own = constants.constants(longest.stage.machines.gpu) if longest else None
-    spread = constants.spread(longest.workload, "time") if longest else None
-    return _filled("sources", most, _full(most), longest, own, spread)
-
-
 # In full: a table for each stage, then the claims and the sources.
 
 
@@ -162,7 +129,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
     plan, forecasts = planned.sized, planned.forecasts
     for forecast in forecasts:
         table = Table(title=f"{plan.name}, stage {forecast.stage.name}", title_justify="left", show_header=False)
-        facts = (forecast, _full(forecast), storage.host(forecast), storage.disk(forecast, plan), plan)
+        facts = (forecast, storage.host(forecast), storage.disk(forecast, plan), plan)
         for section in _filled("stage", *facts).split("\n\n"):
             for row in section.split("\n"):
                 table.add_row(*map(printable, row.split(" | ", 1)))
@@ -177,10 +144,6 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
         _say(basis(forecasts, nodes))
     if planned.hardware:
         _say(_filled("in_total", planned.hardware))
-
-
-def _column(size: int) -> str:
-    return f"{size / 2**20:8.0f} MiB" if 0 < size < 0.1 * 2**30 else f"{size / 2**30:8.2f} GiB"
 
 
 # Beside an exact trace.
