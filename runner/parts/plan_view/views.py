@@ -39,8 +39,8 @@ def _say(line: str, first: str = "", rest: str = "") -> None:
 
 
 def _say_table(macro: str, *about: object) -> None:
-    """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A `/` is a line's end in a
-    title, and a `>` before it makes its column one of numbers."""
+    """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A `/` is a line's end in
+    a title, and a `>` before it makes its column one of numbers."""
     titles, *cells = rows(macro, *about)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, title in enumerate(titles):
@@ -241,8 +241,8 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
     return named(JSON["stage"], known)
 
 
-# As a picture: GPU memory over one step of each stage, and time by stage. It is one SVG file without other files and follows the
-# reader's light or dark colours.
+# As a picture: GPU memory over one step of each stage, and time by stage. It is one SVG file without other files and
+# follows the reader's light or dark colours.
 
 WIDE, MARGIN, GAP = 960, 24, 40
 PLOT, BAR = 190, 62  # height of a plot, and width of the bar of evaluation beside it, in pixels

@@ -284,15 +284,16 @@ class Workload(Run):
 
     @property
     def steps(self) -> int | None:
-        """Steps of the optimizer; None if the rows are unknown. Axolotl counts the rows of all epochs together, so that one
-        smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the Trainer."""
+        """Steps of the optimizer; None if the rows are unknown. Axolotl counts the rows of all epochs together, so that
+        one smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the
+        Trainer."""
         if self.max_steps:
             return self.max_steps
         rows = self.packed(self.rows)
         return None if rows is None else max(1, math.ceil(rows * self.epochs / self.effective_batch_size))
 
     def packed(self, rows: int | None) -> float | None:
-        """These rows of the data as rows of the model: several in one of the whole length, or cut out of all their text."""
+        """These rows of the data as rows of the model: several in one of the whole length, or cut out of their text."""
         if not (self.packing and self.lengths and rows):
             return rows
         length = self.sequence_len
