@@ -204,7 +204,7 @@ def replay(row: Row, folders: Sequence[Path]) -> Replayed:
     }
     card = catalog.gpu(row["gpu"])
     if card:
-        tokens = duration.row_tokens(work) if work.packing else row.said("mean_row_tokens") or 0.0
+        tokens = work.row_tokens if work.packing else row.said("mean_row_tokens") or 0.0
         planned["time"] = tokens * work.micro_batch_size * work.accumulation / seconds(row, work, card)
     measured = {what: row.said(f"{what}_gib") for what in ("allocated", "reserved", "driver")}
     measured["time"] = row.said("tokens_per_s_per_gpu")

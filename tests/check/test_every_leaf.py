@@ -14,7 +14,7 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.parts.plan_view import report, text
+from runner.parts.plan_view import views
 from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -102,12 +102,12 @@ def planned_in_full(recipe) -> None:
     except UnknownArchitecture as error:
         assert forecast.unknown_architecture(recipe, error)
         return
-    text.answer(planned, [])
-    text.stages(planned)
-    text.details(planned, [1, 2], {})
-    text.machines(planned, [1, 2])
-    assert json.loads(report.as_json(planned, [], [1, 2], {}), parse_constant=no_number)
-    assert ElementTree.fromstring(report.svg(planned)) is not None
+    views.answer(planned, [])
+    views.stages(planned)
+    views.details(planned, [1, 2], {})
+    views.machines(planned, [1, 2])
+    assert json.loads(views.as_json(planned, [], [1, 2], {}), parse_constant=no_number)
+    assert ElementTree.fromstring(views.svg(planned)) is not None
 
 
 def no_number(name: str) -> None:

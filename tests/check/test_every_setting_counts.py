@@ -27,7 +27,7 @@ from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
 from runner.parts.openshift import site
-from runner.parts.plan_view import report
+from runner.parts.plan_view import views
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.explain import COPIES
@@ -244,7 +244,7 @@ class Made:
     @cached_property
     def report(self) -> str:
         try:
-            return report.as_json(Planned.of(self.recipe, 2.5), [], [1], {})
+            return views.as_json(Planned.of(self.recipe, 2.5), [], [1], {})
         except UnknownArchitecture:
             return ""
 

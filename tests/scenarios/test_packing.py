@@ -73,7 +73,7 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
 
 
 def test_a_packed_batch_is_said_in_tokens(capsys):
-    from runner.parts.plan_view import text
+    from runner.parts.plan_view import views
     from runner.parts.planner.planned import Planned
 
     recipe, _, _ = load(SURVIVAL, from_options(("train.packing=pack",)))
@@ -83,7 +83,7 @@ def test_a_packed_batch_is_said_in_tokens(capsys):
     rows = only.workload.batch_rows
     # Five of 181 tokens go into one of 1,024 where no shorter one fills the rest.
     assert 64 * 5 <= rows < 64 * 1024 / only.workload.lengths.mean
-    text.details(planned, [], {})
+    views.details(planned, [], {})
     assert f"65,536 tokens: 8 × 2 × 4 GPUs packed rows of 1,024, about {rows} rows" in capsys.readouterr().out
 
 

@@ -277,9 +277,8 @@ def _training(made: Import, scenario: str) -> None:
     for key, one in steps.items():
         if steps.get("eval_steps", one) % one == 0:
             made.say(("train", key), one, key)
-    curves = {"wandb": ("use_wandb", "wandb_project"), "mlflow": ("use_mlflow", "mlflow_experiment_name")}
-    tool = next((tool for tool, keys in curves.items() if any(made.file.data.get(key) for key in keys)), "none")
-    made.say("train.report_to", "tensorboard" if tool == "none" and made.file.data.get("use_tensorboard") else tool)
+    tools = (tool for tool, keys in table()["curves"].items() if any(map(made.file.data.get, keys)))
+    made.say("train.report_to", next(tools, "none"))
 
 
 def _layers(made: Import) -> None:

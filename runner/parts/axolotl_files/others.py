@@ -324,7 +324,9 @@ def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: s
 def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]:
     """Whether the file trains an adapter, the kind of its rows, and its objective."""
     keys = made.file.data.keys()
-    command = made.get("command") or next((name for name, own in facts["commands"].items() if keys & {*own}), "sft")
+    command = str(
+        made.get("command") or next((name for name, own in facts["commands"].items() if keys & {*own}), "sft")
+    )
     rows, objective = "preferences", OBJECTIVES.get(command)
     if command == "sft":
         rows = "text" if "dataset_text_field" in keys else "conversations"
@@ -361,7 +363,10 @@ def _trl_sets(made: Import) -> None:
     """The data set of `dataset_name`, or the mixture of `datasets`."""
     names = {"dataset_name": "path", "dataset_config": "name", "dataset_train_split": "split"}
     single = {theirs: made.get(key) for key, theirs in names.items()}
-    mixture = [one for one in made.get("datasets") or () if isinstance(one, dict)]
+    named = made.get("datasets")
+    mixture = [one for one in named if isinstance(one, dict)] if isinstance(named, list) else []
+    if named and not isinstance(named, list):
+        made.refuse(("datasets",), "This is not a list of data sets.")
     sets, ours = list[dict[str, Any]](), {"name": "subset", "split": "split", "fraction": "share"}
     for one in mixture or [single]:
         source = str(one.get("path") or "")

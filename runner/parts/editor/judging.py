@@ -13,7 +13,7 @@ from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
 from runner.parts.edits import copying
-from runner.parts.plan_view.text import verdict
+from runner.parts.plan_view.views import verdict
 from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture

@@ -6,22 +6,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.tables import DEPTHS
-from runner.parts.planner import constants
+from runner.parts.planner import constants, duration
+from runner.parts.planner.duration import BANDWIDTH_SHARE, Duration
 from runner.parts.planner.formulas import Changes, Counts, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.state import State
-from runner.parts.planner.workload import FULL, HALF, Run, cadence, steps_of, times_in
+from runner.parts.planner.workload import FULL, HALF, Run, cadence
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
-
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
 
 # Python's time to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
 SECONDS_A_LAYER = 5e-4
@@ -159,7 +157,10 @@ class ImageFormulas:
 
     @property
     def steps(self) -> int | None:
-        return steps_of(self.work.rows, self.work.effective_batch_size, self.work.epochs)
+        """Each epoch ends with a smaller step."""
+        if self.work.rows is None:
+            return None
+        return max(1, math.ceil(math.ceil(self.work.rows / self.work.effective_batch_size) * self.work.epochs))
 
     @property
     def warmup_steps(self) -> int:
@@ -174,8 +175,6 @@ class ImageFormulas:
     def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
         """One micro batch. Activations are written once and read twice or more, and backward moves as much again. With
         small images, the GPU waits for Python, which launches every layer's kernels."""
-        from runner.parts.planner.duration import BANDWIDTH_SHARE
-
         compute = self.flops(rows, training) / (self.work.rate(gpu) * CONVOLUTION_SHARE)
         moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
         launching = len(list(convolutions(self.work))) * SECONDS_A_LAYER * (1 if training else 0.3)
@@ -183,8 +182,6 @@ class ImageFormulas:
         return seconds * constants.constants(gpu.name).slowness
 
     def time(self, gpu: Gpu) -> Duration | None:
-        from runner.parts.planner import duration
-
         work, state, count = self.work, self._state, self.steps
         if count is None:
             return None
@@ -193,12 +190,12 @@ class ImageFormulas:
         def waiting(gbit_s: float) -> float:
             return 0.5 * 2 * (world - 1) / world * state.gradients / duration.slowest_link(work.machines, gpu, gbit_s)
 
-        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
+        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
         own = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
         held_out = (work.evaluation_rows or 0, work.test_rows)
         validation, test = (math.ceil(rows / world / work.evaluation_batch_size) * batch_seconds for rows in held_out)
-        evaluations = times_in(work.evaluation_steps, work, count) + 1
+        evaluations = work.times_in(work.evaluation_steps, count) + 1
         return duration.of_run(
             work,
             gpu,

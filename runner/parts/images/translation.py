@@ -27,6 +27,8 @@ from runner.trainer.records import Summary
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
 TRAINER_SETTINGS = packaged.toml(__file__, "trainer.toml")
+# Settings of the images as the network sees them.
+SEEN = ("random_crop_padding", "random_flip", "mean", "std")
 REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 
 # The most images, the width of the network, and the most processes in a rehearsal.
@@ -59,13 +61,7 @@ def train(recipe: Recipe, place: Place) -> Stage:
         config={
             "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
             # The prepared images, and the augmentation in training.
-            "data": {
-                "folder": place.data_dir,
-                "random_crop_padding": data.random_crop_padding,
-                "random_flip": data.random_flip,
-                "mean": list(data.mean) if data.mean else None,
-                "std": list(data.std) if data.std else None,
-            },
+            "data": {"folder": place.data_dir, **{key: data.get(key) for key in SEEN}},
             "prepare": asdict(prepare),
             "trainer": trainer(recipe, place),
             "recipe_runner": common.run_facts(recipe, place),
@@ -88,17 +84,13 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
     computed = {
         "{learning_rate}": common.learning_rate(recipe),
         "{output_dir}": place.checkpoints_dir,
+        "{bucket_mb}": common.ddp_bucket_mb(recipe),
+        "{find_unused}": recipe.communication.ddp_find_unused_parameters,
         **{f"{{{name}}}": recipe.model.precision == name for name in ("bf16", "fp16")},
     }
     known = {**recipe.train, **computed}
     first, last = ({name: known[key] for name, key in table.items()} for table in TRAINER_SETTINGS.values())
-    return {
-        **first,
-        **common.evaluated(recipe.train),
-        **last,
-        "ddp_bucket_cap_mb": common.ddp_bucket_mb(recipe),
-        "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
-    }
+    return {**first, **common.evaluated(recipe.train), **last}
 
 
 def normalising(recipe: Recipe) -> Iterator[Problem]:
@@ -168,7 +160,9 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     computed = {
         "width": min(recipe.model.width, WIDTH),
         "micro": min(recipe.train.micro_batch_size, 32),
-        **{"epochs": -(-LOOKS // rows.train_rows), "looks": LOOKS, "rows": rows.train_rows},
+        "epochs": -(-LOOKS // rows.train_rows),
+        "looks": LOOKS,
+        "rows": rows.train_rows,
     }
     return [
         *(rehearsal.substitute(*row) for row in rehearsal.table("twin", REHEARSAL, **computed)),

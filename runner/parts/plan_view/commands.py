@@ -14,13 +14,12 @@ from runner.check.validate import changed, load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
 from runner.parts.edits import copying
-from runner.parts.plan_view import report, text
+from runner.parts.plan_view import views
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import overrides as changing
-from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -94,21 +93,21 @@ def plan(
         traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts}
     if picture:
         try:
-            write_text(picture, report.svg(planned))
+            write_text(picture, views.svg(planned))
         except OSError as error:
             raise Stop(*worded("plan_view.chart-not-written", file=picture, error=error)) from None
     if style == "json":
-        say(report.as_json(planned, found, nodes, traced))
+        say(views.as_json(planned, found, nodes, traced))
         return 1 if errors_of(planned.problems) else 0
-    text.answer(planned, found)
+    views.answer(planned, found)
     if in_parts:
-        text.details(planned, nodes, traced)
+        views.details(planned, nodes, traced)
     else:
-        text.stages(planned)
-        text.exact(Console(width=text.WIDTH), planned.forecasts, traced)
+        views.stages(planned)
+        views.exact(Console(width=views.WIDTH), planned.forecasts, traced)
     if nodes:
-        text.machines(planned, nodes)
-    text.offered(found)
+        views.machines(planned, nodes)
+    views.offered(found)
     for problem in (*planned.problems, *planned.notes):
         # The offers are printed above, or there are none.
         said = "" if found else "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
@@ -203,31 +202,14 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         if style == "json":
             say(json_text([one for one, _ in found]))
             return
-        rows = [("GPU", "HAS", "NEEDS", "TIME", "")]
-        for card, (one, verdict) in zip(every, found, strict=True):
-            need = "-" if one.why_not else units.gib(one.memory_bytes or 0)
-            time = units.duration(one.seconds) if one.seconds else "-"
-            rows.append((card.name, units.gib(card.usable_gib * 2**30), need, time, verdict))
-        table(rows)
+        table(views.rows("on_cards", [*zip(every, found, strict=True)]))
         count = sum(one.fits for one, _ in found)
         end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
     if style == "json":
         say(json_text(every))
         return
-    titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
-    facts = [
-        (
-            card.name,
-            units.gib(card.usable_gib * 2**30),
-            "yes" if card.bf16 else "no",
-            f"{card.bf16_tflops or card.fp16_tflops:g}",
-            f"{card.memory_gb_s:,.0f} GB/s",
-            f"{card.link}, {card.link_gb_s:g} GB/s",
-            card.title,
-        )
-        for card in every
-    ]
+    titles, *facts = views.rows("cards", every)
     table([titles, *facts], below=titles[-2:])
     say("\nMEMORY is the part that PyTorch can use.")
     say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")

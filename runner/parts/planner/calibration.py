@@ -16,7 +16,6 @@ from runner.check.validate import changed
 from runner.parts.planner import constants
 from runner.parts.planner.constants import Constants
 from runner.plan import Plan, Prediction
-from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.run_folder import RunFolder, find, require_of
@@ -44,15 +43,7 @@ class Beside:
         return self.foreseen.step_seconds or 0.0
 
     def __str__(self) -> str:
-        sentences, seen, summary = [], self.foreseen, self.summary
-        if (taken := summary.step_seconds) and self.planned:
-            pace, more = units.speed(self.planned), f"{constants.percent(taken / self.planned)} %"
-            sentences.append(f"a step took {units.speed(taken)} s instead of the planned {pace} s ({more})")
-        if (taken := summary.gpu_memory_gib) and seen.tensors:
-            planned = seen.tensors / constants.GIB
-            more = f"{constants.percent(taken / planned)} %"
-            sentences.append(f"tensors took {taken:.1f} GiB of a GPU instead of the planned {planned:.1f} GiB ({more})")
-        return f"{seen.stage}: {'; '.join(sentences)}"
+        return str(constants.sources().beside(self.foreseen, self.summary, self.planned))
 
     def observed(self) -> Observed:
         """The entry of the store, without waiting, which depends on the network and not on the card."""

@@ -9,10 +9,13 @@ from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from runner import catalog
-from runner.parts.planner.workload import TABLES, Run, Workload
+from runner.parts.planner.workload import TABLES, Network, Run, Workload
+from runner.recipe import units
 from runner.tools.files import read_json
+from runner.tools.text import macros
 
 FOLDER = catalog.HERE / "measured"
 FILE = catalog.HERE / "outside.json"
@@ -94,14 +97,14 @@ def _quantile(values: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def basis(gpus: Iterable[str]) -> str:
-    """The sources of a plan's figures, in words."""
-    sources = {gpu: constants(gpu).source for gpu in gpus}
-    known = [source for source in dict.fromkeys(sources.values()) if source]
-    if not known:
-        return "The numbers come from formulas that agree with fake-tensor runs and published GPU runs. CUDA context, allocator slack and the speed of the card come from those runs. This project has not measured on a GPU of this kind."
-    rest = "" if all(sources.values()) else " For the other cards they come from published runs."
-    return f"The numbers come from formulas that agree with fake-tensor runs. CUDA context, allocator slack and the speed of the card were measured: {'; '.join(known)}.{rest}"
+def sources() -> Any:
+    """The macros of `sources.txt.jinja`, each a function to text."""
+    return macros(Path(__file__).with_name("sources.txt.jinja"), percent=percent, pace=units.speed, GIB=GIB)
+
+
+def basis(gpus: Iterable[str], network: Network | None = None) -> str:
+    """The sources of a plan's figures, in words. network: between machines, None for one machine."""
+    return str(sources().basis({gpu: constants(gpu).source for gpu in gpus}, network))
 
 
 @dataclass(frozen=True)

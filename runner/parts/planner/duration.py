@@ -10,21 +10,7 @@ from typing import Any, NamedTuple
 from runner.catalog import Gpu
 from runner.parts.planner import constants, memory, parameters
 from runner.parts.planner.state import adapted, checkpoint, fetching, held, stepping, trained_bytes, whole, whole_model
-from runner.parts.planner.workload import (
-    ASSUMED,
-    HALF,
-    START_SECONDS,
-    TABLES,
-    Checkpoints,
-    Run,
-    Workload,
-    attended,
-    checkpoints_of,
-    packed,
-    row_tokens,
-    steps,
-    times_in,
-)
+from runner.parts.planner.workload import ASSUMED, HALF, START_SECONDS, TABLES, Checkpoints, Run, Workload
 from runner.plan import Machines
 
 # Not on any data sheet. Each share, here and in tables.toml, is that of published runs (benchmarks/results/outside.txt);
@@ -101,11 +87,11 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
 
     Checkpointing repeats each layer, whose last product is counted although PyTorch stops before it: without it, and
     with refitted shares, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too low)."""
-    model, length = workload.model, row_tokens(workload)
+    model, length = workload.model, workload.row_tokens
     tokens, layers = rows * length, model.num_hidden_layers
     weights = 2 * parameters.in_linear(model)
     half = 1 if workload.attention == "eager" else 0.5
-    scores = 4 * half * attended(workload) * model.num_attention_heads * model.head_dim
+    scores = 4 * half * workload.attended * model.num_attention_heads * model.head_dim
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
         return ByKind(tokens * (layers * weights + head), tokens * layers * scores)
@@ -126,7 +112,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
 def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     """Bytes that a micro batch moves through the card's memory for its tokens: kept activations are written and read in
     the forward pass, the backward pass moves about twice that, and the loss goes over its logits three times."""
-    tokens = rows * row_tokens(workload)
+    tokens = rows * workload.row_tokens
     alike = Counter(parameters.layers_trained(workload))
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
@@ -282,7 +268,7 @@ def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
     if not workload.generated:
         return 0.0
     model = workload.model
-    cache = 2 * workload.widths.linear * rows * row_tokens(workload) * model.num_key_value_heads * model.head_dim
+    cache = 2 * workload.widths.linear * rows * workload.row_tokens * model.num_key_value_heads * model.head_dim
     moved = whole(workload) + model.num_hidden_layers * cache / 2
     token = moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
     if not workload.by_vllm:
@@ -305,7 +291,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
 @lru_cache(maxsize=1024)
 def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration | None:
     """The constants of the card are part of the cache key, because `constants.taking` changes them."""
-    count = steps(workload)
+    count = workload.steps
     if count is None:
         return None
     own = computing(workload, gpu)
@@ -321,7 +307,7 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         reading=workload.readers * whole_model(workload),
         checkpoint=checkpoint(workload),
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
-        tokens_a_step=row_tokens(workload) * workload.effective_batch_size * workload.answers,
+        tokens_a_step=workload.row_tokens * workload.effective_batch_size * workload.answers,
         flops=sum(operations(workload, workload.micro_batch_size * workload.answers)),
     )
 
@@ -343,7 +329,7 @@ def of_run(
 
     def starting(start: float, disk: float) -> tuple[Checkpoints, float]:
         # On a slower disk checkpoints by the clock are rarer.
-        kept = checkpoints_of(run, steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
+        kept = run.checkpoints(steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
         return kept, start * START_SECONDS + disk * reading / (run.disk_mb_s * 1e6) + kept.seconds
 
     checkpoints, overhead = starting(1.0, 1.0)
@@ -372,9 +358,9 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
         return 0, 0.0
     rows = workload.evaluation_batch_size
     alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
-    share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
+    share = (alone.packed(workload.evaluation_rows) or 0) / workload.machines.world_size
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
     batch_seconds += writing(workload, gpu, rows)
     passes = 1 + workload.passes_beside
-    return times_in(workload.evaluation_steps, workload, steps) + 1, passes * batches * batch_seconds
+    return workload.times_in(workload.evaluation_steps, steps) + 1, passes * batches * batch_seconds

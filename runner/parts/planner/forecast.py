@@ -5,34 +5,30 @@ from __future__ import annotations
 import importlib
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import catalog, parts
 from runner.catalog import Gpu
 from runner.parts.planner import constants, row_counts
 from runner.parts.planner.constants import Spread
+from runner.parts.planner.duration import Duration
 from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network, times_in
+from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, worded
 
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
-    from runner.parts.planner.storage import Preparation
-
 # An estimate of the longest row is multiplied by this before rows are cut by it.
 MISSED = 1.25
-# No range of the time reaches this multiple of its middle; calculating the range takes longer than its middle.
-WIDEST = 5
 # The hint for a problem that several lines of a recipe cause together.
 OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe plan --apply N` applies one."
 
@@ -87,13 +83,9 @@ class Forecast:
     @cached_property
     def time_source(self) -> str:
         """The sources of the time's range, in words."""
-        own, source = constants.constants(self.stage.machines.gpu), str(constants.spread(self.workload, "time"))
-        if own.source:
-            source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
-        network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
-        if self.stage.machines.nodes > 1 and network.source:
-            source += f"; {network.least:g} to {network.most:g} Gbit/s between machines"
-        return f"{source}; half to twice as long to start{'' if stated else ', read and save'}"
+        own, spread = constants.constants(self.stage.machines.gpu), constants.spread(self.workload, "time")
+        network = self.workload.network if self.stage.machines.nodes > 1 else None
+        return str(constants.sources().time(own, spread, network, self.workload.disk_spread == (1.0, 1.0)))
 
     @property
     def usable(self) -> int | None:
@@ -184,6 +176,11 @@ def largest(fits: Callable[[int], bool]) -> int:
     return bisect_left(range(1, 2 * MOST_TRIED), True, key=lambda count: not fits(count))
 
 
+def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
+    """Attributes of an object by the names of a table, which has the path of each, or another table."""
+    return {name: attrgetter(at)(of) if isinstance(at, str) else named(at, of) for name, at in table.items()}
+
+
 def stated(recipe: Recipe) -> dict[str, Any]:
     """The recipe's limits by name."""
     return recipe.settings.get("limits") or {}
@@ -239,13 +236,9 @@ def of(
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     """The sources of the figures, in words. nodes: other counts of machines that are shown."""
-    sources = constants.basis(forecast.stage.machines.gpu for forecast in forecasts)
-    if max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) == 1:
-        return sources
-    network = forecasts[0].workload.network
-    if not network.source:
-        return f"{sources} Each machine has {network.title}, according to the recipe."
-    return f"{sources} The speed between machines is assumed: {network.title}. Set `gbit_s` and `links` under `network` for yours."
+    several = max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) > 1
+    gpus = (forecast.stage.machines.gpu for forecast in forecasts)
+    return constants.basis(gpus, forecasts[0].workload.network if several else None)
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
@@ -279,7 +272,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     for forecast in forecasts:
         own = recipe.of_stage(forecast.stage.name)
         home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
-        often = None if steps is None and work.evaluation_steps else times_in(work.evaluation_steps, work, steps or 0)
+        often = None if steps is None and work.evaluation_steps else work.times_in(work.evaluation_steps, steps or 0)
         stopping, tenth = own.settings[home].get("early_stopping"), max(1, (steps or 0) // 10)
         if stopping and often is not None and stopping.patience >= often:
             more = f"`eval_steps: {tenth}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
@@ -308,48 +301,3 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         last = work.learning_rate * steps / rising
         message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)
         yield recipe.note((section, "warmup_steps"), *message)
-
-
-def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
-    """Notes on what may be stopped before its end: training at the recipe's time limit, a job at its deadline."""
-    times, limit = [each.time for each in forecasts if each.time], _time_limit(recipe)
-    usual, longest = sum(time.total_seconds for time in times), sum(time.range_seconds[1] for time in times)
-    # Above the limit, `limits.broken` reports it.
-    if usual <= limit < longest:
-        enough = units.at_least(longest)
-        stops, most = stated(recipe)["time"], units.duration(longest)
-        message = worded("planner.over-time", longest=most, limit=stops, enough=enough)
-        yield recipe.note("limits.time", *message, mending=enough)
-    yield from ended_by_deadline(recipe, forecasts, preparations)
-
-
-def _time_limit(recipe: Recipe) -> float:
-    limit = stated(recipe).get("time")
-    return units.seconds(limit) if limit else math.inf
-
-
-def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]) -> Iterator[Problem]:
-    """A note on the longest stage whose job the cluster may stop before its end; all jobs have one deadline."""
-    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
-    if hours is None:
-        return
-    deadline, limit = hours * 3600, _time_limit(recipe)
-    late: list[tuple[Duration | Preparation, str]] = [
-        (time, forecast.stage.name)
-        for forecast in forecasts
-        # At its own limit training stops by itself.
-        if (time := forecast.time)
-        and time.total_seconds * WIDEST > deadline
-        and min(time.range_seconds[1], limit) > deadline
-    ]
-    late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
-    if late:
-        longest, name = max(late, key=lambda one: one[0].range_seconds[1])
-        usual, most = longest.total_seconds, longest.range_seconds[1]
-        others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
-        expected, enough = f"{units.duration(usual)}, at most {units.duration(most)}", math.ceil(most / 3600 * 1.1)
-        besides = ", or set `limits.time` below it, so that training stops by itself and saves its model"
-        besides = "" if name in {each.stage for each in before} else besides
-        takes = f"Stage `{name}` should take {expected}{others}"
-        message = worded("planner.over-deadline", takes=takes, hours=hours, enough=enough, besides=besides)
-        yield recipe.note("openshift.deadline_hours", *message, mending=enough)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import memory, parameters, state, workload
+from runner.parts.planner import duration, memory, parameters, state
+from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
 from runner.plan import Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
+from runner.tools.text import template
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class LanguageFormulas:
 
     @property
     def steps(self) -> int | None:
-        return workload.steps(self.work)
+        return self.work.steps
 
     @property
     def warmup_steps(self) -> int:
@@ -176,8 +176,6 @@ class LanguageFormulas:
         return 2 if rising == 1 else rising
 
     def time(self, gpu: Gpu) -> Duration | None:
-        from runner.parts.planner import duration
-
         return duration.estimate(self.work, gpu)
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Iterable[Changes]:
@@ -209,25 +207,14 @@ class LanguageFormulas:
         return parts | {name: size}
 
     def notes(self) -> Mapping[str, str]:
-        work = self.work
-        reference = " and the reference model" if state.reference(work) else ""
-        bits = 0 if not work.adapter else 4 * work.adapter.four_bit or 8 * work.adapter.eight_bit
-        held = f"{bits}-bit base" if bits else work.precision
-        if work.masters:
-            held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained weights in fp32"
-        read = "without padding" if work.joined else "padding counted"
-        length = read if work.lengths and not work.packing else "full length"
-        answers = "2 answers × " if work.answers > 1 else ""
-        tokens = f"{work.most_tokens:,} tokens{' (the longest row)' if work.most_tokens < work.sequence_len else ''}"
-        checkpointing = f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}"
-        return {
-            "activations": f"micro batch {work.micro_batch_size} × {answers}{tokens}, {checkpointing}",
-            "optimizer": f"{work.optimizer}{TABLES['offloaded'][work.offload.optimizer]}",
-            "weights": f"{held}{reference}, {TABLES['shared'][work.sharding]}{TABLES['offloaded'][work.offload.weights]}",
-            "gradients": f"{units.gib(state.held(work).gradients)} if all exist at once",
-            "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
-            "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a prompt with its answer' if work.generated else ' a row'}, {length}",
-        }
+        text = template(Path(__file__).with_name("notes.txt.jinja")).render(
+            work=self.work,
+            reference=state.reference(self.work),
+            gradients=state.held(self.work).gradients,
+            tables=TABLES,
+            units=units,
+        )
+        return dict(line.split(": ", 1) for line in text.splitlines())
 
     def changed(self, **fields: Any) -> LanguageFormulas:
         return LanguageFormulas(replace(self.work, **fields))

@@ -1,27 +1,25 @@
 """The limits of a recipe, judged against the plan, each at its line; and stages with too few steps to learn from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 from runner.catalog import Gpu
+from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
 from runner.parts.planner.memory import EVALUATION, usable
+from runner.parts.planner.storage import Preparation
 from runner.parts.planner.workload import TABLES
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, worded
 
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
-
-    Timed = tuple[Forecast, Gpu, Duration]
+Timed = tuple[Forecast, Gpu, Duration]
 
 # Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
 TOO_FEW, ENOUGH = 12, 100
+# No range of the time reaches this multiple of its middle; calculating the range takes longer than its middle.
+WIDEST = 5
 MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
 
 
@@ -136,6 +134,51 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
 
 _BY_MEMORY: dict[str, Callable[..., Iterator[Problem]]] = {"gpu_memory": _memory, "gpu_memory_parts": _parts}
 _BY_TIME: dict[str, Callable[..., Iterator[Problem]]] = {"time": _time, "cost": _cost, "samples_per_second": _speed}
+
+
+def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
+    """Notes on what may be stopped before its end: training at the recipe's time limit, a job at its deadline."""
+    times, limit = [each.time for each in forecasts if each.time], _time_limit(recipe)
+    usual, longest = sum(time.total_seconds for time in times), sum(time.range_seconds[1] for time in times)
+    # Above the limit, `broken` reports it.
+    if usual <= limit < longest:
+        enough = units.at_least(longest)
+        stops, most = stated(recipe)["time"], units.duration(longest)
+        message = worded("planner.over-time", longest=most, limit=stops, enough=enough)
+        yield recipe.note("limits.time", *message, mending=enough)
+    yield from ended_by_deadline(recipe, forecasts, preparations)
+
+
+def _time_limit(recipe: Recipe) -> float:
+    limit = stated(recipe).get("time")
+    return units.seconds(limit) if limit else math.inf
+
+
+def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]) -> Iterator[Problem]:
+    """A note on the longest stage whose job the cluster may stop before its end; all jobs have one deadline."""
+    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
+    if hours is None:
+        return
+    deadline, limit = hours * 3600, _time_limit(recipe)
+    late: list[tuple[Duration | Preparation, str]] = [
+        (time, forecast.stage.name)
+        for forecast in forecasts
+        # At its own limit training stops by itself.
+        if (time := forecast.time)
+        and time.total_seconds * WIDEST > deadline
+        and min(time.range_seconds[1], limit) > deadline
+    ]
+    late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
+    if late:
+        longest, name = max(late, key=lambda one: one[0].range_seconds[1])
+        usual, most = longest.total_seconds, longest.range_seconds[1]
+        others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
+        expected, enough = f"{units.duration(usual)}, at most {units.duration(most)}", math.ceil(most / 3600 * 1.1)
+        besides = ", or set `limits.time` below it, so that training stops by itself and saves its model"
+        besides = "" if name in {each.stage for each in before} else besides
+        takes = f"Stage `{name}` should take {expected}{others}"
+        message = worded("planner.over-deadline", takes=takes, hours=hours, enough=enough, besides=besides)
+        yield recipe.note("openshift.deadline_hours", *message, mending=enough)
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import calibration, constants, forecast, limits, processor, storage
+from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.storage import Preparation
@@ -19,9 +19,6 @@ from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools.problem import Problem
-
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
 
 # Bytes; a larger file makes enough steps, and is not opened.
 SMALL = 1_000_000
@@ -78,7 +75,7 @@ class Planned:
             *self._too_large(fits=True),
             *limits.beyond_card(self.recipe, self.forecasts),
             *forecast.notes(self.recipe, self.forecasts),
-            *forecast.late(self.recipe, self.forecasts, self.preparations),
+            *limits.late(self.recipe, self.forecasts, self.preparations),
             *limits.too_few_steps(self.recipe, self.forecasts),
         ]
 
@@ -158,7 +155,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
         return []  # `plan` reports it
     notes += [*storage.problems(recipe.document, plan, forecasts), *limits.beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
-    notes += forecast.ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
+    notes += limits.ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from operator import attrgetter
+from pathlib import Path
 
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
@@ -20,6 +21,7 @@ from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.reading import written
 from runner.tools.problem import Problem, Stop
+from runner.tools.text import template
 
 MOST, MOST_OF_A_KIND = 5, 2
 # What makes an offer worth its change.
@@ -40,6 +42,10 @@ class OfferScope(IntEnum):
     MACHINES = 2
 
 
+# How often a stage evaluates and saves.
+_every = attrgetter("workload.evaluation_steps", "workload.engine_save_steps", "workload.save_steps")
+
+
 @dataclass(frozen=True)
 class Offer:
     """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, also
@@ -53,19 +59,9 @@ class Offer:
     @cached_property
     def losses(self) -> list[tuple[Loss, str]]:
         """What all stages learn less or differently, in words."""
-        found: list[tuple[Loss, str]] = []
-        stages = list(zip(self.before.forecasts, self.after.forecasts, strict=False))
-        length = attrgetter("epochs", "max_steps")
-        other = (each for each in stages if length(each[0].workload) != length(each[1].workload))
-        if fewer := [(old.steps, new.steps) for old, new in other if old.steps and new.steps]:
-            had, have = (sum(side) for side in zip(*fewer, strict=True))
-            found.append((Loss.LEARNING, f"{have:,} steps instead of {had:,}"))
-        for old, new in stages:
-            found += _losses_of(old, new)
-        rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
-        if max(rarer, default=0) > 0:
-            found.append((Loss.NOTHING, f"an interruption loses up to {units.duration(max(rarer))}"))
-        return found
+        losses = template(Path(__file__).with_name("losses.txt.jinja"), units=units, isclose=math.isclose, every=_every)
+        text = losses.render(stages=list(zip(self.before.forecasts, self.after.forecasts, strict=False)))
+        return [(Loss[kind], words) for kind, _, words in (line.partition(" ") for line in text.splitlines())]
 
     @property
     def loss(self) -> Loss:
@@ -226,41 +222,6 @@ def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
     budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
     over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
     return sorted(over, key=lambda each: each[1] / each[0].memory.total)
-
-
-_every = attrgetter("workload.evaluation_steps", "workload.engine_save_steps", "workload.save_steps")
-
-
-def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
-    """What one stage loses, apart from its number of steps."""
-    old, new = before.workload, after.workload
-    rows = [work.batch_rows if isinstance(work, Workload) else work.effective_batch_size for work in (old, new)]
-    fewer = ""
-    if before.time and after.time and _every(before) != _every(after):
-        had, have = before.time.evaluations - 1, after.time.evaluations - 1
-        fewer = f"{have} evaluation{'s' if have > 1 else ''} instead of {had}" if have < had else ""
-    eight_bits = "8bit" in new.optimizer and "8bit" not in old.optimizer
-    rate = f"learning rate {new.learning_rate:g} instead of {old.learning_rate:g}"
-    lost = [
-        (before.formulas.name != after.formulas.name, Loss.ANOTHER_MODEL, "another model"),
-        (rows[0] != rows[1], Loss.LEARNING, f"steps of {rows[1] or '?'} rows instead of {rows[0] or '?'}"),
-        (not math.isclose(old.learning_rate, new.learning_rate), Loss.LEARNING, rate),
-        (fewer, Loss.LEARNING, f"{fewer} to choose the best model from"),
-        (new.precision != old.precision, Loss.EXACTNESS, f"in {new.precision}"),
-        (eight_bits, Loss.EXACTNESS, "optimizer state in 8 bits"),
-    ]
-    if isinstance(old, Workload) and isinstance(new, Workload):
-        lost.append((new.fp8 and not old.fp8, Loss.NOTHING, "in FP8, as `precision` lets it"))
-        if new.sequence_len < old.sequence_len:
-            whole = bool(before.shorter_rows and new.sequence_len >= before.shorter_rows)
-            size = units.gib(after.full.memory.total)
-            lost.append((whole, Loss.NOTHING, f"cuts no row; {size} at full length"))
-            lost.append((not whole, Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"))
-        if (adapter := new.adapter) and old.adapter:
-            lost.append((adapter.rank < old.adapter.rank, Loss.LEARNING, f"an adapter of rank {adapter.rank}"))
-            four_bits = adapter.four_bit and not old.adapter.four_bit
-            lost.append((four_bits, Loss.EXACTNESS, "the base model in 4 bits"))
-    yield from ((loss, words) for there, loss, words in lost if there)
 
 
 # The candidates.

@@ -1,7 +1,5 @@
 """Rows: how many a stage trains on and how long they are, as far as this is known without a download."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +10,9 @@ from typing import Any
 
 from runner import catalog
 from runner.data import report
+from runner.data.conversation_formats import PROMPTS, LabelSet, PreferenceSet
 from runner.data.data_sets import BYTES_A_TOKEN
+from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
 from runner.parts.planner.lengths import UNKNOWN, RowLengths
 from runner.plan import Plan, Stage
@@ -190,9 +190,6 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows that the preparers will take of a file or a folder, estimated from a sample."""
-    from runner.data import row_files
-    from runner.data.conversation_formats import PROMPTS
-
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
@@ -200,7 +197,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         there = samples.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
-    except row_files.Unreadable as error:
+    except Unreadable as error:
         return Rows(source=f"{error}; `--rows N` sets the number of rows")
     source = f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
     beside, taken, lengths = _beside(data), 0, list[float]()
@@ -233,8 +230,6 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
         if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
             yield _tokens(words) + 2 * MARKS_A_TURN
     elif {"chosen", "completion"} & one.keys():
-        from runner.data.conversation_formats import LabelSet, PreferenceSet
-
         judged: Any = LabelSet if "completion" in one else PreferenceSet
         with suppress(KeyError, templates.NoText):
             if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):

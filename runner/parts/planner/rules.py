@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from runner import catalog
+from runner.data import row_files, rows
 from runner.parts.planner import parameters, row_counts, samples
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.workload import Adapter
@@ -60,8 +61,6 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         file = recipe.folder / data["path"] if data.get("path") else None
         if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
             continue
-        from runner.data import row_files, rows
-
         unit = "document" if file.suffix == ".txt" else "row"
         try:
             if unit == "row":

@@ -102,6 +102,22 @@ class Offload:
         return bool(self.optimizer or self.weights)
 
 
+@dataclass(frozen=True)
+class Checkpoints:
+    """count: over the whole run; within: between two of the engine's own. first: seconds of training until the first
+    one; between: to the next; writing: seconds of one."""
+
+    count: int
+    within: int
+    first: float
+    between: float
+    writing: float
+
+    @property
+    def seconds(self) -> float:
+        return self.count * self.writing
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What every training run needs of its GPUs.
@@ -170,6 +186,22 @@ class Run:
         """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
         own = self.evaluation_batch_size
         return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
+
+    def times_in(self, every: int, steps: int) -> int:
+        """How often something happens in this many steps: after each `every` or, for 0, each epoch, and at the end."""
+        return math.ceil(steps / every) if every else max(1, math.ceil(self.epochs))
+
+    def checkpoints(self, steps: int, step_seconds: float, writing: float) -> Checkpoints:
+        """Those of the engine, with evaluations, and the runner's between, each of `writing` seconds."""
+        training, ends = steps * step_seconds, self.times_in(self.engine_save_steps, steps)
+        interval = training / ends
+        if self.save_steps:
+            first = between = self.save_steps * step_seconds
+        else:
+            first, between = records.LEAST_SECONDS, records.seconds_between(writing)
+        # Two at the same time are one.
+        within = max(0, math.ceil(interval / between - 1e-9) - 1)
+        return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)
 
     def rate(self, gpu: Gpu) -> float:
         """Operations a second on a card's data sheet, in the run's precision."""
@@ -249,6 +281,42 @@ class Workload(Run):
         if self.generated:
             return min(self.sequence_len, self.longest)
         return min(self.sequence_len, -(-self.longest // MULTIPLE) * MULTIPLE)
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the optimizer; None if the rows are unknown. Axolotl counts the rows of all epochs together, so that
+        one smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the
+        Trainer."""
+        if self.max_steps:
+            return self.max_steps
+        rows = self.packed(self.rows)
+        return None if rows is None else max(1, math.ceil(rows * self.epochs / self.effective_batch_size))
+
+    def packed(self, rows: int | None) -> float | None:
+        """These rows of the data as rows of the model: several in one of the whole length, or cut out of their text."""
+        if not (self.packing and self.lengths and rows):
+            return rows
+        length = self.sequence_len
+        return max(1.0, rows / (self.lengths.packed(length) if self.several else length / self.lengths.mean))
+
+    @property
+    def row_tokens(self) -> float:
+        """Tokens that a GPU computes for one row, padding counted if there is some: up to the longest row of its micro
+        batch. The whole length if the rows' own length is unknown."""
+        length = self.sequence_len
+        if self.packing or not self.lengths:
+            return length
+        if self.joined:
+            return self.lengths.within(length)
+        multiple = 1 if self.answers > 1 else MULTIPLE
+        return self.lengths.longest(self.micro_batch_size * self.answers, length, multiple)
+
+    @property
+    def attended(self) -> float:
+        """Tokens that a mean token attends to: rows packed into one do not see each other."""
+        if self.lengths and (self.several if self.packing else self.joined):
+            return self.lengths.attended(self.sequence_len)
+        return self.row_tokens
 
     def compared(self, tokens: int) -> int:
         """How many of the tokens of whole rows have logits: with own answers, the prompts have none."""
@@ -441,81 +509,3 @@ def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, 
 
     own = int(told.get("save_steps") or 0)
     return {"evaluation_steps": every("eval"), "engine_save_steps": every("save"), "save_steps": own}
-
-
-def steps(workload: Workload) -> int | None:
-    """Steps of the optimizer; None if the rows are unknown. Axolotl counts the rows of all epochs together, so that one
-    smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the Trainer."""
-    if workload.max_steps:
-        return workload.max_steps
-    # Packed rows fill the whole length.
-    rows = packed(workload, workload.rows)
-    return None if rows is None else max(1, math.ceil(rows * workload.epochs / workload.effective_batch_size))
-
-
-def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
-    """Steps of this many rows in batches of a size, over all GPUs, if each epoch ends with a smaller one."""
-    return None if rows is None else max(1, math.ceil(math.ceil(rows / batch) * epochs))
-
-
-def packed(workload: Workload, rows: int | None) -> float | None:
-    """These rows of the data as rows of the model: several in one of the whole length, or cut out of all their text."""
-    if not (workload.packing and workload.lengths and rows):
-        return rows
-    length = workload.sequence_len
-    in_one = workload.lengths.packed(length) if workload.several else length / workload.lengths.mean
-    return max(1.0, rows / in_one)
-
-
-def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted if there is some: up to the longest row of its micro
-    batch. The whole length if the rows' own length is unknown."""
-    length = workload.sequence_len
-    if workload.packing or not workload.lengths:
-        return length
-    if workload.joined:
-        return workload.lengths.within(length)
-    multiple = 1 if workload.answers > 1 else MULTIPLE
-    return workload.lengths.longest(workload.micro_batch_size * workload.answers, length, multiple)
-
-
-def attended(workload: Workload) -> float:
-    """Tokens that a mean token attends to: rows packed into one do not see each other."""
-    if workload.lengths and (workload.several if workload.packing else workload.joined):
-        return workload.lengths.attended(workload.sequence_len)
-    return row_tokens(workload)
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """count: over the whole run; within: between two of the engine's own. first: seconds of training until the first
-    one; between: to the next; writing: seconds of one."""
-
-    count: int
-    within: int
-    first: float
-    between: float
-    writing: float
-
-    @property
-    def seconds(self) -> float:
-        return self.count * self.writing
-
-
-def times_in(every: int, run: Run, steps: int) -> int:
-    """How often something happens in this many steps: after each `every` or, for 0, each epoch, and at the end."""
-    return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
-
-
-def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) -> Checkpoints:
-    """The checkpoints of a run, of `writing` seconds each: the engine's, with evaluations, and the runner's between."""
-    training = steps * step_seconds
-    ends = times_in(run.engine_save_steps, run, steps)
-    interval = training / ends
-    if run.save_steps:
-        first = between = run.save_steps * step_seconds
-    else:
-        first, between = records.LEAST_SECONDS, records.seconds_between(writing)
-    # Two at the same time are one.
-    within = max(0, math.ceil(interval / between - 1e-9) - 1)
-    return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)

@@ -21,7 +21,7 @@ from runner.parts.planner import calibration, forecast, processor
 from runner.parts.planner.constants import GIB, kind
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.parts.planner.workload import Workload, row_tokens
+from runner.parts.planner.workload import Workload
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.overrides import Override
@@ -186,7 +186,7 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
     if work.unfrozen or work.objective != "sft":
         return ""
     adapter, tokens = work.adapter, work.lengths.mean
-    step = row_tokens(work) * work.answers * work.micro_batch_size * work.accumulation
+    step = work.row_tokens * work.answers * work.micro_batch_size * work.accumulation
     facts = SimpleNamespace(
         source="recipe doctor --gpu",
         work=work,

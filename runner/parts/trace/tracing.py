@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.planner import memory
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, named
 from runner.parts.planner.formulas import Traced, left_out
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
@@ -18,7 +19,7 @@ from runner.recipe.recipe import Recipe
 from runner.tools import packaged
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush
-from runner.tools.text import json_text
+from runner.tools.text import json_text, template
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
@@ -91,10 +92,19 @@ def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_
     for forecast in forecasts:
         if isinstance(run := forecast.workload, Workload):
             traced = any_architecture(run, recipe.base_folder)
-            needed = memory.whole(run, max(traced.peak, traced.evaluation_peak))
-            stages.append(_stage(forecast, run, traced, needed))
+            needed, left = memory.whole(run, max(traced.peak, traced.evaluation_peak)), sorted(left_out(run))
+            fits = None if forecast.usable is None else needed <= forecast.usable
+            known = {"one": forecast, "run": run, "traced": traced, "needed": needed}
+            more = SimpleNamespace(**known, fits=fits, time=None, without=left)
+            stages.append(named(packaged.toml(__file__, "stage.toml"), more))
             if not as_json:
-                Console(width=120).print(_table(forecast, run, traced, needed))
+                title = f"Stage {forecast.stage.name}, by trace alone"
+                caption = "ZeRO and offloading are not traced; what they save is subtracted." if left else None
+                table = Table(title=title, caption=caption, title_justify="left", show_header=False)
+                rows = template(Path(__file__).with_name("stage.txt.jinja"), units=units).render(known)
+                for row in rows.splitlines():
+                    table.add_row(*row.split(" | "))
+                Console(width=120).print(table)
     if as_json:
         shown = [stage["stage"] for stage in stages]
         others = [stage.name for stage in plan.stages if stage.name not in shown]
@@ -103,52 +113,3 @@ def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_
     else:
         say(BASIS)
     return int(any(stage["fits"] is False for stage in stages))
-
-
-def _stage(forecast: Forecast, run: Workload, traced: Traced, needed: int) -> dict[str, object]:
-    """A stage under the names of the plan's JSON. needed: bytes of each GPU."""
-    machines, usable = forecast.stage.machines, forecast.usable
-    return {
-        "stage": forecast.stage.name,
-        "model": forecast.formulas.name,
-        "model_type": run.model.model_type,
-        "parameters": traced.parameters,
-        "trainable_parameters": traced.trainable,
-        "gpu": machines.gpu,
-        "gpus": machines.world_size,
-        "micro_batch_size": run.micro_batch_size,
-        "evaluation_batch_size": run.evaluation_batch_size,
-        "sequence_len": run.sequence_len,
-        # usable: None for an unknown card, as is `fits`.
-        "gpu_memory_bytes": {"total": needed, "usable": usable},
-        "fits": None if usable is None else needed <= usable,
-        # Of one micro batch.
-        "flops": traced.flops,
-        "time": None,
-        # Fields that the trace leaves out: what the run splits or offloads counts whole.
-        "without": sorted(left_out(run)),
-        "exact": traced,
-    }
-
-
-def _table(forecast: Forecast, run: Workload, traced: Traced, needed: int) -> Table:
-    fits = f"unknown: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
-    if (usable := forecast.usable) is not None:
-        fits = f"{('yes' if needed <= usable else 'no')}, the card can use {units.both(usable)}"
-    rows = {
-        "model": f"{forecast.formulas.name}, of the type {run.model.model_type}",
-        "parameters": f"{traced.parameters:,}, {traced.trainable:,} of them trained",
-        "GPU memory, each": f"{units.both(needed)}, of which:",
-        **{f"  {name}": units.gib(getattr(traced, name)) for name in ("weights", "gradients", "optimizer")},
-        "  peak of tensors, training": f"{units.gib(traced.peak)}, micro batch {run.micro_batch_size}",
-        "  peak of tensors, evaluation": f"{units.gib(traced.evaluation_peak)}, micro batch {run.evaluation_batch_size}",
-        "fits": fits,
-        "operations": f"{traced.flops / 1e12:,.3g} × 10^12 in a micro batch",
-        "time": "unknown: there are no formulas for this architecture",
-    }
-    table = Table(title=f"Stage {forecast.stage.name}, by trace alone", title_justify="left", show_header=False)
-    for row in rows.items():
-        table.add_row(*row)
-    if left_out(run):
-        table.caption = "ZeRO and offloading are not traced; what they save is subtracted."
-    return table

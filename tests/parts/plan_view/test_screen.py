@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from runner.commands import cli
-from runner.parts.plan_view.report import PARTS
+from runner.parts.plan_view.views import PARTS
 from runner.recipe import units
 from tests.conftest import RECIPES, ROOT, STARTERS
 

@@ -354,9 +354,9 @@ def test_only_the_constant_rate_has_no_warmup(schedule, steps):
 
 def test_packed_rows_fill_the_length_and_padded_ones_do_not():
     packed = work(packing=True, rows=1000, lengths=RowLengths(100.0, 0.0, 100.0))
-    assert duration.row_tokens(packed) == 1024
-    assert duration.steps(packed) == 98
-    assert duration.row_tokens(replace(packed, packing=False, micro_batch_size=4)) == 128
+    assert packed.row_tokens == 1024
+    assert packed.steps == 98
+    assert replace(packed, packing=False, micro_batch_size=4).row_tokens == 128
 
 
 def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():

@@ -18,7 +18,7 @@ from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.report import Lengths
-from runner.parts.plan_view import text
+from runner.parts.plan_view import views
 from runner.parts.planner import forecast, limits, memory, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
@@ -282,7 +282,7 @@ def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_
         recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(more))
         plan = translate(recipe, place(recipe))
         found = Planned(recipe, plan, forecast.of(recipe, plan, look=False)).hardware
-        golden_message(text._filled("in_total", found), starter)
+        golden_message(views._filled("in_total", found), starter)
         assert found.main_memory == recipe.machines.nodes * units.size(recipe.machines.memory)
     shown, told = (
         recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details", "--format", style).stdout
@@ -315,7 +315,7 @@ def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
     if not all(each.time for each in found):
         found = forecast.of(recipe, plan, given_rows=10_000, look=False)
     assert found and all(each.time for each in found)
-    assert not list(forecast.late(recipe, found, storage.preparations(recipe, plan)))
+    assert not list(limits.late(recipe, found, storage.preparations(recipe, plan)))
     assert not limits.broken(recipe, found)
 
 
@@ -330,15 +330,15 @@ def test_a_run_that_may_take_longer_than_its_limit_or_its_deadline_is_noted(gold
         ("limits.time=", f"openshift.deadline_hours={(usual + longest) / 7200:.3f}"),
     ):
         recipe, _, _ = load(path, from_options(options))
-        (note,) = forecast.late(recipe, found)
+        (note,) = limits.late(recipe, found)
         assert note.severity == "note" and not limits.broken(recipe, found)
         golden_message(note, options[0].partition("=")[0] + str(len(options)))
     # Taken, it is noted no more.
     recipe, _, _ = load(path, from_options([f"limits.time={units.at_least(longest)}"]))
-    assert not list(forecast.late(recipe, found))
+    assert not list(limits.late(recipe, found))
     # A limit before the deadline ends training itself.
     recipe, _, _ = load(path, from_options(["limits.time=3 min", "openshift.deadline_hours=0.06"]))
-    assert not [note for note in forecast.late(recipe, found) if "deadline" in note.message]
+    assert not [note for note in limits.late(recipe, found) if "deadline" in note.message]
 
 
 def test_fsdp_keeps_its_weights_twice_in_a_checkpoint():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
 from runner.data import report, rows
-from runner.parts.planner import duration, memory, row_counts, samples, workload
+from runner.parts.planner import duration, memory, row_counts, samples
 from runner.parts.planner.lengths import RowLengths
 from tests.parts.planner.test_estimate import work
 
@@ -281,25 +281,25 @@ def test_padding_is_what_was_measured_of_the_survival_rows():
     """benchmarks/results/packing.txt: 500,416 tokens padded and 434,176 packed, of rows with 162 in the mean and 218 at most."""
     measured = RowLengths(161.5, 14.4, 200)
     padded = work(lengths=measured, micro_batch_size=8)
-    assert workload.row_tokens(padded) == pytest.approx(500_416 / 2561, rel=0.05)
+    assert padded.row_tokens == pytest.approx(500_416 / 2561, rel=0.05)
     packed = work(lengths=measured, rows=2561, packing=True, several=True)
-    assert workload.packed(packed, 2561) == pytest.approx(434_176 / 1024, rel=0.02)
+    assert packed.packed(2561) == pytest.approx(434_176 / 1024, rel=0.02)
 
 
 def test_a_preference_is_padded_to_the_longest_of_all_answers_and_to_no_multiple():
     pair = work(lengths=RowLengths(100.0, 0.0, 100.0), objective="dpo", micro_batch_size=2)
-    assert workload.row_tokens(pair) == 100
+    assert pair.row_tokens == 100
     wide = RowLengths(400, 200, 1000)
-    assert workload.row_tokens(replace(pair, lengths=wide)) == pytest.approx(wide.longest(4, 1024))
-    assert workload.row_tokens(work(lengths=RowLengths(100.0, 0.0, 100.0))) == 128
+    assert replace(pair, lengths=wide).row_tokens == pytest.approx(wide.longest(4, 1024))
+    assert work(lengths=RowLengths(100.0, 0.0, 100.0)).row_tokens == 128
 
 
 def test_rows_that_stand_in_one_do_not_see_each_other():
     lengths = RowLengths(200, 100, 500)
     packed = work(packing=True, several=True, lengths=lengths)
-    assert workload.attended(packed) == 250 < workload.row_tokens(packed) == 1024
+    assert packed.attended == 250 < packed.row_tokens == 1024
     blocks = replace(packed, several=False)
-    assert workload.attended(blocks) == 1024
+    assert blocks.attended == 1024
     assert duration.operations(packed, 1).linear == duration.operations(blocks, 1).linear
     assert duration.operations(packed, 1).attention < duration.operations(blocks, 1).attention / 4
 

@@ -241,7 +241,7 @@ def test_the_plan_counts_answers_and_the_time_to_write_them():
     (stage,) = [stage for stage in plan.stages if stage.trains]
     work = of_stage(stage)
     # 360 prompts with 8 answers each, twice, in steps of 32.
-    assert duration.steps(work) == 180 and work.answers == 1 and work.generated == 256
+    assert work.steps == 180 and work.answers == 1 and work.generated == 256
     gpu = catalog.gpu("NVIDIA-L40S")
     writing = duration.writing(work, gpu, 32)
     assert duration.computing(work, gpu) > writing > duration.computing(replace(work, generated=0), gpu)

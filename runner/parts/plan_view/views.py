@@ -1,0 +1,317 @@
+"""A plan for people and programs: on one screen, in full, beside an exact trace, as JSON, and as a picture."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from runner.commands.options import say
+from runner.parts.plan_view import scaling
+from runner.parts.planner import constants, limits, storage
+from runner.parts.planner.forecast import Forecast, basis, named
+from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
+from runner.parts.planner.memory import Memory
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.recipe_offers import Offer
+from runner.recipe import units
+from runner.tools import packaged
+from runner.tools.problem import errors_of
+from runner.tools.text import json_text, macros, printable, template
+
+GIB, WIDTH = 2**30, 80
+MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
+HERE = Path(__file__).parent
+FIGURES, JSON = (packaged.toml(__file__, name) for name in ("figures.toml", "json.toml"))
+PARTS: Mapping[str, tuple[str, str]] = FIGURES["drawn"]
+
+
+# On one screen.
+
+
+def _say(line: str, first: str = "", rest: str = "") -> None:
+    say(textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest))
+
+
+def _say_table(macro: str, *about: object) -> None:
+    """Prints the table of a macro: titles, then a line for each row, with cells apart by ` | `. A `/` is a line's end in
+    a title, and a `>` before it makes its column one of numbers."""
+    titles, *cells = rows(macro, *about)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, title in enumerate(titles):
+        justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
+        table.add_column(title.lstrip(">").replace("/", "\n"), justify=justify, no_wrap=number > 0)
+    for row in cells:
+        table.add_row(*row)
+    console = Console(width=WIDTH)
+    if console.measure(table).maximum > WIDTH:
+        table.padding = (0, 1, 0, 0)
+    with console.capture() as drawn:
+        console.print(table)
+    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+
+
+def answer(planned: Planned, offers: list[Offer]) -> None:
+    """Prints the answer in four lines."""
+    errors = bool(errors_of(planned.problems))
+    change = [_filled("change", planned, offers, errors)] if planned.forecasts else []
+    for line in (*verdict(planned), *change):
+        _say(line, rest="  ")
+
+
+def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[str, ...]:
+    """Three sentences on fit, time and cost. price: how a price is given."""
+    if not planned.forecasts:
+        return (f"No estimate for {planned.plan.name}: there are no formulas for what it trains.",)
+    return _filled("fits", planned), _filled("time", planned), _filled("cost", planned, price)
+
+
+def _filled(macro: str, *said: object) -> str:
+    """The text of a macro of `plan.txt.jinja`."""
+    figures = {"figures": FIGURES.get, "constants": constants.constants, "spread": constants.spread}
+    more = {"units": units, "machine": storage.machine, "GIB": GIB, "MOST_TRIED": MOST_TRIED}
+    known = macros(HERE / "plan.txt.jinja", **figures, **more)
+    return str(getattr(known, macro)(*said)).strip()
+
+
+def rows(macro: str, *about: object) -> list[list[str]]:
+    """The cells of the table that a macro of `plan.txt.jinja` writes, a line for each row."""
+    lines = _filled(macro, *about).splitlines()
+    # Only the last cell may have text of others.
+    return [[cell.strip() for cell in line.split("|", lines[0].count("|"))] for line in lines]
+
+
+def stages(planned: Planned) -> None:
+    """Prints a line for each stage, and how sure the numbers are."""
+    if not planned.forecasts:
+        return
+    forecasts = {each.stage.name: each for each in planned.forecasts}
+    prepared = {each.stage: each for each in planned.preparations if each.total_seconds}
+    _say_table("stages", planned, forecasts, prepared)
+    _say(_filled("sources", planned))
+
+
+def machines(planned: Planned, counts: list[int]) -> None:
+    """Prints a line for each count of machines, and how often to save on the largest one."""
+    compared = scaling.rows(planned.forecasts, counts)
+    if not compared:
+        say("\nThe time on other numbers of machines is unknown.")
+        return
+    _say_table("on_machines", compared)
+    before = sum(each.total_seconds for each in planned.preparations)
+    for line in _filled("machines", compared[-1], before).splitlines():
+        _say(line, rest="  ")
+
+
+def offered(offers: list[Offer]) -> None:
+    """Prints each offer with its number, its figures, and its losses."""
+    if offers:
+        say()
+    for number, offer in enumerate(offers, 1):
+        # No line ends between a setting and its value.
+        changes = f"{number}. {', '.join(offer.lines)}".replace(": ", ":\0")
+        say(textwrap.fill(changes, WIDTH, subsequent_indent="   ").replace("\0", " "))
+        _say(_filled("offer", offer, offer.after), "   ", "   ")
+
+
+# In full: a table for each stage, then the claims and the sources.
+
+
+def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:
+    """Prints all numbers of a plan, one table a stage."""
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=120)
+    plan, forecasts = planned.sized, planned.forecasts
+    for forecast in forecasts:
+        table = Table(title=f"{plan.name}, stage {forecast.stage.name}", title_justify="left", show_header=False)
+        facts = (forecast, storage.host(forecast), storage.disk(forecast, plan), plan)
+        for section in _filled("stage", *facts).split("\n\n"):
+            for row in section.split("\n"):
+                table.add_row(*map(printable, row.split(" | ", 1)))
+            table.add_section()
+        console.print(table)
+        exact(console, [forecast], traced)
+    for line in _filled("untrained", plan.stages, {each.stage: each for each in planned.preparations}).splitlines():
+        _say(line)
+    if stored := _filled("stored", plan, storage.before_training(plan), storage.needs(plan, forecasts)):
+        say(stored)
+    if forecasts:
+        _say(basis(forecasts, nodes))
+    if planned.hardware:
+        _say(_filled("in_total", planned.hardware))
+
+
+# Beside an exact trace.
+
+
+def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Traced]) -> None:
+    """Prints the exact trace of each traced stage beside the quick estimate."""
+    for forecast in forecasts:
+        if (traced := traces.get(forecast.stage.name)) is None:
+            continue
+        table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
+        fields, counts = left_out(forecast.workload), forecast.counts
+        quick = forecast.formulas.changed(**fields).memory
+        for row in rows("exact", traced, quick, counts):
+            table.add_row(*row)
+        if fields:
+            table.caption = "ZeRO and offloading are not traced; formulas estimate what they save."
+        console.print(table)
+
+
+# As JSON.
+
+
+def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
+    """The moments of a step with bytes of a GPU by part; a long backward pass is thinned evenly, and keeps its peak."""
+    backward = [moment for moment in memory.moments if moment.name == "backward"]
+    most = max(backward, key=lambda moment: moment.size, default=None)
+    every = -(-len(backward) // MOST_MOMENTS) or 1
+    kept = [moment for n, moment in enumerate(backward) if n % every == 0 or moment in (most, backward[-1])]
+    whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
+    # A step begins without activations.
+    start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
+    weights, optimizer, slack = memory.weights, memory.optimizer, memory.slack / max(memory.tensors, 1)
+    return [
+        (
+            each.name,
+            {
+                "weights": weights,
+                "optimizer": optimizer,
+                "gradients": each.gradients,
+                "activations": each.activations,
+                "loss": each.logits,
+                "other": each.base - weights - optimizer + each.temporary,
+                "reserve": round(each.size * slack) + memory.context,
+            },
+        )
+        for each in (start, *whole)
+    ]
+
+
+def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced: Mapping[str, Traced]) -> str:
+    """The plan of a recipe. nodes: other counts of machines; traced: the exact traces by stage."""
+    plan, forecasts = planned.sized, planned.forecasts
+    trained = [each.stage.name for each in forecasts]
+    whole = {
+        "name": plan.name,
+        "basis": basis(forecasts, nodes),
+        # The size that is requested for each claim, and what will be written to it.
+        "claims_gib": {claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()},
+        "claims_bytes": storage.needs(plan, forecasts),
+        "stages": [_stage(planned, each, nodes, traced.get(each.stage.name)) for each in forecasts],
+        # Stages that train nothing.
+        "without_formulas": [stage.name for stage in plan.stages if stage.name not in trained],
+        # Of these, those with an estimate of their time.
+        "preparations": [
+            asdict(each) | {"range_seconds": each.range_seconds} for each in planned.preparations if each.total_seconds
+        ],
+        "all_stages": planned.together,
+        "all_machines": planned.hardware,
+        "before_training_bytes": list(storage.before_training(plan)),
+        "problems": [problem.as_json() for problem in planned.problems],
+        "notes": [note.as_json() for note in planned.notes],
+        "offers": [named(JSON["offer"], offer) for offer in offers],
+        "on_machines": scaling.rows(forecasts, nodes),
+    }
+    return json_text(whole)
+
+
+def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:
+    """The needs of one stage."""
+    known = SimpleNamespace(
+        stage=stage,
+        published=str(stage.memory_spread),
+        limit=limits.gpu_memory(planned.recipe),
+        parts=stage.memory.parts(),
+        step=[{"moment": moment, **parts} for moment, parts in step(stage.memory)],
+        host=storage.host(stage),
+        disk=storage.disk(stage, planned.sized),
+        batch_tokens=getattr(stage.workload, "batch_tokens", None),
+        warmup_share=stage.warmup_steps / stage.steps if stage.steps else None,
+        time=stage.time.as_json() if stage.time else None,
+        machines=[scaling.StageOnMachines.of(stage, count) for count in nodes],
+        traced=traced,
+    )
+    return named(JSON["stage"], known)
+
+
+# As a picture: GPU memory over one step of each stage, and time by stage. It is one SVG file without other files and
+# follows the reader's light or dark colours.
+
+WIDE, MARGIN, GAP = 960, 24, 40
+PLOT, BAR = 190, 62  # height of a plot, and width of the bar of evaluation beside it, in pixels
+AXIS = 46  # room for the figures at a plot's left
+ROW = 30  # height of a stage's line in the picture of time
+
+SPENT: Mapping[str, tuple[str, str]] = FIGURES["spent"]
+PHASES: Mapping[str, tuple[str, tuple[float, float], tuple[float, str]]] = FIGURES["phases"]
+
+
+def svg(planned: Planned) -> str:
+    stages, limit = planned.forecasts, limits.gpu_memory(planned.recipe)
+    columns = 1 if len(stages) == 1 else 2
+    wide = (WIDE - 2 * MARGIN - (columns - 1) * GAP) / columns
+    panels = [
+        _panel(stage, limit, MARGIN + n % columns * (wide + GAP), 106.0 + n // columns * (PLOT + 92), wide)
+        for n, stage in enumerate(stages)
+    ]
+    top = panels[-1]["top"] + PLOT + 92 if panels else 62.0
+    timed = {stage.stage.name: stage.time for stage in stages if stage.time}
+    height = round(top + (66 + ROW * len(timed) if timed else 0) + MARGIN)
+    picture = template(HERE / "picture.svg.jinja", px="{:.2f}".format, units=units)
+    known = {"GIB": GIB, "WIDTH": WIDE, "MARGIN": MARGIN, "BAR": BAR, "ROW": ROW, "SPENT": SPENT, "PHASES": PHASES}
+    places = {"panels": panels, "limit": limit, "timed": timed, "top": top, "height": height}
+    return f"{picture.render(known, PARTS=PARTS, name=planned.plan.name, **places)}\n"
+
+
+def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> dict[str, Any]:
+    """The places in the plot of one stage. y: of a size in bytes; ticks: GiB at the axis; areas: of each part its name,
+    its edge and its peak; bars: of each part in evaluation its name and both ends; peak: the bytes and the place."""
+    memory, moments = stage.memory, step(stage.memory)
+    highest = 1.12 * max(memory.total, stage.usable or 0, limit or 0)
+    base, scale, right = top + 26 + PLOT, highest / PLOT, left + wide
+    x0, x1 = left + AXIS, right - BAR - 22
+    # At most six round numbers from 0 to the highest value.
+    rounds = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
+    apart = next(each for each in rounds if highest / GIB / each <= 5)
+    spots = _spots(moments, x0, x1)
+    areas, below = [], [0] * len(spots)
+    for part in PARTS:
+        above = [low + parts[part] for low, (_, parts) in zip(below, moments, strict=True)]
+        if above != below:
+            edge = [*zip(spots, above, strict=True), *reversed([*zip(spots, below, strict=True)])]
+            areas.append((part, edge, max(parts[part] for _, parts in moments)))
+        below = above
+    sums = (0, memory.weights, memory.weights + memory.optimizer, memory.evaluation, memory.in_evaluation)
+    ends = [*accumulate(sums, max)]
+    return {
+        "stage": stage,
+        "left": left,
+        "right": right,
+        "top": top,
+        "x0": x0,
+        "x1": x1,
+        "bar": right - BAR,
+        "scale": scale,
+        "y": lambda size: base - size / scale,
+        "ticks": [apart * n for n in range(int(highest / GIB / apart) + 1)],
+        "areas": areas,
+        "bars": [*zip(("weights", "optimizer", "activations", "reserve"), ends, ends[1:], strict=False)],
+        # After the last part, `below` is all of each moment.
+        "peak": max(zip(below, spots, strict=True), key=lambda each: each[0]),
+    }
+
+
+def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: float) -> list[float]:
+    spots = []
+    for phase, (_, (start, end), _) in PHASES.items():
+        count = sum(moment == phase for moment, _ in moments)
+        shares = [start + (end - start) * n / (count - 1) for n in range(count)] if count > 1 else [end] * count
+        spots += [left + (right - left) * share for share in shares]
+    return spots
