@@ -6,6 +6,7 @@ from typing import Any
 
 from nicegui import ui
 
+from runner.catalog import Schema
 from runner.check import by_schema
 from runner.parts.editor.judging import says
 from runner.parts.edits import copying
@@ -40,7 +41,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Section:
+class FormSection:
     """A section of a recipe, with fields in the schema's order. in_text: its lists of sections, which have no field."""
 
     name: str
@@ -50,16 +51,16 @@ class Section:
     in_text: tuple[str, ...]
 
 
-def sections(document: Document) -> list[Section]:
+def sections(document: Document) -> list[FormSection]:
     """The sections of a recipe with a known scenario; the settings outside sections are the first."""
     schema = by_schema.schema(document.data["scenario"])
     plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
     whole = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
-    parts: dict[Path_, Mapping[str, Any]] = {(): whole}
+    parts: dict[Path_, Schema] = {(): whole}
     parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
     entry = by_schema.part(document.data["scenario"], f"{stages.STAGES}.0")
     for name, index, one in stages.documents(document):
-        known, scenario = dict[str, Mapping[str, Any]](), one.data["scenario"]
+        known, scenario = dict[str, Schema](), one.data["scenario"]
         for key, part in entry["properties"].items():
             own = by_schema.part(scenario, setting(stages.alone((key,), one)))
             if key == "model":
@@ -68,7 +69,7 @@ def sections(document: Document) -> list[Section]:
                 known[key] = own or part
         parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
     return [
-        Section(
+        FormSection(
             name=setting(path),
             title=part["title"],
             says=says(part),
@@ -101,7 +102,7 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     return text
 
 
-def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str = "") -> Iterator[Field]:
+def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> Iterator[Field]:
     for name, one in part["properties"].items():
         here, full_title = (*path, name), f"{title}{one['title']}"
         if one.get("properties"):
@@ -121,7 +122,7 @@ def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str
             )
 
 
-def _kind(part: Mapping[str, Any]) -> str | None:
+def _kind(part: Schema) -> str | None:
     """The kind of field for a setting; None for a section, and for lists of anything but texts."""
     if part.get("items", {}).get("type") == "string":
         return "lines"
@@ -136,7 +137,7 @@ class Form:
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
         self.document: Document | None = None
-        self.sections: list[Section] = []
+        self.sections: list[FormSection] = []
         self.wrong: dict[Path_, str] = {}
         self.names: dict[str, Any] = {}
         # The section on the page, and its fields with their elements.
@@ -171,7 +172,7 @@ class Form:
             self.refresh()
 
     @property
-    def section(self) -> Section:
+    def section(self) -> FormSection:
         return next((one for one in self.sections if one.name == self.chosen), self.sections[0])
 
     def mark_names(self) -> None:

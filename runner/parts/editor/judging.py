@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from runner import scenarios
+from runner.catalog import Schema
 from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
@@ -194,16 +194,16 @@ def meaning(text: str, line: int) -> Meaning | None:
     return Meaning(part["title"], says(part)) if part else None
 
 
-def says(part: Mapping[str, Any]) -> str:
+def says(part: Schema) -> str:
     """The schema's description of a setting, with its allowed values."""
     choices = f"Use {', '.join(f'`{choice}`' for choice in part['enum'])}." if "enum" in part else ""
     return "\n\n".join(filter(None, (part.get("markdownDescription", ""), choices)))
 
 
-def _part(text: str, path: Path_) -> Mapping[str, Any]:
+def _part(text: str, path: Path_) -> Schema:
     """The schema of a setting; empty if it has none. Without a scenario, only the setting `scenario` has one."""
     named, names = _SCENARIO.search(text), scenarios.names()
-    part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
+    part: Schema = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
     if named and named[1] in names:
         part = by_schema.schema(named[1])
     alone = path == ("scenario",)
@@ -241,7 +241,7 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
     return section, settings[section]
 
 
-def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
+def _values(part: Schema) -> Iterator[Proposal]:
     """Values of a setting in the schema: the catalog's entries, choices, the default, examples."""
     offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
     choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]

@@ -9,7 +9,7 @@ import yaml
 
 from runner import __version__
 from runner.check.origins import Computed
-from runner.plan import Place, Plan, Stage, tracker
+from runner.plan import Place, Plan, Section, Stage, tracker
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.units import gib
@@ -56,7 +56,7 @@ PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
 PATCHES_SINCE = (3, 6)
 
 
-def default(site: Mapping[str, Any]) -> str:
+def default(site: Section) -> str:
     """The target for a cluster of that OpenShift AI version. site: the recipe's section `openshift`."""
     return TRAINJOB if patched(site) else PYTORCHJOB
 
@@ -65,7 +65,7 @@ def takes(recipe: Recipe, target: str) -> bool:
     return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
 
 
-def patched(site: Mapping[str, Any]) -> bool:
+def patched(site: Section) -> bool:
     """Whether a cluster's TrainJob takes `runtimePatches`."""
     return numbers(site["version"]) >= PATCHES_SINCE
 

@@ -2,13 +2,11 @@
 3.6. Additions to the runtime's pod are under `podTemplateOverrides` until 3.5, and under `runtimePatches` from 3.6 on.
 The trainer sets PET_* itself, and refuses them from us."""
 
-from collections.abc import Mapping
 from textwrap import wrap
-from typing import Any
 
 from runner.parts.jobs import batch, code, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
-from runner.plan import Plan, Stage
+from runner.plan import Plan, Section, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
@@ -56,7 +54,7 @@ def _not_settable(plan: Plan, stage: Stage) -> str:
     return said + "".join(f"# {line}\n" for line in wrap(stuck(plan.site), 120))
 
 
-def stuck(site: Mapping[str, Any]) -> str:
+def stuck(site: Section) -> str:
     """The message if the recorded versions do not work together, else empty. Kueue before 0.14 does not support
     TrainJobs, and from 0.17 on it starts one by `runtimePatches`, which Trainer 2.1 does not support (kueue#11931)."""
     if not (site.get("queue") and site.get("kueue")):

@@ -235,7 +235,7 @@ class Cluster:
                 raise
             return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
 
-    def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
+    def apply(self, manifest: Manifest, dry_run: bool = False) -> Manifest:
         """Server-side apply; with `dry_run` the cluster only checks the object. The result is empty for a NetworkPolicy
         that this person may not create, because sites of earlier releases lack that permission."""
         query = [*_changes(dry_run), ("force", "true")]
@@ -245,7 +245,7 @@ class Cluster:
             return self._json("PATCH", address(*where), query, body=manifest, content="application/apply-patch+yaml")
         return {}
 
-    def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
+    def create(self, manifest: Manifest, dry_run: bool = False) -> bool:
         """Creates an object; False if its name is taken, unless by an earlier attempt of ours without an answer."""
         kind, meta = manifest["kind"], manifest["metadata"]
         try:
@@ -256,7 +256,7 @@ class Cluster:
             raise refused.stop(kind, meta["namespace"], meta["name"]) from None
         return True
 
-    def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+    def patch(self, kind: str, namespace: str, name: str, change: Manifest) -> None:
         with _about(kind, namespace, name, lambda refused: False):
             self.request("PATCH", address(kind, namespace, name), body=change, content="application/merge-patch+json")
 

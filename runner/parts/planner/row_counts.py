@@ -15,7 +15,7 @@ from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
 from runner.parts.planner.lengths import UNKNOWN, RowLengths
-from runner.plan import Plan, Stage
+from runner.plan import Plan, RowsRequest, Section, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
 from runner.tools.files import remote
@@ -85,7 +85,7 @@ def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
 
 
 def known(
-    data: Mapping[str, Any], folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
+    data: RowsRequest, folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
 ) -> Rows:
     """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that
     preparation did not count come from files and catalog. data: as a preparer reads it. folder: where it writes; None
@@ -112,7 +112,7 @@ def known(
     return replace(rows, validation=None) if held_out else rows
 
 
-def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRows | None:
+def _prepared(data: RowsRequest, folder: Path | None) -> report.PreparedRows | None:
     """The prepared rows. None without them, or if settings or files have changed since."""
     made = report.PreparedRows.read(folder) if folder else None
     if not made or not made.train_rows or made.asked != report.asked(data):
@@ -120,7 +120,7 @@ def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRo
     return made if made.contents in ("", report.contents(data) or made.contents) else None
 
 
-def _found(data: Mapping[str, Any], folder: Path | None, samples: Sequence[Path | None]) -> Rows:
+def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None]) -> Rows:
     """The rows of all data sets together, before some are held out."""
     sets = zip(data.get("sets", [data]), chain(samples, repeat(None)), strict=False)
     parts = [_of_set(one, data, folder, sample) for one, sample in sets]
@@ -140,7 +140,7 @@ def _found(data: Mapping[str, Any], folder: Path | None, samples: Sequence[Path 
     return Rows(counted, None, whole, sources, *longest)
 
 
-def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None, sample: Path | None = None) -> Rows:
+def _of_set(one: Section, data: RowsRequest, folder: Path | None, sample: Path | None = None) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
     rows = Rows()
     path = one.get("path")
@@ -156,7 +156,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
 
 
-def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
+def _held_out(one: Section, data: RowsRequest, folder: Path | None) -> int | None:
     """The rows of a data set, or of a split of it, that only measure the validation loss; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
@@ -168,7 +168,7 @@ def _split(known: Rows, rows: int, share: float, source: str) -> Rows:
     return replace(known, training=rows - validation, validation=validation, source=source)
 
 
-def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> RowLengths:
+def of_catalog(facts: Mapping[str, Any], data: RowsRequest) -> RowLengths:
     """Tokens of rows, from the characters in the catalog."""
     if "characters" not in facts:
         return UNKNOWN
@@ -177,7 +177,7 @@ def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> RowLengths:
     return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), beside)
 
 
-def _beside(data: Mapping[str, Any]) -> float:
+def _beside(data: RowsRequest) -> float:
     """Tokens before each row's own: the system prompt, and the question about a song."""
     prompt = data.get("system_prompt") or ""
     asked = (data.get("songs") or {}).get("instruction_form") or ""
@@ -188,7 +188,7 @@ def _tokens(text: str) -> float:
     return len(text.encode(errors="replace")) / BYTES_A_TOKEN
 
 
-def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
+def _local(path: Path, one: Section, data: RowsRequest) -> Rows:
     """The rows that the preparers will take of a file or a folder, estimated from a sample."""
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
@@ -215,7 +215,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     return Rows(count, None, RowLengths.counted(lengths), source, longest, longest_source)
 
 
-def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:
+def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
     """The tokens of each of the model's rows that one row of the data becomes: two for a preference."""
     if isinstance(row, int):
         yield row / BYTES_A_TOKEN + MARKS_A_DOCUMENT

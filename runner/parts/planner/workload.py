@@ -13,7 +13,7 @@ from runner.catalog import Gpu, Model
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.parts.planner.lengths import UNKNOWN, RowLengths
 from runner.parts.planner.row_counts import Rows
-from runner.plan import Machines, Stage
+from runner.plan import EngineConfig, Machines, Stage
 from runner.tools import packaged
 from runner.trainer import records
 
@@ -460,12 +460,12 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     )
 
 
-def _alike(table: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _alike(table: str, config: EngineConfig) -> Mapping[str, Any]:
     """The fields that the settings of a config have as they are."""
     return {field: type(usual)(config.get(name) or usual) for field, (name, usual) in TABLES[table].items()}
 
 
-def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
+def _adapter(config: EngineConfig, model: Model) -> Adapter | None:
     if config.get("adapter") not in ("lora", "qlora"):
         return None
     named = config.get("lora_target_modules") or ()

@@ -12,7 +12,7 @@ from runner import catalog
 from runner.catalog import Model
 from runner.catalog.models import of_facts
 from runner.data import tokenizers
-from runner.plan import Place
+from runner.plan import EngineConfig, Place
 from runner.recipe.recipe import Recipe
 from runner.run.launch import TRAIN, WITHOUT_GPU, engine_environment, follow
 from runner.scenarios import translate
@@ -119,7 +119,7 @@ def plain(proof: Proof) -> Iterator[str]:
 
 
 def prove_config(
-    config: Mapping[str, Any], folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
+    config: EngineConfig, folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
 ) -> Proof:
     """Judges the rows of an Axolotl config; writes `proof.json` and a log to `folder`. model: for the twin, instead of
     the config's own; tokenizer: a folder, if it is not with the base model; show: rows to show. Raises Stop with the
@@ -138,7 +138,7 @@ def prove_config(
     return Proof.read(folder)
 
 
-def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
+def _here(config: EngineConfig, scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
     """The config for this machine: the same rows, batches and template, and a tiny model."""
     changes = TABLES["config"]
     dropped, kinds = changes["dropped"], tuple(changes["dropped_kinds"])

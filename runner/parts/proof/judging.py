@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from runner.data.row_files import DataRow
 from runner.tools import packaged
 from runner.tools.names import same, shortened
 from runner.trainer.generation import bare, tokens
@@ -87,7 +88,7 @@ class Reader:
         """Whether every row has untrained tokens."""
         return self.roles == {"assistant"}
 
-    def talk(self, row: Mapping[str, Any], field: str) -> Talk:
+    def talk(self, row: DataRow, field: str) -> Talk:
         said = [bare(message) for message in row[field]]
         marks = [message.get(self.marked) if self.marked else None for message in said]
         marked = zip(said, marks, strict=True)
@@ -324,12 +325,12 @@ def batches(files: Iterable[Path], size: int, columns: Sequence[str] = ()) -> It
             yield from table.iter_batches(size, columns=known or None)
 
 
-def conversations(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+def conversations(files: Iterable[Path]) -> Iterator[DataRow]:
     for batch in batches(files, 1000, ("messages", *ANSWERS)):
         yield from batch.to_pylist()
 
 
-def words(row: Mapping[str, Any]) -> str:
+def words(row: DataRow) -> str:
     """A text that is the same for conversations that differ only in space, case and system prompt."""
     said = [
         f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}"

@@ -19,6 +19,7 @@ from axolotl.utils.dict import DictDefault
 from jinja2 import TemplateError
 
 from runner import parts
+from runner.data.row_files import DataRow
 from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Tokens, spread
 from runner.tools import child_process
@@ -32,7 +33,7 @@ MOST_ROWS = 3000
 BATCHES = 4
 
 
-def _answered(row: Mapping[str, Any]) -> list[list[int]]:
+def _answered(row: DataRow) -> list[list[int]]:
     """The tokens of a prompt and of each answer to it, of TRL's DPO and KTO; its ORPO and CPO keep prompt and answer
     together, under labels."""
     if "prompt_ids" in row:
@@ -145,7 +146,7 @@ class Prover:
     def _files(self, side: str) -> list[Path]:
         return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
 
-    def _prepared(self) -> Iterator[Mapping[str, Any]]:
+    def _prepared(self) -> Iterator[DataRow]:
         """Prepared training rows, at most MOST_ROWS, evenly spaced."""
         from pyarrow import parquet
 

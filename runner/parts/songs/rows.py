@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from runner.data import RenderedExample, items, rows
 from runner.data.chat import ConversationRows
 from runner.data.items import ItemOf
 from runner.data.report import Report
+from runner.data.row_files import DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.parts.songs.tasks import Lyrics, Song, SongTask, song_of, task_of
 
@@ -36,7 +37,7 @@ class SongRows(ConversationRows[Lyrics]):
     def items_of(self) -> Iterator[ItemOf]:
         return (self._item for _ in self.asked.sets)
 
-    def _item(self, row: Mapping[str, Any]) -> SongTask | str:
+    def _item(self, row: DataRow) -> SongTask | str:
         song = song_of(row, self.asked.songs)
         return song if isinstance(song, str) else task_of(song, self.asked)
 

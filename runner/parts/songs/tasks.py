@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, islice
-from typing import Any, Literal
+from typing import Literal
 
 from runner.data import row_files, rows
 from runner.data.conversation_formats import Conversation, Conversations, pair
 from runner.data.data_sets import DataSource
+from runner.data.row_files import DataRow
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
@@ -100,7 +101,7 @@ def _pattern(form: str) -> re.Pattern[str]:
 NO_INSTRUCTION = "the instruction does not have the recipe's form"
 
 
-def song_of(row: Mapping[str, Any], songs: Songs) -> Song | str:
+def song_of(row: DataRow, songs: Songs) -> Song | str:
     """The row's song, if a question about it is possible, or the reason why there is none."""
     for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:

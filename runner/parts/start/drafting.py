@@ -28,6 +28,7 @@ from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
+from runner.plan import RowsRequest, Section
 from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves
 from runner.recipe.overrides import Override
@@ -487,7 +488,7 @@ def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
     return _first(_data(name, answers), most)
 
 
-def _first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
+def _first(data: RowsRequest, most: int) -> list[RenderedExample]:
     shown = getattr(scenarios.preparer(data), "first", None)
     examples = islice(reading(shown)(data), most) if shown else ()
     return [example for example in examples if not example.picture]
@@ -538,7 +539,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     return drafted(name, answers, [*_fitting(name, answers, [*wishes, *sets]), *wishes, *sets])
 
 
-def _held_out(data: Mapping[str, Any]) -> list[str]:
+def _held_out(data: RowsRequest) -> list[str]:
     """The questions of the rows that preparation would hold out, or the beginnings of documents; if the file is large,
     of its first rows. Raises Stop if the rows cannot be read."""
     beginning = [example.asked for example in _first(data, AMONG)]
@@ -725,7 +726,7 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
     return whole
 
 
-def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
+def _columns(document: Document, section: Section, change: Override) -> list[str]:
     if change.path[-1] == "hub":
         return list(catalog.dataset(change.after).get("columns", ()))
     try:
@@ -734,7 +735,7 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
         return []
 
 
-def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]) -> list[Override]:
+def _song_columns(section: Section, change: Override, found: list[str]) -> list[Override]:
     """The columns of songs, if the new data has two or more with other names; artist and genre can make a question."""
     songs = section.get("songs")
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
