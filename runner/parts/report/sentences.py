@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.data.row_files import DataRow
 from runner.parts.evaluate import gates
-from runner.parts.report.facts import FIGURES, ROW_TOKENS, RunFacts, StageFacts
+from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.text import filled, pieces, template
@@ -82,6 +82,26 @@ def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
         yield name, gates.shown(value)
     for name, why in sorted(stage.missing.items()):
         yield name, f"not measured: {why}"
+
+
+def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
+    """The use of the rows, one figure in each line, for rows of any kind."""
+    record = facts.record
+    if facts.source:
+        yield "from", facts.source
+    for name, key in FIGURES["counts"].items():
+        if isinstance(number := record.get(key), int) and (number or key not in ("test_rows", "lost", "not_taken")):
+            yield name, f"{number:,}"
+    for side in ("train", "validation"):
+        counts = record.get(side)
+        for what, number in counts.items() if isinstance(counts, dict) else ():
+            yield f"{side}: {what}", f"{number:,}"
+    for what, number in (record.get("token_lengths") or {}).items():
+        yield FIGURES["lengths"].get(what, f"tokens a row, {what}"), f"{number:,}"
+    if record.get("classes"):
+        yield "classes", ", ".join(map(str, record["classes"]))
+    if record.get("licence"):
+        yield "licence", str(record["licence"])
 
 
 def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
