@@ -35,6 +35,12 @@ FILES = (
 )
 # The chat template that is not a template: mistral-common writes and splits the turns.
 MISTRAL = "mistral_common"
+# The special tokens of version 7 that mistral-common asks for, in their order.
+MISTRALS_TOKENS = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
+    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
+    *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
+)
 
 
 def content(base: str) -> str:
@@ -125,9 +131,7 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
 
 
 def _tekken(tokenizer: Any) -> Mapping[str, Any]:
-    """A byte-level BPE as mistral-common reads it: the 256 bytes, and then the merged ones in their order. Its special
-    tokens are those of all Tekken files of this version."""
-    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+    """A byte-level BPE as mistral-common reads it: the 256 bytes, and then the merged ones in their order."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
@@ -135,19 +139,19 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
     merged = sorted((number, token) for token, number in tokenizer.get_vocab().items() if len(token) > 1)
     words = [bytes([byte]) for byte in range(256)]
     words += [bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added]
-    special = len(Tekkenizer.DEPRECATED_SPECIAL_TOKENS)
     config = {
         "pattern": r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
         "num_vocab_tokens": len(words),
-        "default_vocab_size": len(words) + special,
-        "default_num_special_tokens": special,
+        "default_vocab_size": len(words) + len(MISTRALS_TOKENS),
+        "default_num_special_tokens": len(MISTRALS_TOKENS),
         "version": "v7",
     }
     vocabulary = [
         {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": word.decode(errors="replace")}
         for rank, word in enumerate(words)
     ]
-    return {"config": config, "vocab": vocabulary}
+    special = [{"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(MISTRALS_TOKENS)]
+    return {"config": config, "vocab": vocabulary, "special_tokens": special}
 
 
 def jinja(template: ChatTemplate) -> str:

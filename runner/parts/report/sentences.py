@@ -8,7 +8,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.data.row_files import DataRow
 from runner.parts.evaluate import gates
 from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
@@ -54,7 +53,7 @@ def change(stage: StageFacts) -> str:
     return _said("change", stage)
 
 
-def answer(run: RunFacts, row: DataRow) -> Iterator[tuple[str, bool]]:
+def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """An answer in pieces, each with whether a rehearsal can have learned it only from the training rows."""
     learned = row.get("learned") if run.rehearsal else ()
     return pieces(row["after"] or "(nothing)", {str(word) for word in learned} if isinstance(learned, list) else ())
