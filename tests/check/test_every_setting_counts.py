@@ -161,6 +161,8 @@ OF_HUB = "kernels-community/vllm-flash-attn3"
 FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts")
 # Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside lines where the other is refused.
 BY_CHECK = {
+    # No model knows ChatML's tokens and has mistral-common's tokenizer.
+    "chat_template": [("chatml", "mistral_common")],
     # `auto` is the other wherever that can be, and where it cannot, the other is refused.
     ".cross_entropy": [("auto", "fused")],
     "distribution": [("auto", "fsdp")],
