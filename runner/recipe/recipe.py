@@ -265,6 +265,11 @@ class Recipe(Sections):
         """Whether it is a stage of a model that an earlier stage makes from random weights."""
         return any(PRETRAIN in one.settings for one in self.earlier)
 
+    @property
+    def scores(self) -> bool:
+        """Whether it trains a reward model, which gives answers scores and writes none."""
+        return (self.settings.get("train") or {}).get("objective") == "reward"
+
     def of_stage(self, name: str) -> Recipe:
         """The recipe of a stage: this one, unless it has `stages`."""
         return self.stage_recipes.get(self._listed(name), self)

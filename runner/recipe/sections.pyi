@@ -60,7 +60,7 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto", "grpo"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward", "grpo"]
     generations: int
     answer_tokens: int
     temperature: float

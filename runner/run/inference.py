@@ -69,6 +69,8 @@ def shares(classes: Mapping[str, float]) -> str:
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     """A stage's original and trained model, with the prompts of training. Raises Stop if the stage has none to ask."""
     stage, demo = folder.stage, read_json(folder.path / DEMO)
+    if stage.config.get("reward_model"):
+        raise Stop(*worded("run.gives-scores", recipe=recipe, path=folder.model, summary=folder.path / SUMMARY))
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(*worded("run.classifies-images", recipe=recipe, path=folder.path / SUMMARY))
     if demo is None or not folder.model.is_dir():

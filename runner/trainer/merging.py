@@ -36,14 +36,17 @@ def merge(
     memory. Raises NotAnAdapter; OSError or ValueError if a file cannot be read, or adapter and base do not match."""
     from peft import PeftModel
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     without_gpu_kernels()
     base, revision = base_of(adapter, known)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     trust = {"trust_remote_code": trust_remote_code}
+    kind = AutoModelForCausalLM
+    if read_json(adapter / "adapter_config.json")["task_type"] == "SEQ_CLS":  # a reward model
+        kind, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=PRECISIONS[precision], **trust, **options)
+        model = kind.from_pretrained(base, dtype=PRECISIONS[precision], **trust, **options)
         merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(str(error)) from error

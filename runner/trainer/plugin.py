@@ -11,6 +11,8 @@ from accelerate import PartialState
 from axolotl import train as training
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
+from axolotl.prompt_strategies.bradley_terry.chat_template import BTChatTemplateStrategy
+from axolotl.prompt_strategies.chat_template import ChatTemplateStrategy
 from axolotl.prompt_strategies.dpo import chat_template as dpo
 from axolotl.prompt_strategies.kto import user_defined as kto
 from axolotl.prompt_strategies.orpo import chat_template as orpo
@@ -67,6 +69,8 @@ class RecipePlugin(BasePlugin):
         if cfg.rl == "kto":
             # Axolotl's reader for it has two fixed templates, not the model's.
             kto.default = labelled
+        if cfg.reward_model:
+            BTChatTemplateStrategy._tokenize_single_prompt = scored
         if cfg.rl == "simpo":
             # Axolotl 0.19.0 loads a second model, which this trainer never uses.
             training.setup_reference_model = lambda *args, **kwargs: None
@@ -124,7 +128,7 @@ class RecipePlugin(BasePlugin):
             for weights in trainer.model.parameters():
                 if weights.requires_grad:
                     weights.data = weights.data.float()
-        if not cfg.rl:
+        if not cfg.rl and not cfg.reward_model:
             # Axolotl 0.19.0 looks for a parameter `num_items_in_batch` of the inner model and never finds it. Each
             # micro batch would then have the same weight, whatever its tokens, so the loss would depend on
             # accumulation. So this is transformers' own rule (5.16.1).
@@ -144,7 +148,7 @@ class RecipePlugin(BasePlugin):
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:
-            records.keep_held_out(None if cfg.rl else trainer.eval_dataset, Path(settings.run_dir))
+            records.keep_held_out(None if cfg.rl or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir))
         else:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
@@ -152,7 +156,8 @@ class RecipePlugin(BasePlugin):
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
         settings = run_settings(cfg)
         self.history = History(settings)
-        watched: dict[str, Any] = {"of_words": not cfg.rl, "measure": REWARD if settings.rewards else LOSS}
+        of_words = not cfg.rl and not cfg.reward_model
+        watched: dict[str, Any] = {"of_words": of_words, "measure": REWARD if settings.rewards else LOSS}
         return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, own=self.trackers, **watched)
 
     def post_train_unload(self, cfg: DictDefault) -> None:
@@ -173,6 +178,16 @@ def labelled(cfg: DictDefault, dataset_idx: int = 0) -> Any:
         return {"prompt": both["prompt"], "completion": both["chosen"], "label": sample["label"]}
 
     return read_one, {"remove_columns": "__all__"}
+
+
+def scored(strategy: ChatTemplateStrategy, row: dict[str, Any]) -> dict[str, Any]:
+    """The tokens of a prompt with each of two answers, at most `max_length`. Axolotl's own reader has no earlier turns."""
+    made = {}
+    for side in ("chosen", "rejected"):
+        messages = [*row["messages"], {"role": "assistant", "content": row[side]}]
+        tokens = ChatTemplateStrategy._tokenize_single_prompt(strategy, {"messages": messages})
+        made[f"{side}_ids"] = tokens["input_ids"][: strategy.prompter.max_length]
+    return made
 
 
 def keep_gradients(model: torch.nn.Module) -> None:

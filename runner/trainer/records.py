@@ -165,7 +165,7 @@ class Summary(Record):
         return ""
 
 
-Kind = Literal["conversations", "text", "preferences", "prompts", "images"]
+Kind = Literal["conversations", "text", "preferences", "scores", "prompts", "images"]
 
 
 @dataclass(frozen=True)

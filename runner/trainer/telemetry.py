@@ -57,7 +57,8 @@ class History(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         # TRL logs its measures; they are not among the metrics of an evaluation.
         logs = logs or {}
-        self.measured = _measured(logs, TABLES["measures"], "eval_rewards/") or self.measured
+        names = TABLES["scores" if "eval_margin" in logs else "measures"]
+        self.measured = _measured(logs, names, "eval_rewards/") or self.measured
         if "loss" not in logs:
             return
         now, cuda = time.monotonic(), torch.cuda.is_available()
@@ -93,7 +94,7 @@ class History(TrainerCallback):
             # The loss of answers that are compared with each other is about 0, whatever they are worth.
             "validation_loss": None if "reward" in self.measured else metrics.get("eval_loss"),
             **self.measured,
-            **({"accuracy": metrics["eval_accuracy"]} if "eval_accuracy" in metrics else {}),
+            **({"accuracy": metrics["eval_accuracy"]} if "eval_accuracy" in metrics and not self.measured else {}),
         }
         self.measured = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]

@@ -198,8 +198,12 @@ def _objective(made: Import) -> str | None:
     """A recipe's name for the loss on preferences; None for the prediction of the next token."""
     rl, losses = made.get("rl"), made.get("dpo_loss_type") or ["sigmoid"]
     alpha = made.file.data.get("cpo_alpha")
+    if made.get("reward_model"):
+        made.used.update(common.table("objectives")["reward"])
+        made.say("train.objective", "reward", "reward_model")
+        return "reward"
     for name, config in common.table("objectives").items() if rl else ():
-        same = config["rl"] == rl and config.get("dpo_loss_type", losses) == losses
+        same = config.get("rl") == rl and config.get("dpo_loss_type", losses) == losses
         if (same and config.get("cpo_alpha", alpha) == alpha) or name == rl == "ipo":
             made.used.add("cpo_alpha")
             made.say("train.objective", name, "rl")
@@ -365,7 +369,7 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     style, _, ending = kind.replace(":", ".").partition(".")
     if objective:
         rows, judged = "preferences", "labels" if objective == "kto" else "preferences"
-        columns = table()[judged].get(ending)
+        columns = table()[judged].get(style if objective == "reward" else ending)
         if judged == rows and style == "chat_template" and ending in ("", "default"):
             turns, chosen = left.pop("field_messages", "messages"), left.pop("field_chosen", "chosen")
             columns = [f"[{turns}]", f"[{chosen}]", f"[{left.pop('field_rejected', 'rejected')}]"]

@@ -115,6 +115,8 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
     if list(folder.path.glob(BEST_IMAGES)):
         raise Stop(*worded("export.classifies-images", plan=plan, path=folder.path / BEST_IMAGES, summary=SUMMARY))
+    if folder.stage.config.get("reward_model"):
+        raise Stop(*worded("export.gives-scores", plan=plan, path=folder.model))
     if not folder.weights_files:
         raise Stop(f"The stage `{folder.stage.name}` has no model.", "Leave out `--stage`.")
     if folder.state.outputs and (changed := folder.changed_outputs()):

@@ -222,7 +222,7 @@ class Workload(Run):
     gradients that are sent together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse:
     it keeps weights that are needed again within this many numbers; group: numbers that a step of its optimizer handles
     at a time. All as in DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut
-    Cross-Entropy: none at all) or chunked. objective: sft; dpo, orpo, simpo or kto on preferences; grpo on the model's
+    Cross-Entropy: none at all) or chunked. objective: sft; dpo, orpo, simpo, kto or reward on preferences; grpo on the model's
     own answers. generations: answers to each prompt; generated: the most tokens of an answer, assumed for every one;
     by_vllm: the share of a GPU that vLLM takes to write them, 0 for transformers; near: whether they are also compared
     with the first model's (beta). packing: rows fill the length; evaluation_packing: in evaluation too. several:
@@ -320,12 +320,14 @@ class Workload(Run):
 
     def compared(self, tokens: int) -> int:
         """How many of the tokens of whole rows have logits: with own answers, the prompts have none."""
+        if self.objective == "reward":
+            return 0  # its score is one number a row
         return tokens * self.generated // self.most_tokens if self.generated else tokens
 
     @property
     def answers(self) -> int:
         """Rows that the model reads for one of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
-        return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
+        return 2 if self.objective in ("dpo", "orpo", "simpo", "reward") else 1
 
     @property
     def fewest_rows(self) -> int:
@@ -408,7 +410,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     part = runner.get("blocks") or {}
     # Below 1, transformers counts epochs.
     max_steps = part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0))
-    own = config.get("trl") or {}
+    own, rl = config.get("trl") or {}, "reward" if config.get("reward_model") else config.get("rl") or "sft"
     generations, generated = int(own.get("num_generations") or 1), int(own.get("max_completion_length") or 0)
     # Rows may be blocks that fill the length: Axolotl takes rows as they are where `type` is empty.
     blocks = any(data.get("type") == "" for data in config.get("datasets") or ())
@@ -425,7 +427,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     }
     return Workload(
         **_alike("run", config),
-        model=model,
+        # A reward model has no LM head, as if that was the embedding.
+        model=replace(model, tied=True) if config.get("reward_model") else model,
         machines=stage.machines,
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
@@ -438,7 +441,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         bucket_bytes=bucket_bytes,
         **sizes,
         fused_loss=next((loss for loss, setting in fused["losses"].items() if config.get(setting)), "none"),
-        objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo", "kto", "grpo") else "dpo",
+        objective=rl if rl in ("sft", *TABLES["logits"]) else "dpo",
         generations=generations,
         near=rl == "grpo" and bool(config.get("rl_beta")),
         generated=generated,

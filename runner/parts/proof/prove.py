@@ -106,6 +106,8 @@ class Prover:
 
     @property
     def kind(self) -> Kind:
+        if self.cfg.reward_model:
+            return "scores"
         if self.cfg.rl:
             return "prompts" if self.settings.rewards else "preferences"
         return "conversations" if str(self.cfg.datasets[0].get("type")).startswith("chat_template") else "text"
@@ -229,6 +231,28 @@ class Prover:
             self._show(number, begun + answer, [False] * len(begun) + [True] * len(answer))
         self.facts |= {**counts, "rows": len(dataset), "judged": asked}
 
+    def _scores(self) -> None:
+        """Both answers of a reward model's rows must be whole conversations, as they are when it is asked for a score."""
+        dataset, limit, judged = self.trainer.train_dataset, self.cfg.sequence_len, 0
+        trained = {(tuple(row["chosen_ids"]), tuple(row["rejected_ids"])) for row in dataset}
+        counts: Counter[str] = Counter()
+        for prepared in self._prepared():
+            answers = [{"role": "assistant", "content": prepared[side]} for side in judging.ANSWERS[:2]]
+            talks = (self.reader.talk({"messages": [*prepared["messages"], answer]}, "messages") for answer in answers)
+            both = [talk.tokens for talk in talks]
+            judged += 1
+            if tuple(tokens[:limit] for tokens in both) not in trained:
+                self.faults.add(
+                    "row_differs", f"the answers that end with {self.reader.words(both[0][-12:])} are not among them"
+                )
+            lost = [max(0, len(tokens) - limit) for tokens in both]
+            counts["seen"] += sum(map(len, both)) - sum(lost)
+            counts["cut"] += sum(lost)
+            counts["rows_cut"] += sum(map(bool, lost))
+        for number, row in enumerate(islice(dataset, self.settings.proof.show)):
+            self._show(number, row["chosen_ids"], [False] * len(row["chosen_ids"]))
+        self.facts |= {**counts, "rows": len(dataset), "judged": judged}
+
     def _prompts(self) -> None:
         """Every prompt must be as in inference; and rewards, which are tried, must see what belongs together."""
         dataset, seen = self.trainer.train_dataset, 0
@@ -270,7 +294,11 @@ class Prover:
             made.append((pair, self.engine.batch(self.engine.rows(pair))))
         for numbers, batch in made:
             rows = self.engine.rows(numbers)
-            if self.kind == "preferences":
+            if self.kind == "scores":
+                sides = [row[f"{side}_ids"] for side in judging.ANSWERS[:2] for row in rows]
+                rows = [{"input_ids": tokens, "labels": tokens} for tokens in sides]
+                batch = {**batch, "labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, UNTRAINED)}
+            elif self.kind == "preferences":
                 rows = self._sides([_answered(row) for row in rows])
                 if "chosen_input_ids" in batch:
                     joined = self.trainer.concatenated_inputs(batch, padding_value=self.tokenizer.pad_token_id)

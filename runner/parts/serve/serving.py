@@ -180,8 +180,8 @@ def _adapter(plan: Plan) -> ServedAdapter:
 def system_prompt(plan: Plan) -> str | None:
     """The system prompt in the template that training leaves; None for none."""
     stage = plan.stages[-1]
-    demo = stage.config["recipe_runner"]["demo"]
-    return demo["system_prompt"] or None if demo["chat"] and not _by_mistral(stage) else None
+    demo = stage.config["recipe_runner"].get("demo")
+    return demo["system_prompt"] or None if demo and demo["chat"] and not _by_mistral(stage) else None
 
 
 def _by_mistral(stage: Stage) -> bool:

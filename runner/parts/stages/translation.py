@@ -152,7 +152,14 @@ def images(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem((STAGES, index, "model", "base"), *worded("stages.image-of-one", base=one.model.base))
 
 
-RULES = (names, pretraining_first, earlier_rows, images)
+def scores_last(recipe: Recipe) -> Iterator[Problem]:
+    """A stage cannot start from a model that gives scores."""
+    for index, one in enumerate(recipe.stage_recipes.values(), 1):
+        if one.scores and index < len(recipe.stages) and not starts(recipe.document, index):
+            yield recipe.problem((STAGES, index, "name"), *worded("stages.starts-from-scores"))
+
+
+RULES = (scores_last, names, pretraining_first, earlier_rows, images)
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:

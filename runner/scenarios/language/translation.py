@@ -62,12 +62,18 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **fast,
         **({} if is_text else axolotl.template(recipe)),
         **axolotl.datasets(
-            place.data_dir, recipe.rows, recipe.data.get("train_on"), held_out, recipe.data.get("thinking_field")
+            place.data_dir,
+            "scored" if recipe.scores else recipe.rows,
+            recipe.data.get("train_on"),
+            held_out,
+            recipe.data.get("thinking_field"),
         ),
         "dataset_prepared_path": place.tokenised_dir,
         **how,
         **axolotl.training(recipe, place, held_out),
     }
+    if recipe.scores:
+        config.pop("rl_beta", None)
     if how.get("rl") == "simpo" and "warmup_ratio" in config:
         # Axolotl 0.19.0 refuses it here, although its trainer supports it.
         own["warmup_ratio"] = config.pop("warmup_ratio")
@@ -104,7 +110,8 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
         return {}
     facts = recipe.facts
     if "adapter" not in train:
-        patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head)
+        patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head and not recipe.scores)
+        patterns += [f"^{SCORE}$"] if recipe.scores and patterns else []
         return {"unfrozen_parameters": patterns} if patterns else {}
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
@@ -114,6 +121,9 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
         "lora_target_modules": train.lora_pattern or adapted(facts, train),
         **axolotl.lora_kernels(recipe, place),
     }
+
+
+SCORE = "score.weight"  # the layer that makes a score of an answer's last word (transformers 5.16, modeling_layers.py)
 
 
 def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:
@@ -215,6 +225,11 @@ def preferring(recipe: Recipe) -> Iterator[Problem]:
     train, objective = recipe.train, recipe.train.get("objective")
     if train.get("simpo_margin") is not None and objective != "simpo":
         yield recipe.problem("train.simpo_margin", *worded("scenarios.margin-without-simpo", objective=objective))
+    if recipe.scores and recipe.document.lookup(("train", "beta")) is not None:
+        yield recipe.problem("train.beta", *worded("scenarios.scores-without-beta"))
+    for section in ("demo", "evaluation", "serve") if recipe.scores else ():
+        if recipe.document.lookup((section,)) is not None:
+            yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
     if objective == "kto" and train.micro_batch_size == 1:
         yield recipe.problem("train.micro_batch_size", *worded("scenarios.kto-alone"))
     if objective not in (None, "simpo", "grpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):

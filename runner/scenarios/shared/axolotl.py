@@ -53,7 +53,8 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
     fused and 8-bit AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch 2.13)."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     train = recipe.settings.get("train") or {}
-    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base"))
+    # They are for models that write.
+    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base") or recipe.scores)
     # Axolotl refuses both together.
     fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
@@ -250,7 +251,7 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
             **common.run_facts(recipe, place),
             **config.get("recipe_runner", {}),
             **({"master_weights": "fp32"} if fp32 else {}),
-            "demo": demo,
+            **({} if recipe.scores else {"demo": demo}),
             **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
