@@ -171,8 +171,8 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     for key, part in known.items():
         if key in value:
             filled[key] = with_defaults(value[key], part)
-        elif (when := part.get("x-default-if")) and filled.get(when[0]) == when[1]:
-            filled[key] = when[2]
+        elif (when := part.get("x-default-if")) and filled.get(when[0]) in when[1::2]:
+            filled[key] = when[when.index(filled[when[0]]) + 1]
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = with_defaults(part["default"], part)
         elif other := part.get("x-default-twice"):

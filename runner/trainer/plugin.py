@@ -123,7 +123,9 @@ class RecipePlugin(BasePlugin):
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
         settings = run_settings(cfg)
-        if settings.master_weights == "fp32" and not cfg.deepspeed:
+        # Beside an adapter, PEFT trains a copy of a reward model's last layer in the precision of the base model.
+        scores = cfg.reward_model and cfg.adapter and not cfg.fsdp_config
+        if (settings.master_weights == "fp32" or scores) and not cfg.deepspeed:
             # Axolotl 0.19.0 freezes weights after every earlier hook, and the optimizer is created after this one.
             for weights in trainer.model.parameters():
                 if weights.requires_grad:

@@ -73,6 +73,9 @@ def test_labels_are_planned_and_weighed(tmp_path):
         (LABELS, ("train.micro_batch_size=1",)),
         (LABELS, ("train.kto_desirable_weight=0",)),
         (PREFERENCES, ("train.objective=kto",)),
+        (PREFERENCES, ("train.objective=reward", "train.beta=0.2")),
+        (PREFERENCES, ("train.objective=reward", "demo.questions=[How?]")),
+        (PREFERENCES, ("train.objective=reward", "evaluation.tasks=[hellaswag]")),
         (PREFERENCES, ("train.objective=orpo", "train.kto_desirable_weight=2")),
         (PREFERENCES, ("train.adapter=qlora", "machines.gpus_per_node=2", "distribution=fsdp")),
         (LABELS, ("train.adapter=qlora", "machines.gpus_per_node=2", "distribution=fsdp")),
@@ -91,12 +94,13 @@ def test_a_base_in_4_bits_and_preferences_are_split_by_zero(tmp_path):
         assert [one.message for one in found if one.severity == "error"] == []
 
 
-def test_orpo_has_its_own_learning_rate(tmp_path):
-    rates = {"full": (5e-7, 8e-6, 1e-6), "lora": (5e-6, 8e-5, 1e-5)}
-    for technique, (usual, orpo, kto) in rates.items():
+def test_orpo_and_reward_models_have_their_own_learning_rate(tmp_path):
+    rates = {"full": (5e-7, 8e-6, 1e-5, 1e-6), "lora": (5e-6, 8e-5, 1e-4, 1e-5)}
+    for technique, (usual, orpo, scores, kto) in rates.items():
         path = written(tmp_path, technique, PREFERENCES)
-        rate = [workload(path, f"train.objective={name}")[0]["learning_rate"] for name in ("dpo", "simpo", "orpo")]
-        assert rate == [usual, usual, orpo]
+        names = ("dpo", "simpo", "orpo", "reward")
+        rate = [workload(path, f"train.objective={name}")[0]["learning_rate"] for name in names]
+        assert rate == [usual, usual, orpo, scores]
         assert workload(written(tmp_path, technique, LABELS))[0]["learning_rate"] == kto
 
 
@@ -110,7 +114,7 @@ def test_a_margin_belongs_to_simpo_alone(tmp_path, golden_message):
 
 @pytest.mark.long
 @pytest.mark.parametrize("technique", ["full", "lora"])
-@pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo", "kto"])
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo", "kto", "reward"])
 def test_each_step_of_a_rehearsal_has_the_loss_of_trls_own_trainer(objective, technique, tmp_path, recipe_command):
     path, run = written(tmp_path, technique, LABELS if objective == "kto" else PREFERENCES), tmp_path / "run"
     more = ", kto_undesirable_weight: 1.5" if objective == "kto" else ""
@@ -118,7 +122,8 @@ def test_each_step_of_a_rehearsal_has_the_loss_of_trls_own_trainer(objective, te
     done = recipe_command("rehearse", path, "--out", run, env={"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     proof = read_record(run / "proof.json")
-    assert proof["kind"] == "preferences" and proof["judged"] == proof["rows"] > 100 and proof["batches"] > 1
+    assert proof["kind"] == ("scores" if objective == "reward" else "preferences")
+    assert proof["judged"] == proof["rows"] > 100 and proof["batches"] > 1
     if technique != "full":
         return
     command = [sys.executable, "-m", "tests.scenarios.plain_preferences", str(run)]

@@ -157,7 +157,10 @@ class LanguageFormulas:
     @property
     def counts(self) -> Counts:
         parameters.family(self.work.model)
-        return Counts(parameters.total(self.work.model), parameters.trainable(self.work), parameters.adapter(self.work))
+        # The layer of a reward model's score; PEFT trains a copy of it (0.20, `modules_to_save`).
+        score = self.work.model.hidden_size if self.work.objective == "reward" else 0
+        total = parameters.total(self.work.model) + (2 if self.work.adapter else 1) * score
+        return Counts(total, parameters.trainable(self.work) + score, parameters.adapter(self.work))
 
     @property
     def memory(self) -> Memory:

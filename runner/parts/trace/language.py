@@ -140,6 +140,9 @@ def forward(
     if workload.generated:
         logits = output(model, logits_to_keep=workload.generated + 1).logits
         return stand_ins.own_answers(logits, tokens[:, -workload.generated :])
+    if workload.objective == "reward":
+        chosen, rejected = output(model).logits.squeeze(-1).chunk(2)
+        return -torch.nn.functional.logsigmoid(chosen - rejected).mean()
     if workload.passes_beside:
         compared = stand_ins.loss if workload.objective == "dpo" else stand_ins.unpaired
         return compared(model, reference, output, tokens)
@@ -228,13 +231,15 @@ def _attention(workload: Workload, config: Any) -> str:
 def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
     real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so)."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     without_gpu_kernels()
-    config = hf_config(workload)
+    config, kind = hf_config(workload), AutoModelForCausalLM
+    if workload.objective == "reward":
+        config.num_labels, config.pad_token_id, kind = 1, 0, AutoModelForSequenceClassification
     dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
     attention = workload.attention if real else _attention(workload, config)
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    model = kind.from_config(config, dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
@@ -250,7 +255,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
             raise Stop(*worded("trace.no-checkpointing", workload=workload))
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
-        model = _with_adapter(model, workload.adapter, real)
+        model = _with_adapter(model, workload.adapter, real, kind is AutoModelForSequenceClassification)
     else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = workload.trains(name)
@@ -272,12 +277,13 @@ def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> N
                 module._parameters[key] = made[old]
 
 
-def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
+def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any:
     from peft import LoraConfig, get_peft_model
 
     linear = {name: module for name, module in model.named_modules() if isinstance(module, stand_ins.LINEAR)}
     own = {name.rpartition(".")[2] for name in linear}
-    own -= {name.rpartition(".")[2] for name, module in linear.items() if module is model.get_output_embeddings()}
+    outside = model.score if scores else model.get_output_embeddings()
+    own -= {name.rpartition(".")[2] for name, module in linear.items() if module is outside}
     there = any(re.fullmatch(adapter.pattern, name) for name in linear) if adapter.pattern else own & {*adapter.targets}
     if not there:
         named = adapter.pattern or listed(sorted(adapter.targets))
@@ -288,7 +294,7 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
         target_modules=adapter.pattern or list(adapter.targets),
         target_parameters=list(adapter.parameters),
         use_dora=adapter.dora,
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if scores else "CAUSAL_LM",
     )
     if real:
         return get_peft_model(model, config)

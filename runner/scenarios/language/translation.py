@@ -227,8 +227,10 @@ def preferring(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.simpo_margin", *worded("scenarios.margin-without-simpo", objective=objective))
     if recipe.scores and recipe.document.lookup(("train", "beta")) is not None:
         yield recipe.problem("train.beta", *worded("scenarios.scores-without-beta"))
-    for section in ("demo", "evaluation", "serve") if recipe.scores else ():
-        if recipe.document.lookup((section,)) is not None:
+    tasks = (recipe.settings.get("evaluation") or {}).get("tasks")
+    asking = {"demo": recipe.demo_questions, "evaluation": tasks, "serve": recipe.settings.get("serve")}
+    for section, asks in asking.items() if recipe.scores else ():
+        if asks:
             yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
     if objective == "kto" and train.micro_batch_size == 1:
         yield recipe.problem("train.micro_batch_size", *worded("scenarios.kto-alone"))

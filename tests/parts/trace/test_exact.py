@@ -289,6 +289,8 @@ PREFERENCES = {
         **{"objective": "kto", "micro_batch_size": 2, "sharding": "fsdp"},
         "machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8),
     },
+    "scores": {"objective": "reward", "micro_batch_size": 4, "evaluation_batch_size": 4},
+    "scores, an adapter": {"objective": "reward", "micro_batch_size": 4, "adapter": True},
     "own answers": {"objective": "grpo", "generated": 512, "longest": 1024, "micro_batch_size": 4},
     "long own answers, an adapter": {"objective": "grpo", "generated": 768, "longest": 1024, "adapter": True},
     "over pretended GPUs": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "fsdp"},
@@ -303,6 +305,8 @@ def test_preference_training_is_traced_as_it_is_reckoned(kind):
     other = {"objective": "dpo", "micro_batch_size": 1, "evaluation_batch_size": 1} | PREFERENCES[kind]
     if other.pop("adapter", False):
         other["adapter"] = Adapter(16, model.linear, 0.05)
+    if other["objective"] == "reward":
+        model = replace(model, tied=True)
     job = replace(work(model), **other)
     exact, quick = trace(job, operations=False), memory.estimate(job)
     assert memory.held(job).weights == pytest.approx(exact.weights, rel=2e-3)
