@@ -24,7 +24,7 @@ COMMANDS = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "orpo", "cpo")
 # A comment of a shell script, what ends a command, or a word of one; the backslashes at the ends of its lines are blanks by then.
 WORD = re.compile(r"""(?P<comment>(?:^|(?<=\s))\#[^\n]*)|(?P<end>\n|\d?[;&|<>]+)|(?:'[^']*'|"[^"]*"|[^\s'";&|<>])+""")
 # The objective of a command that has only one.
-OBJECTIVES = {"kto": "kto", "orpo": "orpo", "cpo": "simpo"}
+OBJECTIVES = {"kto": "kto", "orpo": "orpo", "cpo": "simpo", "reward": "reward"}
 # The columns of LLaMA-Factory's rows whose description names none.
 ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 table = partial(checking.table, "others")
@@ -136,8 +136,9 @@ def _setting(made: Import, key: str, setting: str, default: Sequence[Any], rows:
     """One setting of the table, if recipes of this kind have it."""
     part = by_schema.part(made.values["scenario",], setting)
     value, written = made.get(key), made.file.data.get(key) is not None
-    margin = setting == "train.simpo_margin" and made.values.get(("train", "objective")) != "simpo"
-    if not part or margin or rows not in part.get("x-rows", (rows,)):
+    objective = made.values.get(("train", "objective"))
+    idle = {"train.simpo_margin": objective != "simpo", "train.beta": objective == "reward"}.get(setting)
+    if not part or idle or rows not in part.get("x-rows", (rows,)):
         return
     said = path_of(setting) in made.values
     usual = part.get("default") if "x-default-if" not in part else None
@@ -207,8 +208,8 @@ def _machines(made: Import) -> None:
 def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]:
     """Whether the file trains an adapter, the kind of its rows, and its objective."""
     stage, kind = made.get("stage", "sft"), made.get("finetuning_type", "lora")
-    loss = "kto" if stage == "kto" else made.get("pref_loss", "sigmoid") if stage == "dpo" else None
-    if stage not in ("pt", "sft", "dpo", "kto"):
+    loss = made.get("pref_loss", "sigmoid") if stage == "dpo" else stage if stage in ("kto", "rm") else None
+    if stage not in ("pt", "sft", "dpo", "kto", "rm"):
         made.refuse(("stage",), f"Recipes have no stage `{stage}` of LLaMA-Factory.")
     if loss and loss not in facts["objectives"]:
         made.refuse(("pref_loss",), f"Recipes have no objective `{loss}`.")
@@ -349,8 +350,8 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
             made.name_no_layers()
         elif layers not in ("all-linear", ["all-linear"]):
             made.say("train.lora_layers", layers if isinstance(layers, list) else [layers], "lora_target_modules")
-    if command == "sft" and made.get("learning_rate") is None:
-        made.say("train.learning_rate", 2e-5)
+    if command in (rates := {"sft": 2e-5, "reward": 1e-4}) and made.get("learning_rate") is None:
+        made.say("train.learning_rate", rates[command])
     _trl_sets(made)
     if rows == "conversations":
         if not made.get("assistant_only_loss"):

@@ -101,6 +101,7 @@ def changed(text: str, **settings: Any) -> str:
         ("preferences by SimPO", changed(FACTORY, stage="dpo", pref_loss="simpo", dataset="pairs", packing=False, lora_target="q_proj,v_proj", mask_history=True)),
         ("labels", changed(FACTORY, stage="kto", dataset="labels", kto_chosen_weight=0.5, report_to=["swanlab", "wandb"])),
         ("another optimizer and a setting of Axolotl's", changed(FACTORY, optim="adamw_8bit", adam_beta2=0.95, max_steps=20, train_on_prompt=True, deepspeed=None, fsdp="full_shard")),
+        ("scores", changed(FACTORY, stage="rm", dataset="pairs", packing=False)),
     ],
 )  # fmt: skip
 def test_each_kind_of_llama_factorys_files_becomes_its_recipe(case, text, folder, golden_message):
@@ -128,6 +129,7 @@ def test_a_command_of_trl_becomes_its_recipe_at_the_lines_of_the_script(folder, 
         ("a configuration for DPO", "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\nbeta: 0.2\nloss_type: [ipo]\nuse_peft: true\nload_in_4bit: true\nlora_target_modules: all-linear\n"),
         ("a configuration for KTO", "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\ndesirable_weight: 0.5\naccelerate_config: zero3\nnum_processes: 4\n"),
         ("plain text", "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\ndataset_text_field: words\n"),
+        ("a reward model", "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\ncenter_rewards_coefficient: 0.01\nuse_peft: true\n"),
     ],
 )  # fmt: skip
 def test_each_kind_of_trls_files_becomes_its_recipe(case, text, folder, golden_message):
@@ -140,7 +142,7 @@ def test_each_kind_of_trls_files_becomes_its_recipe(case, text, folder, golden_m
 @pytest.mark.parametrize(
     ("case", "text"),
     [
-        ("settings", changed(FACTORY, stage="rm", finetuning_type="oft", quantization_bit=3, use_badam=True, val_size=100, deepspeed="mine.json")),
+        ("settings", changed(FACTORY, stage="ppo", finetuning_type="oft", quantization_bit=3, use_badam=True, val_size=100, deepspeed="mine.json")),
         ("data", changed(FACTORY, dataset="pictures,abroad,roles,nobody")),
         ("a loss", changed(FACTORY, stage="dpo", pref_loss="kto_pair", dataset="pairs", pref_ftx=0.1)),
         ("no descriptions", changed(FACTORY, dataset_dir="elsewhere")),
