@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools import child_process
-from runner.tools.files import read_json, replacing_folder
+from runner.tools.files import read_json, read_record, replacing_folder
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
@@ -43,7 +43,7 @@ def merge(
     options: dict[str, Any] = {"revision": revision} if revision else {}
     trust = {"trust_remote_code": trust_remote_code}
     kind = AutoModelForCausalLM
-    if read_json(adapter / "adapter_config.json")["task_type"] == "SEQ_CLS":  # a reward model
+    if read_record(adapter / "adapter_config.json").get("task_type") == "SEQ_CLS":  # a reward model
         kind, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
     try:
         model = kind.from_pretrained(base, dtype=PRECISIONS[precision], **trust, **options)
