@@ -17,7 +17,7 @@ from runner.scenarios.shared import twin
 from runner.scenarios.shared.rehearsal import ENOUGH_STEPS, MIN_STEPS
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary
-from tests.conftest import ROOT
+from tests.conftest import ROOT, STARTERS
 from tests.stages import plan_in
 
 LANGUAGE = ("survival", "lyrics", "gemma")
@@ -199,3 +199,11 @@ def test_settings_of_kernels_that_need_a_gpu_are_left_out():
     recipe, made = rehearsed(recipe_of("survival", own))
     assert recipe.advanced.plain()["axolotl"] == {"gc_steps": 5}
     assert [one.why for one in made if one.setting.startswith("advanced")] == ["Liger's kernels need a GPU"]
+
+
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
+def test_the_substitutions_before_the_data_leave_every_starter_valid(path):
+    """Also one without an optional section, such as a pipeline without its last stage."""
+    recipe, _, _ = load(path)
+    made, changes = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
+    assert changes and {*made.sections} <= {*recipe.sections}

@@ -404,7 +404,8 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     table = yaml.safe_load(Path(__file__).with_name("rehearsal.yaml").read_text(encoding="utf-8"))
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
     for setting, value, why in table["whole"]:
-        made.append(substitute(setting, sizes[value[1:]] if str(value).startswith("$") else value, why))
+        if recipe.settings.get(setting.partition(".")[0]) is not None:
+            made.append(substitute(setting, sizes[value[1:]] if str(value).startswith("$") else value, why))
     made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(BY)]
     for kind in filter(recipe.settings.get, TRAINED):
         made += _few_steps(recipe, kind, table[kind])
