@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from runner.parts.evaluate import language
 from runner.parts.export import compressed, exporting, trained_model
@@ -34,6 +35,13 @@ if __name__ == "__main__":
     said = model.generate([{"prompt_token_ids": numbers} for numbers in prompts], asked)
     print("SAID", json.dumps([list(one.outputs[0].token_ids) for one in said]))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> None:
+    """Without the pretended GPUs of a trace in this process, with which the compressor would share its work."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
