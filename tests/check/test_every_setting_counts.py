@@ -144,6 +144,8 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
     "model.attention": [{"model.base": "openai/gpt-oss-20b", "machines.gpu": "NVIDIA-H100-80GB-HBM3"}],
     "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
     "distribution": [{"machines.gpus_per_node": 1}],
+    # A reward model answers nothing.
+    "train.objective": [{"demo": None, "serve": None, "evaluation": None}],
     # Some cannot change weights that are split, and some need DeepSpeed for those.
     "lora.optimizer": [{"distribution": "zero2"}, {"distribution": "ddp"}],
     "data.form": [{"data.question": "[question]", "data.answer": "[answer]"}],
@@ -173,7 +175,7 @@ BY_CHECK = {
     # It is for gpt-oss alone, which has only plain attention beside it.
     "model.attention": [(OF_HUB, other) for other in ("flash_attention_2", "flex_attention", "sdpa")],
     # It is for prompts, and the others are for preferences.
-    "train.objective": [(other, "grpo") for other in ("dpo", "ipo", "hinge", "orpo", "simpo", "kto")],
+    "train.objective": [(other, "grpo") for other in ("dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward")],
     # Each asks for lines of its own, which the others refuse.
     "executor": [pair for pair in combinations(("local", "pods", "slurm", "ray"), 2) if pair != ("local", "ray")],
 }

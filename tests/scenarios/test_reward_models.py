@@ -55,9 +55,8 @@ def test_the_trained_model_prefers_what_it_did_in_training_and_answers_nothing(t
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     path, run = written(tmp_path, "qlora", PREFERENCES), tmp_path / "run"
-    text = path.read_text("utf-8")
-    path.write_text(f"{text}train: {{objective: reward}}\ngates: [preference_accuracy >= 0.55]\n", "utf-8")
-    done = recipe_command("rehearse", path, "--out", run, env={"HF_HUB_OFFLINE": "1"})
+    sets = ("--set", REWARD, "--set", "gates=[preference_accuracy >= 0.55]")
+    done = recipe_command("rehearse", path, "--out", run, *sets, env={"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     summary = read_record(run / "training_summary.json")
     model = AutoModelForSequenceClassification.from_pretrained(run / "best_model").eval()
@@ -75,6 +74,6 @@ def test_the_trained_model_prefers_what_it_did_in_training_and_answers_nothing(t
     assert summary["first_preference_accuracy"] < summary["last_preference_accuracy"]
     # The base model was in 4 bits in training, and is whole here.
     assert sum(losses) / len(losses) == pytest.approx(summary["best_validation_loss"], abs=0.05)
-    for command in (("ask", path, "How?"), ("compare", path), ("export", run)):
-        refused = recipe_command(*command, *(("--run", run) if command[0] != "export" else ()))
+    for command in (("ask", path, "How?", "--run", run, *sets), ("export", run)):
+        refused = recipe_command(*command)
         assert refused.returncode == 1 and "trains a reward model" in refused.stdout + refused.stderr

@@ -273,7 +273,7 @@ def test_what_is_sent_of_a_changed_recipe_ends_a_run_that_would_undo_it(site, ca
     assert not site.api.busy
     controller.join(30)
     said = capsys.readouterr().out
-    assert f"The run `{before}` of Kubeflow Pipelines, of the old recipe: stopped" in said and now not in said
+    assert f"The run `{before}` of Kubeflow Pipelines, of the old recipe: stopped" in said and f"`{now}`" not in said
     assert "activeDeadlineSeconds" not in site.job("Workflow", now)["spec"]
 
 
