@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, set_seed
-from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -51,31 +51,20 @@ def main(run: Path) -> None:
         "lr_scheduler_type": told["lr_scheduler"],
         "optim": told["optimizer"],
         "max_length": told["sequence_len"],
+        "beta": told["rl_beta"],
         **{name: told[name] for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed")},
         **{"output_dir": str(run / "plain"), "logging_steps": 1, "report_to": [], "save_strategy": "no"},
         **{"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "disable_tqdm": True},
     }
-    rl = told.get("rl", "reward")
     trainer_class, config = {
-        **{
-            "orpo": (ORPOTrainer, ORPOConfig),
-            "simpo": (CPOTrainer, CPOConfig),
-            "reward": (RewardTrainer, RewardConfig),
-        },
+        **{"orpo": (ORPOTrainer, ORPOConfig), "simpo": (CPOTrainer, CPOConfig)},
         **{"dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig)},
-    }[rl]
-    kind, own = AutoModelForCausalLM, {}
-    if rl == "reward":
-        kind, own = AutoModelForSequenceClassification, {"num_labels": 1}
-        # The layer of the score is new, and its first numbers are drawn as they are in the rehearsal.
-        set_seed(told["seed"])
-    else:
-        numbers["beta"] = told["rl_beta"]
-    if rl == "simpo":
+    }[told["rl"]]
+    if told["rl"] == "simpo":
         numbers |= {"loss_type": "simpo", "cpo_alpha": 0.0, "simpo_gamma": told["simpo_gamma"]}
-    if rl == "kto":
+    if told["rl"] == "kto":
         numbers |= {"desirable_weight": 1.0, "undesirable_weight": told["kto_undesirable_weight"]}
-    model = kind.from_pretrained(run / "base_model", attn_implementation="sdpa", **own)
+    model = AutoModelForCausalLM.from_pretrained(run / "base_model", attn_implementation="sdpa")
     trainer = trainer_class(model=model, args=config(**numbers), train_dataset=rows, processing_class=tokenizer)
     trainer.train()
     (state, *_) = sorted((run / "checkpoints").glob("checkpoint-*/trainer_state.json"), key=lambda one: -len(str(one)))
