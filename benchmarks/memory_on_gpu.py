@@ -221,18 +221,19 @@ def main() -> int:
         print("There is no GPU here. `--device cpu --tiny` proves that this program runs.", file=sys.stderr)
         return 2
     gpu, rows = label(asked.device), []
+    out = asked.out or constants.FOLDER / f"memory-{gpu}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
     for workload in [cell for cell in cells(asked.tiny, gpu) if asked.tiny or fits(cell)][: asked.cells]:
         entry = row(workload, measure(workload, asked.device))
         rows.append(entry)
+        # After each cell, because a borrowed machine may end before the last one.
+        out.write_text(json.dumps(report(gpu, rows), indent=2) + "\n", encoding="utf-8")
         got = entry["measured"]
         shown = got["failed"] or f"{got['allocated_bytes'] / 2**30:.2f} GiB, {got['tokens_per_second']:,.0f} tokens/s"
         print(
             f"{entry['model']} {entry['trained']} {entry['micro_batch_size']} × {entry['sequence_len']}: {shown}",
             flush=True,
         )
-    out = asked.out or constants.FOLDER / f"memory-{gpu}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report(gpu, rows), indent=2) + "\n", encoding="utf-8")
     if shares := differences(rows):
         print(
             f"memory: median {statistics.median(map(abs, shares)):.1%}, lowest {min(shares):+.1%}, highest {max(shares):+.1%}"
