@@ -138,12 +138,18 @@ def run(command: list[str], env: Mapping[str, str]) -> None:
         raise subprocess.CalledProcessError(code, command)
 
 
+def _import(name: str) -> None:
+    """Imports a module, if it can be: where a package is missing, the program says so in its own log."""
+    with suppress(Exception):
+        importlib.import_module(name)
+
+
 def _serve(listener: socket.socket) -> tuple[str, list[str]]:
     """Answers requests without end; in a fork, returns the module and the arguments to continue with."""
     begun_with, to_import = dict(os.environ), deque[str]()
     while True:
         if to_import and not wait([listener], 0):  # requests come first
-            importlib.import_module(to_import.popleft())
+            _import(to_import.popleft())
             continue
         asker = Connection(listener.accept()[0].detach())
         with suppress(OSError, EOFError):  # the client may be gone
@@ -153,7 +159,7 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
                 continue
             output = recv_handle(asker)
             for name in asked["before"]:
-                importlib.import_module(name)
+                _import(name)
             gc.freeze()  # forks need not search for garbage in imported modules
             if (pid := os.fork()) == 0:
                 listener.close()

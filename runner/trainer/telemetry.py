@@ -36,6 +36,7 @@ class History(TrainerCallback):
         self.last_step = self.last_tokens = 0
         self.final: Logged = {}
         self.measured: dict[str, float] = {}
+        self.peaks: Logged = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.parameters = count_parameters(model)
@@ -59,6 +60,7 @@ class History(TrainerCallback):
         logs = logs or {}
         names = TABLES["scores" if "eval_margin" in logs else "measures"]
         self.measured = _measured(logs, names, "eval_rewards/") or self.measured
+        self.peaks = _peaks(logs, self.peaks)  # of evaluations between two steps as well
         if "loss" not in logs:
             return
         now, cuda = time.monotonic(), torch.cuda.is_available()
@@ -74,12 +76,12 @@ class History(TrainerCallback):
             "grad_norm": logs.get("grad_norm"),
             "samples_per_second": round(steps * self.settings.effective_batch_size / seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
-            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
-            "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
+            **self.peaks,
             "gpu_driver_gib": round((total - free) / 2**30, 2) if cuda else None,
             **_measured(logs, TABLES["answers"], "rewards/"),
         }
         self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
+        self.peaks = {}
         self.steps.append(entry)
         self._write(state)
         _tell(state, "step", steps=state.max_steps, **entry)
@@ -116,6 +118,16 @@ class History(TrainerCallback):
     def _write(self, state: Any) -> None:
         if state.is_world_process_zero:
             write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
+
+
+def _peaks(logs: Logged, before: Logged) -> Logged:
+    """The most GPU memory since the last entry, GiB. Axolotl logs the peaks since its own last log, and then resets
+    PyTorch's counters (0.19.0, utils/bench.py)."""
+    if not torch.cuda.is_available():
+        return dict.fromkeys(TABLES["peaks"])
+    own = {"gpu_memory_gib": torch.cuda.max_memory_allocated(), "gpu_reserved_gib": torch.cuda.max_memory_reserved()}
+    read = TABLES["peaks"].items()
+    return {name: max(before.get(name, 0.0), logs.get(key, 0.0), round(own[name] / 2**30, 2)) for name, key in read}
 
 
 def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str, Any]:

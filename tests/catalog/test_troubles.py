@@ -110,3 +110,9 @@ def test_who_came_late_by_the_last_that_each_has_begun():
 
 def test_without_a_watchdog_nobody_came_late():
     assert troubles.late("fine") == ""
+
+
+def test_a_missing_module_is_installed_by_the_name_of_its_package():
+    """Seen with Python 3.12, which has no distutils of its own: `pip install distutils` finds nothing."""
+    found = troubles.find("ModuleNotFoundError: No module named 'distutils'", troubles.LOG)
+    assert str(found) == "The package `distutils` is missing. Install it: pip install setuptools (no-package)"

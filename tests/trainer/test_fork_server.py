@@ -178,3 +178,11 @@ def test_what_a_program_has_put_off_to_its_end_is_done_before_it_ends(started, t
         program = started("later", str(tmp_path / "done"))
         assert program.stdout.read().endswith("bye\n") and program.wait() == 7
         assert (tmp_path / "done").read_text() == "done"
+
+
+def test_a_package_that_is_missing_ends_the_program_that_needs_it_and_not_the_server(started, monkeypatch):
+    with forking(os.environ):
+        monkeypatch.setitem(fork_server.PROGRAMS, NAME, ("a_package_that_is_missing",))
+        fork_server.ahead([sys.executable, "-m", NAME], os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+        first = started()
+        assert (first.stdout.read(), first.wait()) == (f"{first.pid} {first.pid} [] None None\n", 7)

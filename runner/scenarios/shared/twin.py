@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, cycle, takewhile
@@ -131,7 +132,8 @@ def _write(
     # The catalog reads TWIN_OF: facts that a config.json lacks are then those of the original.
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
-    built = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    with _drawing_once():
+        built = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     if ready:
         ready(built)
         # So small a model knows few words, and would repeat the likeliest ones without end.
@@ -141,6 +143,36 @@ def _write(
     for file in sorted((folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"):
         file.replace(folder / file.name)
     (folder / ".weights").rmdir()
+
+
+DRAWN = 2**18  # random numbers
+
+
+@contextmanager
+def _drawing_once() -> Iterator[None]:
+    """A context in which larger tensors repeat their first random numbers: drawing billions takes a CPU minutes."""
+    from torch import Tensor
+
+    def repeating(draw: Callable[..., Any]) -> Callable[..., Any]:
+        def fill(weights: Any, *args: Any, **kwargs: Any) -> Any:
+            numbers = weights.view(-1)
+            known = len(draw(numbers[:DRAWN], *args, **kwargs))
+            while known < len(numbers):
+                rest = numbers[known : 2 * known]
+                rest.copy_(numbers[: len(rest)])
+                known += len(rest)
+            return weights
+
+        return fill
+
+    names = ("normal_", "uniform_")
+    for name in names:
+        setattr(Tensor, name, repeating(getattr(Tensor, name)))
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(Tensor, name)  # the class above has the original
 
 
 STEPS = 100
