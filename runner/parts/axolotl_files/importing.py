@@ -294,7 +294,7 @@ def _layers(made: Import) -> None:
     elif named:
         made.say("train.lora_pattern", named, "lora_target_modules")
     elif made.file.data.get("lora_target_parameters"):
-        made.refuse(("lora_target_parameters",), *worded("axolotl_files.parameters-alone"))
+        made.say("train.lora_layers", [], "lora_target_parameters")
     else:
         made.name_no_layers("adapter")
 
@@ -478,5 +478,6 @@ def with_known_model(document: Document) -> Document:
         lines = document.data["model"].get("attention"), document.data["data"].get("chat_template")
         document.data["model"]["base"] = next((STAND_INS[line] for line in lines if line in STAND_INS), STAND_IN)
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
-            document.data["train"].pop(layers, None)
+            if document.data["train"].get(layers):
+                del document.data["train"][layers]
     return document
