@@ -433,7 +433,12 @@ def _machines(made: Import) -> None:
     way = re.search("zero([123])", deepspeed)
     fsdp, offloaded = made.file.data.get("fsdp_config"), ""
     if fsdp or made.file.data.get("fsdp"):
-        made.say("distribution", "fsdp", key := "fsdp_config" if "fsdp_config" in made.file.data else "fsdp")
+        key = "fsdp_config" if "fsdp_config" in made.file.data else "fsdp"
+        named, few = (made.values.get(("train", line)) for line in ("optimizer", "eight_bit_base"))
+        lacking = named and not catalog.optimizers()[named].sharded and not few
+        made.say("distribution", "zero3" if lacking else "fsdp", key)
+        if lacking:
+            made.note((key,), *worded("axolotl_files.zero-for-fsdp", optimizer=named))
         offloaded = "all" if isinstance(fsdp, dict) and fsdp.get("offload_params") else ""
     elif deepspeed and way:
         made.say("distribution", f"zero{way[1]}", key := "deepspeed")

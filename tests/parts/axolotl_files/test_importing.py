@@ -201,6 +201,23 @@ def test_what_few_files_ask_for_comes_back_the_same(lines, without_, said):
     assert axolotl_examples.compared(text, made) == []
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "more", "way"),
+    [
+        ("paged_adamw_8bit", "", "zero3"),
+        ("adamw_torch_8bit", "", "fsdp"),
+        # ZeRO-3 splits no weights in 8 bits, and nothing splits both.
+        ("paged_adamw_8bit", "adapter: lora\nload_in_8bit: true\n", "fsdp"),
+    ],
+)
+def test_fsdp_becomes_zero_where_fsdp_2_lacks_the_optimizer(optimizer, more, way):
+    text = without(FILE.replace("adamw_bnb_8bit", optimizer), "colour", *(("adapter", "load_in") if more else ()))
+    made = made_of(f"{text}{more}fsdp: [full_shard]\nfsdp_config: {{state_dict_type: FULL_STATE_DICT}}\n")
+    assert made.values["distribution",] == way
+    assert any("ZeRO-3" in note.message for note in made.notes) == (way == "zero3")
+    assert bool(importing.judged(made)) == bool(more)
+
+
 def test_a_deepspeed_file_of_ones_own_is_named():
     (note,) = [note for note in made_of(FILE + "deepspeed: mine/zero3.json\n").notes if "ZeRO-3" in note.message]
     assert "leaves out" in note.message and note.source == "deepspeed: mine/zero3.json"
