@@ -210,7 +210,7 @@ def precisions(recipe: Recipe) -> dict[str, str]:
     """The precision in each section that states one, by the section's name; Axolotl's own lines for half precision
     without autocast count for the model's."""
     found = {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
-    own = recipe.advanced.plain().get("axolotl") or {}
+    own = (recipe.settings.get("advanced") or {}).get("axolotl") or {}
     for half, line in (("fp16", "float16"), ("bf16", "bfloat16")):
         if own.get(line) and "model" in found:
             found["model"] = half
