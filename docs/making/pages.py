@@ -167,7 +167,7 @@ def _models() -> str:
         "",
         "By default an adapter changes linear layers only. Experts are not linear layers, so they stay as they are; `recipe check` shows which",
         "share of the model that is. `lora_experts: true` gives each expert an adapter too. With `adapter: qlora`, `quantize_experts: true` stores",
-        "the experts in 4 bits.",
+        "the experts in 4 bits, and beside `eight_bit_base: true` in 8. With `lora_layers: []`, `lora_experts` gives experts alone an adapter.",
         "",
         "## Models that cannot be trained",
         "",

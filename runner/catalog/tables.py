@@ -45,6 +45,7 @@ class Optimizer:
     products: int = 0
     package: str = ""
     gpu: bool = False
+    beside: int = 0
     least: float = 0.0
     whole: str = ""
     sharded: str | bool = True
@@ -132,6 +133,6 @@ def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str 
 
 
 def _there(config: Mapping[str, Any], name: str) -> bool:
-    """Whether a config has a setting, or for `setting=value` this value."""
-    name, _, value = name.partition("=")
-    return config.get(name) == value if value else bool(config.get(name))
+    """Whether a config has a setting, for `setting=value` this value, or for `one|other` either."""
+    pairs = (one.partition("=") for one in name.split("|"))
+    return any(config.get(key) == value if value else config.get(key) for key, _, value in pairs)

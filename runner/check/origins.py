@@ -113,7 +113,7 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
         yield (name, "effective_batch_size"), Computed(micro * accumulation * gpus, how)
         if part.get("learning_rate_scaling") == "linear":
             yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
-        if part.knows("lora_layers") and not (part.get("lora_layers") or part.get("lora_pattern")):
+        if part.knows("lora_layers") and part.get("lora_layers") is None and not part.get("lora_pattern"):
             yield (name, "lora_layers"), Computed(list(recipe.facts.linear), "every linear layer of the base model")
     for more in parts.hooks("computed"):
         yield from more(recipe)

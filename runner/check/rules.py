@@ -207,8 +207,14 @@ def advised_precision(recipe: Recipe) -> str:
 
 
 def precisions(recipe: Recipe) -> dict[str, str]:
-    """The precision in each section that states one, by the section's name."""
-    return {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
+    """The precision in each section that states one, by the section's name; Axolotl's own lines for half precision
+    without autocast count for the model's."""
+    found = {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
+    own = (recipe.settings.get("advanced") or {}).get("axolotl") or {}
+    for half, line in (("fp16", "float16"), ("bf16", "bfloat16")):
+        if own.get(line) and "model" in found:
+            found["model"] = half
+    return found
 
 
 def precision_fits(recipe: Recipe) -> Iterator[Problem]:
@@ -483,7 +489,10 @@ def optimizers(recipe: Recipe) -> Iterator[Problem]:
         facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
         if not facts:
             continue
-        if facts.gpu and sharding.offloaded(recipe)["optimizer"]:
+        placed = sharding.offloaded(recipe)["optimizer"]
+        if placed == "cpu" and facts.beside:
+            yield recipe.note(at, *worded("check.optimizer-slow-beside", facts=facts))
+        elif placed and facts.gpu:
             yield recipe.problem(at, *worded("check.optimizer-on-gpu"))
         elif several and not facts.sharded and sharding.by_fsdp(recipe):
             yield recipe.problem(at, *worded("check.optimizer-of-whole-weights"))

@@ -177,3 +177,24 @@ def test_bf16_is_noted_for_what_it_loses_and_refused_where_it_cannot_hold(golden
 def test_the_setting_is_explained_with_its_reason(recipe_command):
     shown = " ".join(recipe_command("explain", "master_weights", ROOT / "recipes" / "gemma.yaml").stdout.split())
     assert "bf16 rounds most steps away" in shown and "16 bytes per trained weight" in shown and "GiB" in shown
+
+
+def test_half_precision_without_autocast_is_half_of_the_weights_and_goes_with_flash_attention():
+    """Axolotl's own line loads every weight in fp16; the recipe's precision is then fp32, which means no autocast."""
+    from runner.parts.planner import memory
+
+    full = ROOT / "recipes" / "minimal" / "full.yaml"
+    lines = ["model.precision=fp32", "model.attention=flash_attention_2"]
+    assert any("half precision" in problem.message for problem in examine(full, from_options(lines)))
+    half = [*lines, "advanced.axolotl={float16: true}"]
+    assert not [problem for problem in examine(full, from_options(half)) if problem.severity == "error"]
+
+    def held(options):
+        recipe, _, _ = load(full, from_options(options))
+        plan = translate(recipe, place(recipe))
+        assert "master_weights" not in plan.stage("train").config["recipe_runner"]
+        return memory.held(forecast.of(recipe, plan, look=False)[0].workload)
+
+    whole, small = held(["model.precision=fp32"]), held(half)
+    for part in ("weights", "gradients", "optimizer"):
+        assert getattr(small, part) == pytest.approx(getattr(whole, part) / 2, rel=0.01)

@@ -92,7 +92,11 @@ REFUSED = {
     "fsdp knows no half": ("distribution=fsdp", "sharding.offload_optimizer=cpu"),
     "weights on a disk alone": ("distribution=zero3", "sharding.offload_weights=nvme", "sharding.nvme_path=/tmp/x"),
     "nobody reads it": ("sharding.offload_optimizer=cpu",),
-    "eight bits": ("distribution=zero2", "sharding.offload_optimizer=cpu", "train.optimizer=adamw_bnb_8bit"),
+    "eight bits": ("distribution=zero2", "sharding.offload_optimizer=cpu", "train.optimizer=paged_adamw_8bit"),
+    "eight bits on a disk": (
+        *("distribution=zero3", "sharding.offload_optimizer=nvme", "sharding.nvme_path=/tmp/x"),
+        "train.optimizer=adamw_bnb_8bit",
+    ),
     "no such file": ("distribution=zero2", "sharding.file=nowhere.json"),
 }
 
@@ -213,8 +217,16 @@ def test_a_step_on_the_processors_is_as_slow_as_published():
         machines=replace(planned().forecasts[0].stage.machines, nodes=1, gpus_per_node=2, cpus=128),
     )
     assert 0.8 < state.stepping(work, catalog.gpu("NVIDIA-A100-SXM4-40GB")) < 2.4
-    plain = replace(work, optimizer="adamw_torch")
-    assert state.stepping(plain, catalog.gpu("NVIDIA-A100-SXM4-40GB")) > 3
+    slower = [
+        state.stepping(replace(work, optimizer=name), catalog.gpu("NVIDIA-A100-SXM4-40GB"))
+        for name in ("adamw_torch", "adamw_torch_8bit", "adamw_torch_4bit")
+    ]
+    assert slower == sorted(slower) and slower[0] > 3 and slower[1] > 20
+    small = [
+        state.beside(replace(work, optimizer=name))
+        for name in ("adamw_torch_4bit", "adamw_torch_8bit", "adamw_torch_fused")
+    ]
+    assert small == sorted(small) and small[1] == pytest.approx(small[2] * (8 + 2 * (1 + 4 / 256)) / 16)
     assert duration.updating(work, catalog.gpu("NVIDIA-A100-SXM4-40GB")) == state.stepping(
         work, catalog.gpu("NVIDIA-A100-SXM4-40GB")
     )
@@ -234,6 +246,7 @@ def test_a_stage_may_have_its_own_precision():
 # does without.
 TRAINING = """
 import json, sys
+from functools import partial
 import torch, deepspeed
 sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 config = json.load(open(sys.argv[1]))
@@ -242,8 +255,12 @@ config["zero_optimization"] |= {"reduce_bucket_size": 1000}
 config["zero_allow_untested_optimizer"] = True  # as transformers sets it
 torch.manual_seed(0)
 deepspeed.init_distributed("gloo")
+if sys.argv[2] == "adamw_bnb_8bit":
+    from bitsandbytes.optim import AdamW8bit as AdamW
+else:
+    AdamW = partial(torch.optim.AdamW, fused=True)
 model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
-adamw = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+adamw = AdamW(model.parameters(), lr=1e-2)
 engine, optimizer, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=config)
 x, losses = torch.randn(2, 64, dtype=torch.bfloat16), []
 for _ in range(6):
@@ -257,11 +274,13 @@ print("SEEN", json.dumps({"losses": losses, "stage": engine.zero_optimization_st
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["adamw_torch_fused", "adamw_bnb_8bit"])
 @pytest.mark.parametrize("case", ["zero2", "zero3"])
-def test_deepspeed_itself_trains_by_the_emitted_file(case, tmp_path):
+def test_deepspeed_itself_trains_by_the_emitted_file(case, name, tmp_path):
     from runner.tools.process import free_port
 
-    (tmp_path / "deepspeed.json").write_text(json.dumps(deepspeed(stage_of(*BESIDE[case]))), encoding="utf-8")
+    emitted = deepspeed(stage_of(*BESIDE[case], f"train.optimizer={name}"))
+    (tmp_path / "deepspeed.json").write_text(json.dumps(emitted), encoding="utf-8")
     alone = {
         "RANK": "0",
         "LOCAL_RANK": "0",
@@ -270,7 +289,7 @@ def test_deepspeed_itself_trains_by_the_emitted_file(case, tmp_path):
         "MASTER_PORT": str(free_port()),
     }
     ran = subprocess.run(
-        [sys.executable, "-c", TRAINING, str(tmp_path / "deepspeed.json")],
+        [sys.executable, "-c", TRAINING, str(tmp_path / "deepspeed.json"), name],
         env=os.environ | alone | {"DS_ACCELERATOR": "cpu"},
         capture_output=True,
         text=True,
@@ -278,5 +297,81 @@ def test_deepspeed_itself_trains_by_the_emitted_file(case, tmp_path):
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     seen = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("SEEN")).removeprefix("SEEN "))
-    assert seen["losses"][-1] < seen["losses"][0] / 2 and seen["kind"] == "AdamW" and seen["beside"]
+    assert seen["losses"][-1] < seen["losses"][0] / 2 and seen["beside"]
+    assert seen["kind"] == {"adamw_torch_fused": "AdamW", "adamw_bnb_8bit": "AdamW8bit"}[name]
     assert (seen["stage"], seen["weights"]) == (int(case[-1]), case == "zero3")
+
+
+@pytest.mark.parametrize("case", ["zero2", "zero3"])
+def test_an_optimizer_in_few_bits_beside_the_gpu_is_called_slow(case, golden_message):
+    found = examine(SURVIVAL, from_options([*BESIDE[case], "train.optimizer=adamw_bnb_8bit"]))
+    assert not [one for one in found if one.severity == "error"]
+    golden_message("\n".join(one.message for one in found if "processors" in one.message), case)
+
+
+# FSDP 2 on two processors, with Axolotl's patch for frozen weights in 8 bits.
+SPLIT = """
+import torch, torch.distributed as dist, bitsandbytes as bnb
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from axolotl.monkeypatch import fsdp2_qlora as axolotls
+
+class Adapted(nn.Module):
+    def __init__(self, fan_in, fan_out):
+        super().__init__()
+        weight = nn.Linear(fan_in, fan_out, bias=False).weight.data
+        self.base = bnb.nn.Linear8bitLt(fan_in, fan_out, bias=False, has_fp16_weights=False, threshold=6.0)
+        self.base.weight = bnb.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
+        self.base = self.base.to("cpu")  # makes the 8 bits
+        self.a, self.b = nn.Linear(fan_in, 8, bias=False), nn.Linear(8, fan_out, bias=False)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, given):
+        return self.base(given) + self.b(self.a(given))
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(Adapted(256, 512), nn.GELU(), Adapted(512, 256))
+
+def losses(model):
+    adamw = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=3e-3)
+    given = torch.randn(16, 256, generator=torch.Generator().manual_seed(1))
+    for _ in range(6):
+        loss = (model(given).float() - given.flip(1)).pow(2).mean()
+        loss.backward()
+        adamw.step()
+        adamw.zero_grad()
+        yield loss.item()
+
+dist.init_process_group("gloo")
+whole = [*losses(network())]
+for patch in (axolotls.apply_init_sharded_param_patch, axolotls.apply_init_unsharded_param_patch, axolotls.apply_init_dtype_attrs_patch):
+    patch()
+split, mesh = network(), init_device_mesh("cpu", (2,))
+for unit in (split[0], split[2], split):
+    fully_shard(unit, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+kept = split[0].base.weight._local_tensor
+assert kept.dtype == torch.int8 and kept.shape == (256, 256), kept
+apart = max(abs(one - other) for one, other in zip(whole, losses(split)))
+assert apart < 2e-4 and whole[-1] < whole[0] - 0.03, (apart, whole)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_fsdp_splits_frozen_weights_in_8_bits_and_training_is_the_same(tmp_path):
+    from runner.tools.process import free_port
+
+    (tmp_path / "split.py").write_text(SPLIT, encoding="utf-8")
+    launched = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    ]
+    ran = subprocess.run([*launched, str(tmp_path / "split.py")], capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr[-3000:]

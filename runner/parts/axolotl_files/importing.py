@@ -294,7 +294,7 @@ def _layers(made: Import) -> None:
     elif named:
         made.say("train.lora_pattern", named, "lora_target_modules")
     elif made.file.data.get("lora_target_parameters"):
-        made.refuse(("lora_target_parameters",), *worded("axolotl_files.parameters-alone"))
+        made.say("train.lora_layers", [], "lora_target_parameters")
     else:
         made.name_no_layers("adapter")
 
@@ -433,7 +433,12 @@ def _machines(made: Import) -> None:
     way = re.search("zero([123])", deepspeed)
     fsdp, offloaded = made.file.data.get("fsdp_config"), ""
     if fsdp or made.file.data.get("fsdp"):
-        made.say("distribution", "fsdp", key := "fsdp_config" if "fsdp_config" in made.file.data else "fsdp")
+        key = "fsdp_config" if "fsdp_config" in made.file.data else "fsdp"
+        named, few = (made.values.get(("train", line)) for line in ("optimizer", "eight_bit_base"))
+        lacking = named and not catalog.optimizers()[named].sharded and not few
+        made.say("distribution", "zero3" if lacking else "fsdp", key)
+        if lacking:
+            made.note((key,), *worded("axolotl_files.zero-for-fsdp", optimizer=named))
         offloaded = "all" if isinstance(fsdp, dict) and fsdp.get("offload_params") else ""
     elif deepspeed and way:
         made.say("distribution", f"zero{way[1]}", key := "deepspeed")
@@ -478,5 +483,6 @@ def with_known_model(document: Document) -> Document:
         lines = document.data["model"].get("attention"), document.data["data"].get("chat_template")
         document.data["model"]["base"] = next((STAND_INS[line] for line in lines if line in STAND_INS), STAND_IN)
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
-            document.data["train"].pop(layers, None)
+            if document.data["train"].get(layers):
+                del document.data["train"][layers]
     return document

@@ -58,9 +58,9 @@ def _fsdp(workload: Workload) -> State:
     whole = parameters.of_layers(workload.model, ())[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if packed(workload):
-        # Four-bit weights travel packed, and each is unpacked when it is used.
+        # Weights in 4 or 8 bits travel packed, and each is unpacked when it is used.
         linear = parameters.in_linear(workload.model)
-        layer += linear // 2 - wide * linear
+        layer += _packed_bytes(workload, linear) - wide * linear
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
     weights = weights_of(workload) + reference(workload)
@@ -69,15 +69,15 @@ def _fsdp(workload: Workload) -> State:
         count = parameters.trainable(workload)
         weights += 0 if workload.in_full else (FULL - wide) * count
         gradients = FULL * count
-    # The scales of 4-bit weights are not parameters: every GPU holds all of them, as published states show.
+    # The scales of packed weights are not parameters: every GPU holds all of them, as published states show.
     scales = _scales(workload)
     return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
 
 
 def loaded(workload: Workload) -> int:
-    """Weights on each GPU while a model in 4 bits is split under FSDP: every process has it whole on its GPU, and keeps
-    it until all shares exist (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py, `original_sd`). 0 otherwise:
-    other weights wait in main memory."""
+    """Weights on each GPU while a model in 4 or 8 bits is split under FSDP: every process has it whole on its GPU, and
+    keeps it until all shares exist (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py, `original_sd`; in 8 bits
+    transformers 5.16, quantizers/quantizer_bnb_8bit.py, `update_device_map`). 0 otherwise: others wait in main memory."""
     if workload.sharding != "fsdp" or not packed(workload):
         return 0
     return weights_of(workload) + held(workload).weights
@@ -145,9 +145,12 @@ def weights_of(workload: Workload) -> int:
         numbers = replace(numbers, inside=numbers.inside - few)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
-    packed_bytes = few // (2 if workload.adapter and workload.adapter.four_bit else 1)
-    frozen = packed_bytes + _bytes(workload, numbers, trained=False) + _scales(workload)
+    frozen = _packed_bytes(workload, few) + _bytes(workload, numbers, trained=False) + _scales(workload)
     return frozen + raised + adapter_bytes(workload)
+
+
+def _packed_bytes(workload: Workload, count: int) -> int:
+    return count // (2 if workload.adapter and workload.adapter.four_bit else 1)
 
 
 def _scales(workload: Workload) -> int:
@@ -236,7 +239,8 @@ def _optimizer(workload: Workload) -> int:
 def beside(workload: Workload) -> int:
     """Bytes in main memory for all trained numbers: fp32 weight and gradient, and what the optimizer keeps, AdamW two
     moments (DeepSpeed 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision)."""
-    return (2 + workload.rule.moments) * FULL * parameters.trainable(workload)
+    kept = workload.rule.moments * workload.rule.kept(FULL)
+    return round((2 * FULL + kept) * parameters.trainable(workload))
 
 
 def main_memory(workload: Workload) -> dict[str, int]:
@@ -275,7 +279,7 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
     half precision, each GPU's own share; under FSDP in fp32, after every micro batch. A disk holds all that main memory
     would hold, read and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
     trained, machines = parameters.trainable(workload), workload.machines
-    slower = 1 if workload.optimizer == "adamw_torch_fused" else PACE["plain"]
+    slower = 1 if workload.optimizer == "adamw_torch_fused" else workload.rule.beside or PACE["plain"]
     cores = min(PACE["adam"], PACE["adam_a_core"] * machines.cpus) / slower
     sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
     travelling = sent * trained / machines.world_size / rate(gpu)
@@ -314,7 +318,7 @@ def moments(workload: Workload) -> dict[str, int]:
 
 
 def loading(workload: Workload) -> int:
-    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py). Otherwise, and in 4 bits
+    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py). Otherwise, and in 4 or 8 bits
     (`loaded`), weights go from a mapped file to the GPU."""
     if workload.sharding != "fsdp" or packed(workload):
         return 0

@@ -432,7 +432,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         machines=stage.machines,
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
-        precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
+        precision=next((one for one, lines in TABLES["precision"].items() if any(map(config.get, lines))), "fp32"),
         fp32_weights=runner.get("master_weights") == "fp32",
         attention="flash_attention_2" if "flash" in attention else str(attention),
         evaluation_batch_size=int(config.get("eval_batch_size") or config.get("micro_batch_size") or 1),
@@ -471,14 +471,14 @@ def _alike(table: str, config: EngineConfig) -> Mapping[str, Any]:
 def _adapter(config: EngineConfig, model: Model) -> Adapter | None:
     if config.get("adapter") not in ("lora", "qlora"):
         return None
-    named = config.get("lora_target_modules") or ()
+    named, experts = config.get("lora_target_modules") or (), tuple(config.get("lora_target_parameters") or ())
     pattern = named if isinstance(named, str) else ""
     targets = tuple(model.named(pattern) if pattern else dict.fromkeys(named))
     return Adapter(
         **_alike("adapter", config),
-        targets=targets if targets and not config.get("lora_target_linear") else model.linear,
+        targets=model.linear if config.get("lora_target_linear") or not (targets or experts) else targets,
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
-        parameters=tuple(config.get("lora_target_parameters") or ()),
+        parameters=experts,
         pattern=pattern,
     )
 

@@ -116,7 +116,8 @@ def _measured(
 
 def _counts(model: torch.nn.Module) -> tuple[int, int]:
     """How many numbers all parameters have, and the trained ones; a packed parameter has more numbers than entries."""
-    packed = {module.weight: prod(module.shape) for module in model.modules() if isinstance(module, stand_ins.FourBit)}
+    kinds = (stand_ins.FourBit, stand_ins.EightBit)
+    packed = {module.weight: prod(module.shape) for module in model.modules() if isinstance(module, kinds)}
     everything = {parameter: packed.get(parameter, parameter.numel()) for parameter in model.parameters()}
     return sum(everything.values()), sum(size for part, size in everything.items() if part.requires_grad)
 
@@ -243,12 +244,12 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     model.config.use_cache = False
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
+    # FSDP splits and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`);
+    # those in 8 bits are as many bytes.
+    stored = DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8
     if workload.adapter and workload.adapter.eight_bit:
-        stand_ins.pack(model, 8, stand_ins.EightBit)
+        stand_ins.pack(model, 8, partial(stand_ins.EightBit, stored=stored))
     if workload.adapter and workload.adapter.four_bit:
-        # FSDP splits and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0,
-        # `bnb_4bit_quant_storage`).
-        stored = DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8
         stand_ins.pack(model, 4, partial(stand_ins.FourBit, dtype=dtype, stored=stored))
     if workload.checkpointing:
         if not model.supports_gradient_checkpointing:
@@ -285,7 +286,7 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
     outside = model.score if scores else model.get_output_embeddings()
     own -= {name.rpartition(".")[2] for name, module in linear.items() if module is outside}
     there = any(re.fullmatch(adapter.pattern, name) for name in linear) if adapter.pattern else own & {*adapter.targets}
-    if not there:
+    if not there and (adapter.pattern or adapter.targets):
         named = adapter.pattern or listed(sorted(adapter.targets))
         raise Stop(*worded("trace.no-such-layers", targets=named, own=listed(sorted(own))))
     config = LoraConfig(

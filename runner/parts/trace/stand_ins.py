@@ -170,19 +170,20 @@ class _MatMul8Bit(torch.autograd.Function):
 class EightBit(bnb.nn.Linear8bitLt):
     """A linear layer whose weight is in 8 bits, with a scale for each output (arXiv 2208.07339)."""
 
-    def __init__(self, old: nn.Linear | Conv1D) -> None:
+    def __init__(self, old: nn.Linear | Conv1D, stored: torch.dtype) -> None:
         nn.Module.__init__(self)
         shape = tuple(old.weight.shape)
         self.shape = shape[::-1] if isinstance(old, Conv1D) else shape
         self.out_features, self.in_features = self.shape
-        self.weight = nn.Parameter(torch.empty(self.shape, dtype=torch.int8), requires_grad=False)
+        numbers = torch.empty(self.out_features, self.in_features // stored.itemsize, dtype=stored)
+        self.weight = nn.Parameter(numbers, requires_grad=False)
         self.scales = nn.Buffer(torch.empty(self.out_features, dtype=torch.float32))
         self.state, self.index, self.bias = bnb.MatmulLtState(), None, old.bias
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         device = given.device.type
         half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else given.dtype
-        output = _MatMul8Bit.apply(given.to(half), self.weight)
+        output = _MatMul8Bit.apply(given.to(half), self.weight.view(torch.int8))
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
 

@@ -144,7 +144,8 @@ def adapted(facts: Model, train: Any) -> list[str]:
     if whole := train.get("lora_pattern"):
         return [name for name in facts.named(whole) if name in facts.linear]
     # A name that matches none of the known layers is passed on unchanged.
-    named = (name for one in train.get("lora_layers") or facts.linear for name in [*facts.fitting(one)] or [one])
+    asked = facts.linear if train.get("lora_layers") is None else train.lora_layers
+    named = (name for one in asked for name in [*facts.fitting(one)] or [one])
     return list(dict.fromkeys(named))
 
 
@@ -153,7 +154,7 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     facts, train = recipe.model_facts, recipe.train
     if not (asked := train.get("lora_pattern")):
         return
-    if train.get("lora_layers"):
+    if train.get("lora_layers") is not None:
         yield recipe.problem("train.lora_pattern", *worded("scenarios.layers-twice"))
     try:
         re.compile(asked)
@@ -184,12 +185,15 @@ def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
 
 
 def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
-    why, linear = facts.family["missed"][name], listed(facts.linear)
+    why, linear = facts.family["missed"][name.rpartition(".")[2]], listed(facts.linear)
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
 
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
-    facts = recipe.model_facts
+    facts, advanced = recipe.model_facts, recipe.advanced.plain().get("axolotl") or {}
+    experts = recipe.train.get("lora_experts") or advanced.get("lora_target_parameters")
+    if recipe.train.get("lora_layers") == () and not experts:
+        yield recipe.problem("train.lora_layers", *worded("scenarios.nothing-adapted"))
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):
@@ -203,7 +207,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
                 continue
             if some:
                 said = worded("scenarios.some-layers", name=name, some=some, facts=facts, found=listed(found))
-            elif name in facts.family.get("missed", {}):
+            elif name.rpartition(".")[2] in facts.family.get("missed", {}):
                 said = _without_adapter(facts, name)
             else:
                 said = worded("scenarios.no-such-layer", recipe=recipe, name=name, linear=listed(facts.linear))
@@ -234,8 +238,9 @@ def preferring(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
     if objective == "kto" and train.micro_batch_size == 1:
         yield recipe.problem("train.micro_batch_size", *worded("scenarios.kto-alone"))
-    if objective not in (None, "simpo", "grpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
-        yield recipe.problem("train.adapter", *worded("scenarios.four-bits-by-fsdp", objective=objective))
+    bits = "eight_bit_base" if train.get("eight_bit_base") else "adapter" if train.get("adapter") == "qlora" else ""
+    if objective not in (None, "simpo", "grpo") and bits and sharding.by_fsdp(recipe):
+        yield recipe.problem(f"train.{bits}", *worded("scenarios.packed-by-fsdp", objective=objective))
 
 
 def experts(recipe: Recipe) -> Iterator[Problem]:
@@ -246,21 +251,21 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(f"train.{line}", *worded("scenarios.no-experts", recipe=recipe))
     if train.get("lora_experts") and train.get("lora_dropout"):
         yield recipe.problem("train.lora_dropout", *worded("scenarios.dropout-of-experts"), mending=0)
-    if train.get("quantize_experts") and train.adapter != "qlora":
-        yield recipe.problem("train.quantize_experts", *worded("scenarios.experts-in-four-bits"))
+    if train.get("quantize_experts") and train.adapter != "qlora" and not train.get("eight_bit_base"):
+        yield recipe.problem("train.quantize_experts", *worded("scenarios.experts-in-few-bits"))
 
 
 def eight_bits(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.train.get("eight_bit_base"):
         return
-    message, hint = "", "Delete the line, or write `distribution: zero2` or `ddp`."
+    message, hint = "", "Delete the line, or write `distribution: fsdp`, `zero2` or `ddp`."
     if recipe.train.adapter == "qlora":
         message, hint = "The base model of `adapter: qlora` is in 4 bits already.", "Delete one of the two lines."
     elif recipe.train.get("generator") == "vllm":
         # TRL 1.9, generation/vllm_generation.py
         message, hint = "vLLM generates with no weights in 8 bits.", "Delete one of the two lines."
-    elif sharding.by_fsdp(recipe) or recipe.distribution == "zero3":
-        message = "Weights in 8 bits cannot be split between GPUs (bitsandbytes 0.50.2)."
+    elif recipe.distribution == "zero3":
+        message = "DeepSpeed cannot split weights in 8 bits between GPUs (bitsandbytes 0.50.2)."
     if message:
         yield recipe.problem("train.eight_bit_base", message, hint)
 

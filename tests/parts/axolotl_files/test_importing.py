@@ -160,6 +160,64 @@ def test_offloading_is_imported(lines, parts):
     assert importing.judged(made) == []
 
 
+@pytest.mark.parametrize(
+    ("lines", "without_", "said"),
+    [
+        (
+            "lora_target_parameters: [mlp.experts.gate_up_proj]\nlora_dropout: 0\n",
+            ("lora_target_linear",),
+            {
+                ("train", "lora_layers"): [],
+                ("advanced", "axolotl", "lora_target_parameters"): ["mlp.experts.gate_up_proj"],
+            },
+        ),
+        (
+            "float16: true\nfp16: false\nbf16: false\n",
+            ("bf16", "adapter", "lora_", "load_in"),
+            {("model", "precision"): "fp32", ("advanced", "axolotl", "float16"): True},
+        ),
+        (
+            "adapter: lora\nload_in_8bit: true\nlora_target_modules: [q_proj]\nquantize_moe_experts: true\n"
+            "fsdp_version: 2\nfsdp_config: {offload_params: false}\n",
+            ("adapter", "load_in", "lora_target_linear"),
+            {("train", "eight_bit_base"): True, ("advanced", "axolotl", "quantize_moe_experts"): True},
+        ),
+        (
+            "deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\n",
+            (),
+            {("train", "optimizer"): "adamw_bnb_8bit", ("sharding", "offload_optimizer"): "cpu"},
+        ),
+    ],
+    ids=["experts alone", "half precision without autocast", "8 bits under FSDP", "8 bits beside the GPU"],
+)
+def test_what_few_files_ask_for_comes_back_the_same(lines, without_, said):
+    text = (
+        without(FILE.replace("adamw_bnb_8bit", "adamw_torch_fused") if "fsdp" in lines else FILE, "colour", *without_)
+        + lines
+    )
+    made = made_of(text)
+    assert not made.refused and importing.judged(made) == []
+    assert {path: made.values.get(path) for path in said} == said
+    assert axolotl_examples.compared(text, made) == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more", "way"),
+    [
+        ("paged_adamw_8bit", "", "zero3"),
+        ("adamw_torch_8bit", "", "fsdp"),
+        # ZeRO-3 splits no weights in 8 bits, and nothing splits both.
+        ("paged_adamw_8bit", "adapter: lora\nload_in_8bit: true\n", "fsdp"),
+    ],
+)
+def test_fsdp_becomes_zero_where_fsdp_2_lacks_the_optimizer(optimizer, more, way):
+    text = without(FILE.replace("adamw_bnb_8bit", optimizer), "colour", *(("adapter", "load_in") if more else ()))
+    made = made_of(f"{text}{more}fsdp: [full_shard]\nfsdp_config: {{state_dict_type: FULL_STATE_DICT}}\n")
+    assert made.values["distribution",] == way
+    assert any("ZeRO-3" in note.message for note in made.notes) == (way == "zero3")
+    assert bool(importing.judged(made)) == bool(more)
+
+
 def test_a_deepspeed_file_of_ones_own_is_named():
     (note,) = [note for note in made_of(FILE + "deepspeed: mine/zero3.json\n").notes if "ZeRO-3" in note.message]
     assert "leaves out" in note.message and note.source == "deepspeed: mine/zero3.json"

@@ -534,11 +534,12 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
     assert sorted(shares)[int(0.9 * CELLS)] <= constants.TABLES["spread"]["allocated"]["least"] + 0.005
 
 
-def test_weights_in_4_bits_are_whole_on_every_gpu_before_fsdp_splits_them():
+@pytest.mark.parametrize("few", ["four_bit", "eight_bit"])
+def test_packed_weights_are_whole_on_every_gpu_before_fsdp_splits_them(few):
     """Loaded onto the GPU, and kept until all shares are made; other weights wait in main memory."""
     from runner.parts.planner import state
 
-    adapter = Adapter(16, SEVEN_B.linear, four_bit=True)
+    adapter = Adapter(16, SEVEN_B.linear, **{few: True})
     many = Machines(1, 8, "NVIDIA-L40S", 256, 64)
     job = work(
         SEVEN_B,
@@ -557,7 +558,7 @@ def test_weights_in_4_bits_are_whole_on_every_gpu_before_fsdp_splits_them():
     }
     assert sum(found.parts().values()) == found.total
     assert state.loading(job) == 0
-    plain = replace(job, adapter=replace(adapter, four_bit=False))
+    plain = replace(job, adapter=Adapter(16, SEVEN_B.linear))
     assert memory.estimate(plain).moment != "loading" and state.loading(plain) >= 8 * 2 * parameters.total(SEVEN_B)
 
 

@@ -201,12 +201,16 @@ def test_fsdp_over_pretended_gpus_holds_its_share(fp32_weights):
     assert exact.trainable == total
 
 
+BASES = {"16 bits": {}, "4 bits": {"four_bit": True}, "8 bits": {"eight_bit": True}}
+
+
 @pytest.mark.long
-def test_4_bit_weights_are_split_over_pretended_gpus_and_their_scales_are_not():
+@pytest.mark.parametrize("base", ["4 bits", "8 bits"])
+def test_packed_weights_are_split_over_pretended_gpus_and_their_scales_are_not(base):
     from dataclasses import replace
 
     model = replace(shrunk(MODELS[1]), linear=MODELS[1].linear)
-    job = work(model, adapter=Adapter(16, model.linear, 0.0, four_bit=True), sharding="fsdp", sequence_len=256)
+    job = work(model, adapter=Adapter(16, model.linear, 0.0, **BASES[base]), sharding="fsdp", sequence_len=256)
     job = replace(job, machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8))
     exact, quick = trace(job, operations=False), memory.held(job)
     assert exact.parameters == parameters.total(model) + parameters.adapter(job)
@@ -216,13 +220,13 @@ def test_4_bit_weights_are_split_over_pretended_gpus_and_their_scales_are_not():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("four_bit", [False, True])
-def test_an_adapter_over_pretended_gpus_is_traced_as_it_is_reckoned(four_bit):
+@pytest.mark.parametrize("base", BASES)
+def test_an_adapter_over_pretended_gpus_is_traced_as_it_is_reckoned(base):
     """Its matrices are units of their own, and what is outside the layers is gathered at the beginning of each pass."""
     from dataclasses import replace
 
     model = replace(shrunk(MODELS[1], words=65_536), linear=MODELS[1].linear)
-    job = work(model, adapter=Adapter(16, model.linear, 0.0, four_bit), sharding="fsdp", fused_loss="fused")
+    job = work(model, adapter=Adapter(16, model.linear, 0.0, **BASES[base]), sharding="fsdp", fused_loss="fused")
     job = replace(job, machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), micro_batch_size=1, sequence_len=512)
     exact, quick = trace(job, operations=False), memory.estimate(job)
     assert quick.tensors == pytest.approx(exact.peak, rel=0.05)
