@@ -176,7 +176,7 @@ def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
     whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
     # A step begins without activations.
     start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
-    weights, optimizer, slack = memory.weights, memory.optimizer, memory.slack / max(memory.tensors, 1)
+    weights, optimizer, slack = memory.state.weights, memory.state.optimizer, memory.slack / max(memory.tensors, 1)
     return [
         (
             each.name,
@@ -288,7 +288,8 @@ def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: fl
             edge = [*zip(spots, above, strict=True), *reversed([*zip(spots, below, strict=True)])]
             areas.append((part, edge, max(parts[part] for _, parts in moments)))
         below = above
-    sums = (0, memory.weights, memory.weights + memory.optimizer, memory.evaluation, memory.in_evaluation)
+    state = memory.state.weights, memory.state.optimizer
+    sums = (0, state[0], sum(state), memory.evaluation, memory.in_evaluation)
     ends = [*accumulate(sums, max)]
     return {
         "stage": stage,

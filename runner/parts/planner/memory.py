@@ -19,8 +19,6 @@ GIB = 2**30
 EVALUATION, LOADING = "evaluation", "loading"
 # What may be the peak of training: before the first step, and the phases of a step, in order.
 PHASES = (LOADING, "forward", "loss", "backward", "step")
-# The parts of `Memory` that PyTorch calls allocated.
-TENSORS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
 
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl,
 # issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
@@ -29,36 +27,27 @@ NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * 
 
 @dataclass(frozen=True)
 class Memory:
-    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation. training_moment: one of
-    PHASES, that of the peak of training. moments: all of a step, in order. state: held between steps.
-    shown: the figure of nvidia-smi, which is more than the run needs, because the allocator gives back only what others
-    need."""
+    """Bytes on one GPU. state: held between steps. peak: the moment of training with the most tensors; moments: all of
+    a step, in order. evaluation: the peak of tensors in evaluation. slack_share: what the allocator holds beyond
+    tensors, as a share of them. shown: the figure of nvidia-smi, which is more than the run needs, because the
+    allocator gives back only what others need."""
 
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    logits: int
-    temporary: int
-    communication: int
-    context: int
-    slack: int
-    training_moment: str
+    state: State
+    peak: Moment
     moments: tuple[Moment, ...]
     evaluation: int
-    evaluation_slack: int
-    state: State
+    context: int
+    slack_share: float
     shown: int
 
     @property
     def tensors(self) -> int:
-        """PyTorch's allocated memory."""
-        return sum(getattr(self, name) for name in TENSORS)
+        """PyTorch's allocated memory at the peak of training."""
+        return self.peak.size
 
     @property
-    def in_steps(self) -> int:
-        """The peak of tensors in a step, as a trace measures it."""
-        return max(moment.size for moment in self.moments)
+    def slack(self) -> int:
+        return round(self.tensors * self.slack_share)
 
     @property
     def total(self) -> int:
@@ -68,15 +57,27 @@ class Memory:
     @property
     def in_evaluation(self) -> int:
         """The driver's used memory in evaluation."""
-        return self.evaluation + self.evaluation_slack + self.context
+        return self.evaluation + round(self.evaluation * self.slack_share) + self.context
 
     @property
     def moment(self) -> str:
         """The moment of the largest total: of training, or evaluation."""
-        return EVALUATION if self.total == self.in_evaluation else self.training_moment
+        return EVALUATION if self.total == self.in_evaluation else self.peak.name
 
     def parts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in (*TENSORS, "context", "slack")}
+        """The parts of the total at the peak of training; all but the last two are tensors."""
+        state, peak = self.state, self.peak
+        return {
+            "weights": state.weights,
+            "gradients": peak.gradients,
+            "optimizer": state.optimizer,
+            "activations": peak.activations,
+            "logits": peak.logits,
+            "temporary": peak.temporary + peak.base - state.weights - state.optimizer - state.buffers,
+            "communication": state.buffers,
+            "context": self.context,
+            "slack": self.slack,
+        }
 
 
 def estimate(workload: Workload) -> Memory:
@@ -110,20 +111,12 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
     shown = round((1 + slack) * most) + context
     card = catalog.gpu(run.machines.gpu)
     return Memory(
-        weights=state.weights,
-        gradients=peak.gradients,
-        optimizer=state.optimizer,
-        activations=peak.activations,
-        logits=peak.logits,
-        temporary=peak.temporary + peak.base - state.weights - state.optimizer - state.buffers,
-        communication=state.buffers,
-        context=context,
-        slack=round(peak.size * known.slack),
-        training_moment=peak.name,
+        state,
+        peak,
         moments=tuple(moment for moment in moments if moment.name != LOADING),
         evaluation=evaluation,
-        evaluation_slack=round(evaluation * known.slack),
-        state=state,
+        context=context,
+        slack_share=known.slack,
         # A full card shows no more than it has.
         shown=max(whole(run, most), min(shown, usable(card)) if card else shown),
     )

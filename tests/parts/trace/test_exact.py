@@ -123,7 +123,7 @@ def test_dora_is_reckoned_as_it_is_traced(checkpointing, rows, dropout, four_bit
     )
     exact = trace(dora)
     assert exact.trainable == parameters.adapter(dora) > parameters.adapter(plain)
-    assert memory.estimate(dora).in_steps == pytest.approx(exact.peak, rel=0.12)
+    assert max(moment.size for moment in memory.estimate(dora).moments) == pytest.approx(exact.peak, rel=0.12)
     # What replaces 4-bit layers has no operations.
     assert four_bit or sum(duration.operations(dora, rows)) == pytest.approx(exact.flops, rel=0.05)
     assert (sum(duration.operations(dora, rows)) > 1.5 * sum(duration.operations(plain, rows))) == bool(dropout)
