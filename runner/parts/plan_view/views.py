@@ -14,8 +14,8 @@ from rich.table import Table
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
 from runner.parts.planner import constants, limits, storage
-from runner.parts.planner.forecast import Forecast, basis, named
-from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
+from runner.parts.planner.forecast import MOST_TRIED, Forecast, basis, named
+from runner.parts.planner.formulas import Traced, left_out
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
@@ -156,7 +156,7 @@ def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Trac
             continue
         table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
         fields, counts = left_out(forecast.workload), forecast.counts
-        quick = forecast.formulas.changed(**fields).memory
+        quick = forecast.changed(**fields).memory
         for row in rows("exact", traced, quick, counts):
             table.add_row(*row)
         if fields:

@@ -37,7 +37,7 @@ class Disk:
 
 def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     """The files of a stage: the download, prepared data, checkpoints, the best model, a merged model."""
-    place, sizes = plan.place_of(forecast.stage), forecast.formulas.written(forecast.stage)
+    place, sizes = plan.place_of(forecast.stage), forecast.written()
     keep, checkpoint = forecast.workload.keep, sizes.pop("checkpoint")
     entries = {
         "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
@@ -129,7 +129,7 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     source = row_counts.source_of(plan, stage)[0]
     drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
     folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
-    need, there = units.both(forecast.with_longest(0).memory.total), units.both(usable(gpu))
+    need, there = units.both(forecast.changed(longest=0).memory.total), units.both(usable(gpu))
     return [folders, most, *worded("planner.room", forecast=forecast, need=need, there=there, most=most)]
 
 
@@ -139,10 +139,10 @@ def rounded(need: float) -> int:
 
 
 def host(forecast: Forecast) -> dict[str, int]:
-    """Main memory of one machine by part: processes, shared memory, and the parts of the formulas."""
+    """Main memory of one machine by part: processes, shared memory, and what else the forecast names."""
     stage = forecast.stage
     parts = {"processes": state.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
-    return parts | forecast.formulas.beside(stage)
+    return parts | forecast.beside()
 
 
 def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
@@ -203,7 +203,7 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
     current = SPARE["unknown"]
     if time := forecast.time:
         current = SPARE["times"] * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
-    saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
+    saving: float = forecast.written()["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
     return 60 * math.ceil((SPARE["leaving"] + current + saving) / 60)
 
 

@@ -139,7 +139,7 @@ def test_the_size_of_a_bucket_is_one_figure_in_recipe_config_and_plan():
 def test_a_checkpoint_takes_the_time_of_what_it_writes():
     for path in (ROOT / "recipes" / "lyrics.yaml", ROOT / "recipes" / "survival.yaml"):
         (found,) = forecast.of(*planned(path))
-        written = found.formulas.written(found.stage)
+        written = found.written()
         # Every machine reads the model from the claim, which takes 100 MB a second where the recipe says nothing.
         saved = found.time.checkpoints.count * written["checkpoint"]
         moved = found.stage.machines.nodes * written["model download"] + saved
@@ -220,10 +220,7 @@ def test_a_rate_in_the_recipe_wins_over_what_is_assumed_and_leaves_no_doubt(sect
 def test_the_range_of_a_time_reaches_from_the_fastest_to_the_slowest_network():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "survival.yaml"))
     network, (low, high) = found.workload.network, found.time.spread
-    ends = [
-        found.formulas.changed(network=replace(network, gbit_s=rate)).time(found.gpu)
-        for rate in (network.most, network.least)
-    ]
+    ends = [found.changed(network=replace(network, gbit_s=rate)).time for rate in (network.most, network.least)]
     passes = [time.training_seconds + time.evaluation_seconds for time in ends]
     assert ends[0].total_seconds < found.time.total_seconds < ends[1].total_seconds
     least, most = found.time.overhead_range
@@ -266,9 +263,7 @@ def test_the_words_about_a_network_name_it(golden_message):
 def test_another_count_of_machines_is_counted_in_equal_machines():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "gemma.yaml"))
     uneven = replace(found.stage.machines, gpus_per_node=2, uneven=(2, 1))
-    found = replace(
-        found, formulas=found.formulas.changed(machines=uneven), stage=replace(found.stage, machines=uneven)
-    )
+    found = replace(found.changed(machines=uneven), stage=replace(found.stage, machines=uneven))
     assert [found.on(count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
     assert [found.on(count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
 
@@ -394,7 +389,7 @@ def test_advice_makes_it_fit_and_keeps_the_effective_batch():
     )
     (found,) = forecast.of(recipe, plan)
     assert found.fits is False
-    offers = cheapest(Lines.of(recipe, found.stage), found.workload, found.gpu, found.usable)
+    offers = cheapest(Lines(recipe, found.stage), found.workload, found.gpu, found.usable)
     assert len(offers) >= 3 and [offer.changes for offer in offers] == found.offers(recipe, found.usable)
     for offer in offers:
         assert memory.estimate(offer.workload).total <= found.usable

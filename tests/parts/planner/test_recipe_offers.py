@@ -13,7 +13,7 @@ from runner.check.validate import examine, load, override
 from runner.commands import cli
 from runner.parts.edits import copying
 from runner.parts.planner import memory_offers, recipe_offers
-from runner.parts.planner.formulas import Loss
+from runner.parts.planner.forecast import Loss
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer, OfferScope
 from runner.recipe.overrides import from_options

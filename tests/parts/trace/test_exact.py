@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.estimate_accuracy import MEDIAN, MODELS, WORST, cells, compare
 from runner import catalog
-from runner.parts.images.formulas import ImageFormulas, Images
+from runner.parts.images.formulas import ImageForecast, Images
 from runner.parts.planner import duration, memory, parameters
 from runner.parts.planner.workload import Adapter, Workload
 from runner.parts.trace.tracing import trace
@@ -328,7 +328,7 @@ IMAGES = {
 @pytest.mark.parametrize("kind", but_for({"two GPUs"}, IMAGES))
 def test_quick_and_exact_agree_on_images(kind):
     job = Images(**{"machines": ONE, "micro_batch_size": 32, "evaluation_batch_size": 32} | IMAGES[kind])
-    exact, formulas = trace(job), ImageFormulas(job)
+    exact, formulas = trace(job), ImageForecast(None, job, None)
     quick = formulas.memory
     assert (exact.parameters, exact.trainable) == (formulas.counts.total, formulas.counts.trainable)
     assert formulas.flops(job.micro_batch_size) == pytest.approx(exact.flops, rel=1e-3)
