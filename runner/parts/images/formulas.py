@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
@@ -218,17 +218,16 @@ class ImageForecast(Forecast):
     def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterator[Changes]:
         work, narrow = self.workload, self.workload.width // 2
 
-        def fits(**fields: Any) -> bool:
-            return self.changed(**fields).memory.total <= budget
+        def fits(other: Images) -> bool:
+            return replace(self, workload=other).memory.total <= budget
 
         for rows, accumulation in splits(work, smaller=True):
-            evaluated = work.with_rows(rows).evaluation_batch_size
-            if fits(micro_batch_size=rows, evaluation_batch_size=evaluated, accumulation=accumulation):
+            if fits(work.with_rows(rows, accumulation)):
                 yield {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
                 break
-        if work.precision == "fp32" and gpu.bf16 and fits(precision="bf16"):
+        if work.precision == "fp32" and gpu.bf16 and fits(replace(work, precision="bf16")):
             yield {"model.precision": "bf16"}
-        if fits(width=narrow):
+        if fits(replace(work, width=narrow)):
             yield {"model.width": narrow}
 
     def written(self) -> dict[str, int]:

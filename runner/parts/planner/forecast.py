@@ -203,12 +203,7 @@ class Forecast(ABC):
         """The most rows at once that fit the card; None if the card is unknown."""
         if (room := self.usable) is None:
             return None
-
-        def taken(rows: int) -> int:
-            evaluation = {"evaluation_batch_size": rows} if self.workload.evaluation_follows else {}
-            return self.changed(micro_batch_size=rows, **evaluation).memory.total
-
-        return largest(lambda rows: taken(rows) <= room)
+        return largest(lambda rows: replace(self, workload=self.workload.with_rows(rows)).memory.total <= room)
 
     def offers(self, recipe: Recipe, budget: float) -> list[Changes]:
         """See `fitting`. recipe: the whole one, whose settings the changes name."""

@@ -75,8 +75,7 @@ def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Adv
 
     if lines.find("micro_batch_size"):
         several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
-        batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in several]
-        yield from best([Advice(lines.batch(*split), each) for split, each in batches])
+        yield from best([Advice(lines.batch(*split), work.with_rows(*split)) for split in several])
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
         powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
         fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]

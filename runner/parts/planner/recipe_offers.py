@@ -314,9 +314,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     stage = stage if planned.problems else stage.full
     likely, sizes = stage.memory_range[1] / stage.memory.total, []
     for rows, accumulation in splits(work, smaller=False):
-        evaluated = work.with_rows(rows).evaluation_batch_size
-        batch = {"micro_batch_size": rows, "evaluation_batch_size": evaluated, "accumulation": accumulation}
-        larger = stage.changed(**batch)
+        larger = replace(stage, workload=work.with_rows(rows, accumulation))
         if likely * larger.memory.total > room:
             break
         if larger.time:

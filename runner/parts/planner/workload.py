@@ -182,10 +182,12 @@ class Run:
         """Whether the logits of a whole micro batch are there at once."""
         return False
 
-    def with_rows(self, rows: int) -> Self:
-        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
-        own = self.evaluation_batch_size
-        return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
+    def with_rows(self, rows: int, accumulation: int | None = None) -> Self:
+        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes.
+        accumulation: as before if it is None."""
+        evaluated = rows if self.evaluation_follows else self.evaluation_batch_size
+        batches = accumulation or self.accumulation
+        return replace(self, micro_batch_size=rows, evaluation_batch_size=evaluated, accumulation=batches)
 
     def times_in(self, every: int, steps: int) -> int:
         """How often something happens in this many steps: after each `every` or, for 0, each epoch, and at the end."""
