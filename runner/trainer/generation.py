@@ -133,11 +133,11 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
     return map(load(chat).answer, questions)
 
 
-def prompt(chat: Chat, tokenizer: Any, question: str, earlier: Earlier = ()) -> str:
+def prompt(chat: Chat, tokenizer: Any, question: str) -> str:
     """The text that the model reads for a question. Tokenising it adds nothing."""
     if not chat.chat:
         return question
-    return written(tokenizer, messages(chat.system_prompt, question, earlier=earlier), asking=True)
+    return written(tokenizer, messages(chat.system_prompt, question), asking=True)
 
 
 def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:

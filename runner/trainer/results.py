@@ -40,7 +40,7 @@ def keep_adapter(run_dir: Path, config: EngineConfig) -> None:
     # Merging or serving it later needs the same base model.
     facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
     write_json(adapter / "adapter_config.json", facts)
-    trust = ["--trust-remote-code"] if config.get("trust_remote_code") else []
+    trust = ["trust"] if config.get("trust_remote_code") else []
     best = run_dir / run_files.BEST_MODEL
     _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
     if (settings := best / "generation_config.json").is_file():

@@ -1,4 +1,4 @@
-"""Creates and shows proofs: after preparation, before the first step, and on request."""
+"""Creates and shows proofs: after preparation and on request."""
 
 import os
 import tempfile
@@ -44,13 +44,6 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
         for line in plain(proven):
             tell(f"  {line}")
-
-
-def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
-    """The problem of the rows before training; empty for none."""
-    from runner.parts.proof import prove as first_step
-
-    return first_step.prove(cfg, trainer, settings).complaint
 
 
 def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[str]:
