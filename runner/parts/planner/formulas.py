@@ -116,7 +116,7 @@ class LanguageForecast(Forecast):
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
         sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
         sizes |= {"checkpoint": state.checkpoint(work), "best model": state.saved_weights(work)}
-        halves = work.widths.linear * parameters.total(work.model)
+        halves = work.width * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
         if on_disk := state.on_disk(work):

@@ -177,7 +177,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     tied_head = head if model.tied and not state.root else 0
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
     backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
-    linear, wide = parameters.linear(model), workload.widths.linear
+    linear, wide = parameters.linear(model), workload.width
     layers = parameters.of_layers(model, workload.unfrozen)
     gradients = [0 if workload.adapter else gradient(workload, numbers) for numbers in layers]
     for index in reversed(range(lowest, model.num_hidden_layers)):
@@ -227,7 +227,7 @@ def writing(workload: Workload, rows: int) -> int:
         card = catalog.gpu(workload.machines.gpu)
         return round(workload.by_vllm * usable(card)) if card else 0
     model = workload.model
-    layer = 2 * workload.widths.linear * rows * workload.most_tokens * model.num_key_value_heads * model.head_dim
+    layer = 2 * workload.width * rows * workload.most_tokens * model.num_key_value_heads * model.head_dim
     return (model.num_hidden_layers + 1) * layer + 3 * FULL * rows * model.vocab_size
 
 
@@ -255,18 +255,18 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     else:
         yield Moment("forward", base, there, parameters.boundary(workload) * tokens, 0, state.gathered)
     if workload.fused_loss in ("fused", "cut"):
-        logits = workload.widths.linear * tokens * workload.model.hidden_size
+        logits = workload.width * tokens * workload.model.hidden_size
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
 def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, half: int) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
-    wide, head = workload.widths, parameters.head(workload.model)
-    logits = wide.linear * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
+    wide, head = workload.width, parameters.head(workload.model)
+    logits = wide * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
     fresh = of_words(workload, head)
     if workload.in_fp32(head) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
-    flight = fresh + wide.linear * tokens * workload.model.hidden_size + half
+    flight = fresh + wide * tokens * workload.model.hidden_size + half
     yield Moment("backward", base, there, kept, logits, flight)
 
 
@@ -293,7 +293,7 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         times: float = TABLES["logits"][workload.objective]["training" if training else "evaluation"]
         return round(times * FULL * words)
     if way == "cut" or (way == "fused" and training):
-        wide = workload.widths.linear
+        wide = workload.width
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
         if not training:
             return wide * at_once * model.vocab_size
@@ -325,7 +325,7 @@ def step(workload: Workload, state: State) -> int:
     share = parameters.trainable(workload) // workload.machines.world_size
     if workload.sharding == "zero3":
         share = min(share, workload.group)
-    joined = workload.widths.linear
+    joined = workload.width
     return share * (joined if joined == FULL else joined + FULL)
 
 
@@ -335,7 +335,7 @@ def evaluation(workload: Workload, state: State) -> int:
     edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share is beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
-    layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens + by_length(workload, tokens)[0]
+    layer = wide * workload.width * workload.model.intermediate_size * tokens + by_length(workload, tokens)[0]
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.most_tokens * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)

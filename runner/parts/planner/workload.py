@@ -58,14 +58,6 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
 
 
 @dataclass(frozen=True)
-class Widths:
-    """Bytes per number. stream: the residual stream; linear: inside linear layers and attention."""
-
-    stream: int
-    linear: int
-
-
-@dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
@@ -346,11 +338,15 @@ class Workload(Run):
     def whole_logits(self) -> bool:
         return self.fused_loss not in ("fused", "cut")
 
+    @property
+    def width(self) -> int:
+        """Bytes per number inside linear layers and attention."""
+        return FULL if self.precision == "fp32" else HALF
+
     @cached_property
-    def widths(self) -> Widths:
-        if self.precision == "fp32":
-            return Widths(FULL, FULL)
-        return Widths(FULL if self.in_fp32(self.model.embedding) else HALF, HALF)
+    def stream_width(self) -> int:
+        """Bytes per number of the residual stream."""
+        return FULL if self.in_fp32(self.model.embedding) else self.width
 
     @cached_property
     def masters(self) -> bool:
