@@ -18,7 +18,6 @@ from typing import Any, Self
 from runner import catalog, parts
 from runner.catalog import Gpu
 from runner.parts.planner import constants, row_counts
-from runner.parts.planner.constants import Spread
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
@@ -133,7 +132,7 @@ class Forecast(ABC):
         return self.time_on(self.gpu) if self.gpu else None
 
     @cached_property
-    def memory_spread(self) -> Spread:
+    def memory_spread(self) -> constants.Spread:
         """How far planned memory was off on published runs."""
         return constants.spread(self.workload, "allocated")
 

@@ -11,7 +11,6 @@ from typing import Any
 from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import duration, memory, memory_offers, parameters, state
-from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Changes, Counts, Forecast
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
@@ -101,7 +100,7 @@ class LanguageForecast(Forecast):
         rising = int(self.steps * self.workload.warmup_ratio)
         return 2 if rising == 1 else rising
 
-    def time_on(self, gpu: Gpu) -> Duration | None:
+    def time_on(self, gpu: Gpu) -> duration.Duration | None:
         return duration.estimate(self.workload, gpu)
 
     def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterable[Changes]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from runner import catalog
 from runner.data import row_files, rows
 from runner.parts.planner import parameters, row_counts, samples
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.contract import Rule
@@ -30,7 +29,7 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
             targets, pattern = tuple(adapted(facts, train)), train.get("lora_pattern") or ""
             shapes = parameters.adapted(facts, Adapter(rank, targets, pattern=pattern))
             whole, held = parameters.total(facts), parameters.of_experts(facts)
-        except (UnknownArchitecture, re.error):
+        except (parameters.UnknownArchitecture, re.error):
             continue
         if not (trained := sum(rank * sum(shape) for shape in shapes)):
             continue

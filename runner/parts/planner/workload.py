@@ -11,8 +11,7 @@ from typing import Any, Self
 from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.parts.planner.lengths import UNKNOWN, RowLengths
-from runner.parts.planner.row_counts import Rows
+from runner.parts.planner.row_counts import UNKNOWN, RowLengths, Rows
 from runner.plan import EngineConfig, Machines, Stage
 from runner.tools import packaged
 from runner.trainer import records

@@ -10,7 +10,6 @@ from typing import Any
 from runner.catalog import troubles
 from runner.data.report import REPORT_FILE
 from runner.parts.evaluate import gates
-from runner.parts.evaluate.gates import GateVerdict, Promotion
 from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.run.launch import end_of
@@ -63,10 +62,10 @@ class StageFacts:
     foreseen: Prediction
     answers: tuple[Mapping[str, str], ...]
     proof: Proof
-    verdicts: tuple[GateVerdict, ...]
+    verdicts: tuple[gates.GateVerdict, ...]
     measured: Mapping[str, Any]
     missing: Mapping[str, str]
-    promotion: Promotion | None
+    promotion: gates.Promotion | None
     stopped: str
     meaning: str
     said: str
@@ -301,7 +300,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     )
 
 
-def _verdicts(folder: StageFolder) -> tuple[GateVerdict, ...]:
+def _verdicts(folder: StageFolder) -> tuple[gates.GateVerdict, ...]:
     """The gates' verdicts. A sample task that is missing on this machine closes no gate: its result still counts."""
     known, about = gates.record(folder), gates.subject(folder)
     task = folder.stage.evaluation.sample_task if folder.stage.evaluation else None

@@ -18,7 +18,7 @@ from runner.parts.planner import constants, duration, forecast, memory, paramete
 from runner.parts.planner import (
     row_counts as rows,
 )
-from runner.parts.planner.lengths import RowLengths
+from runner.parts.planner.row_counts import RowLengths
 from runner.parts.planner.workload import START_SECONDS, Adapter, Offload, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units

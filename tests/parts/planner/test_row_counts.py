@@ -18,7 +18,7 @@ from runner import catalog
 from runner.catalog.tables import table as catalog_table
 from runner.data import report, rows
 from runner.parts.planner import duration, memory, row_counts, samples
-from runner.parts.planner.lengths import RowLengths
+from runner.parts.planner.row_counts import RowLengths
 from tests.parts.planner.test_estimate import work
 
 TALK = {"question": "[question]", "answer": "[answer]", "share": 1.0}
