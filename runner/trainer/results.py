@@ -54,14 +54,13 @@ def precision_of(config: EngineConfig) -> str:
 
 def summary(settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl") -> Summary:
     """The summary of a finished training."""
-    state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
     preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
     rewards = [entry["reward"] for entry in history.epochs if entry.get("reward") is not None]
     early, measure = None, ACCURACY if engine == "images" else REWARD if rewards else LOSS
     if wanted := settings.early_stopping:
         seen = ({LOSS: entry["validation_loss"], **entry} for entry in history.epochs)
-        steps = (state["global_step"], state["steps"])
+        steps = (history.final["steps"], history.steps_in_all)
         early = early_stop(seen, wanted.patience, wanted.min_improvement, measure, *steps)
     return Summary(
         **{name: getattr(settings, name) for name in TABLES["names"]["settings"]},
@@ -71,10 +70,7 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         adapter={name: config[key] for name, key in TABLES["adapter"].items()} if config.get("adapter") else None,
         backend=settings.backend if settings.world_size > 1 else None,
         **history.parameters,
-        steps=state["global_step"],
-        epochs=state["epoch"],
-        tokens=state["tokens"],
-        training_seconds=state["seconds"],
+        **history.final,
         **_taken(settings, history),
         # A record from before the limit was removed means nothing.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
@@ -88,7 +84,6 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         best_reward=max(rewards) if rewards else None,
         last_reward=rewards[-1] if rewards else None,
         last_training_loss=history.steps[-1]["loss"] if history.steps else None,
-        best_checkpoint=Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
         proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
         versions=versions(),
     )

@@ -220,9 +220,8 @@ def known(
         return found
     rows = _split(found, found.training, share, found.source)
     held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
-    if held_out and None not in held_out:
-        return replace(rows, validation=sum(count or 0 for count in held_out))
-    return replace(rows, validation=None) if held_out else rows
+    whole = None if None in held_out else sum(count or 0 for count in held_out)
+    return replace(rows, validation=whole) if held_out else rows
 
 
 def _prepared(data: RowsRequest, folder: Path | None) -> report.PreparedRows | None:
