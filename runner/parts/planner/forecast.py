@@ -212,19 +212,6 @@ class Forecast(ABC):
         found = self.fitting(recipe.of_stage(name), self.gpu, budget)
         return [{recipe.setting_of(name, each): value for each, value in one.items()} for one in found]
 
-    def on(self, count: int) -> Self:
-        """The same stage on another number of machines; one GPU shares nothing."""
-        if count == self.stage.machines.nodes:
-            return self
-        machines = replace(self.stage.machines, nodes=count, uneven=())
-        way = self.workload.sharding
-        if machines.world_size > 1:
-            way = "ddp" if way == "none" else way
-        elif not self.workload.offload:
-            way = "none"
-        other = self.changed(machines=machines, sharding=way)
-        return replace(other, stage=replace(self.stage, machines=machines))
-
 
 def largest(fits: Callable[[int], bool]) -> int:
     """The largest count for which `fits(count)` is true; 0 if there is none, more than `MOST_TRIED` if all are."""

@@ -14,6 +14,7 @@ from transformers import get_scheduler
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
+from runner.parts.plan_view import scaling
 from runner.parts.planner import constants, duration, forecast, memory, parameters, storage
 from runner.parts.planner import (
     row_counts as rows,
@@ -264,8 +265,8 @@ def test_another_count_of_machines_is_counted_in_equal_machines():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "gemma.yaml"))
     uneven = replace(found.stage.machines, gpus_per_node=2, uneven=(2, 1))
     found = replace(found.changed(machines=uneven), stage=replace(found.stage, machines=uneven))
-    assert [found.on(count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
-    assert [found.on(count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    assert [scaling.on(found, count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    assert [scaling.on(found, count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
 
 
 def test_a_card_that_does_not_know_the_precision_is_not_offered():
@@ -294,12 +295,12 @@ def test_a_4_bit_base_takes_a_little_more_than_half_a_byte_a_number():
 def test_frozen_layers_below_the_first_trained_one_keep_nothing():
     high = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.31.",), checkpointing=False, micro_batch_size=4))
     low = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.0.",), checkpointing=False, micro_batch_size=4))
-    assert high.activations < low.activations / 10
+    assert high.peak.activations < low.peak.activations / 10
 
 
 def test_a_fused_loss_never_holds_all_logits():
     plain, fused = (memory.estimate(work(MODELS[2], micro_batch_size=8, fused_loss=way)) for way in ("none", "fused"))
-    assert plain.logits == 12 * 8 * 1024 * 262_144
+    assert plain.peak.logits == 12 * 8 * 1024 * 262_144
     assert fused.total < plain.total / 3
 
 
@@ -365,9 +366,9 @@ def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():
 def test_more_machines_are_faster_but_never_more_than_their_number():
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml", "openshift.network.gbit_s=100")
     (found,) = forecast.of(recipe, plan, given_rows=2845)
-    speeds = [found.on(count).time.samples_a_second for count in (1, 2, 4)]
+    speeds = [scaling.on(found, count).time.samples_a_second for count in (1, 2, 4)]
     assert speeds[0] < speeds[1] < speeds[2] < 4 * speeds[0]
-    assert found.on(1).time.waiting_seconds == 0 < found.on(2).time.waiting_seconds
+    assert scaling.on(found, 1).time.waiting_seconds == 0 < scaling.on(found, 2).time.waiting_seconds
 
 
 def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
@@ -434,8 +435,8 @@ def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision)
     from runner.parts.planner.memory_offers import OFFERS, Lines, cheapest
 
     card = catalog.gpu(gpu)
-    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
-    lines = Lines(recipe, "train")
+    recipe, plan = planned(ROOT / "recipes" / "lyrics.yaml")
+    lines = Lines(recipe, plan.stages[-1])
     attention = "sdpa" if precision == "fp32" or not card.bf16 else "flash_attention_2"
     job = work(
         adapter=Adapter(128, ("q_proj",)),
