@@ -27,11 +27,19 @@ from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, worded
+from runner.tools.text import macros
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
 MISSED = 1.25
 # The hint for a problem that several lines of a recipe cause together.
 OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe plan --apply N` applies one."
+
+
+def said(macro: str, **words: object) -> tuple[str, str]:
+    """The message and the remedy of a problem, by a macro of `problems.txt.jinja`."""
+    problems = macros(Path(__file__).with_name("problems.txt.jinja"), units=units, OFFERED=OFFERED)
+    message, _, remedy = str(getattr(problems, macro)(**words)).strip().partition("\n")
+    return message, remedy
 
 
 # Larger micro batches are not tried.
@@ -294,19 +302,9 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
     need, have, full = forecast.memory.total, forecast.usable, forecast.full.memory.total
     if forecast.gpu is None or have is None or max(need, full) <= have:
         return None
-    work, source, count = forecast.workload, forecast.rows.longest_source, f"recipe prepare {recipe.document.file}"
-    card = f"on each GPU, but {forecast.gpu.title} has {units.both(have)}."
-    message, hint = f"Stage `{forecast.stage.name}` needs {units.both(need)} {card}", OFFERED
-    if isinstance(work, Workload) and need <= have:
-        message = f"Stage `{forecast.stage.name}` fits for rows of {work.most_tokens:,} tokens ({source}). "
-        message += f"With rows of {work.sequence_len:,} tokens it needs {units.both(full)} {card}"
-        shorter = forecast.shorter_rows
-        cut = f", or write `sequence_len: {shorter}`, which cuts no row by this estimate" if shorter else ""
-        hint = f"Run `{count}` to count every row{cut}."
-    elif isinstance(work, Workload) and not work.packing and (source or not work.longest):
-        hint += f" Shorter rows need less: run `{count}` to count them."
     severity = "error" if forecast.never_fits and not allowed else "note"
-    return recipe.problem("machines.gpu", message, hint, severity=severity)
+    message = said("too_large", forecast=forecast, file=recipe.document.file)
+    return recipe.problem("machines.gpu", *message, severity=severity)
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
@@ -315,10 +313,9 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         own = recipe.of_stage(forecast.stage.name)
         home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
         often = None if steps is None and work.evaluation_steps else work.times_in(work.evaluation_steps, steps or 0)
-        stopping, tenth = own.settings[home].get("early_stopping"), max(1, (steps or 0) // 10)
+        stopping = own.settings[home].get("early_stopping")
         if stopping and often is not None and stopping.patience >= often:
-            more = f"`eval_steps: {tenth}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
-            message = worded("planner.patience", stopping=stopping, forecast=forecast, often=often, more=more)
+            message = said("patience", name=forecast.stage.name, stopping=stopping, often=often, steps=steps)
             yield own.note((home, "early_stopping", "patience"), *message)
         if steps:
             yield from _too_late(own, forecast, home, steps)
@@ -334,11 +331,8 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         yield recipe.note((section, "keep_checkpoints"), *message)
     every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
     if unreached := {name: first for name, first in every.items() if first[1] > steps}:
-        firsts = " and its first ".join(what for what, _ in unreached.values())
-        changes = " and ".join(f"`{name}: {tenth}`" for name in unreached)
-        name, (_, first) = next(iter(unreached.items()))
-        message = worded("planner.never-reached", stage=stage, count=count, firsts=firsts, first=first, changes=changes)
-        yield recipe.note((section, name), *message)
+        message = said("never_reached", name=stage, count=count, unreached=unreached, tenth=tenth)
+        yield recipe.note((section, next(iter(unreached))), *message)
     if rising >= steps:
         last = work.learning_rate * steps / rising
         message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)

@@ -12,7 +12,7 @@ from runner.catalog.hardware import GIB, pod_memory_gib
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.report import ROOM
 from runner.parts.planner import row_counts, state
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, said
 from runner.parts.planner.memory import usable
 from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS, TABLES
 from runner.plan import Plan, Stage
@@ -154,17 +154,15 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
         on_it = [entry for entry, home in written if home == claim]
         wanted = sum(entry.size for entry in on_it)
         if wanted > claim["size_gib"] * GIB:
-            largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
-            parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
             where, enough = ("openshift", "claims", index, "size_gib"), rounded(wanted)
-            message = worded("planner.small-claim", claim=claim, need=wanted / GIB, parts=parts, enough=enough)
-            found.append(document.problem(where, *message, severity="note", mending=enough))
+            sentences = said("small_claim", claim=claim, written=on_it, enough=enough)
+            found.append(document.problem(where, *sentences, severity="note", mending=enough))
     needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
     need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
     if need > machines.memory_gib * GIB:
         line, remedy = _more_memory(plan, -(-need // GIB))
-        said = f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB."
-        found.append(document.problem(line, said, remedy, severity="note"))
+        message = f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB."
+        found.append(document.problem(line, message, remedy, severity="note"))
     return found
 
 
