@@ -86,13 +86,11 @@ def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str])
 
 def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
     need = sum(time.total_seconds for _, _, time in timed)
-    if need <= units.seconds(limit):
-        return
-    longest, gpu, time = max(timed, key=lambda each: each[2].total_seconds)
-    message = f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, but the limit is {limit}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second."
-    holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
-    hint = f"Training stops at the limit and saves its model. `time: {holds}` would let it finish. {OFFERED}"
-    yield recipe.note("limits.time", message, hint, mending=holds)
+    if need > units.seconds(limit):
+        longest, _, time = max(timed, key=lambda each: each[2].total_seconds)
+        holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
+        message = said("over_limit", need=need, longest=longest, time=time, limit=limit, holds=holds)
+        yield recipe.note("limits.time", *message, mending=holds)
 
 
 def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
