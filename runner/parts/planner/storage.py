@@ -160,9 +160,12 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
     needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
     need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
     if need > machines.memory_gib * GIB:
-        line, remedy = _more_memory(plan, -(-need // GIB))
-        message = f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB."
-        found.append(document.problem(line, message, remedy, severity="note"))
+        gib, pods = -(-need // GIB), plan.place.on_cluster
+        stated = pods and next((one for one in ("limits", "requests") if plan.site[one].get("memory")), None)
+        line = ("openshift", stated, "memory") if stated else ("machines", "memory")
+        words = {"machine": machine(plan), "have": machines.memory_gib, "need": need / GIB, "gib": gib}
+        sentences = said("small_machine", with_pod=machine_gib(gib) if pods else 0, stated=stated, **words)
+        found.append(document.problem(line, *sentences, severity="note"))
     return found
 
 
@@ -180,17 +183,6 @@ def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
     """GiB of main memory that each machine must have; on a cluster with the part that no pod gets."""
     gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
     return machine_gib(gib) if plan.place.on_cluster else gib
-
-
-def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
-    """The line with the memory of a machine or pod, and the remedy."""
-    if not plan.place.on_cluster:
-        return ("machines", "memory"), f"Use machines with `memory: {gib} GiB` or more."
-    have = f"{machine_gib(gib)} GiB"
-    for section in ("limits", "requests"):
-        if plan.site[section].get("memory"):
-            return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
-    return ("machines", "memory"), f"Use machines with `memory: {have}` or more; their pods can then have {gib} GiB."
 
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
