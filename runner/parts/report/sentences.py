@@ -48,6 +48,12 @@ def first(run: RunFacts) -> tuple[str, ...]:
     return tuple(_said(macro, run, ended) for macro in ("trained", "better", "worth"))
 
 
+def reasons(run: RunFacts) -> list[str]:
+    """Why a run ended, and what its log says, a line each; empty for a run whose state is unknown."""
+    sentences: Any = in_template("sentences.txt.jinja").module
+    return str(sentences.reasons(run)).splitlines()
+
+
 def change(stage: StageFacts) -> str:
     """Better or worse, with its figures."""
     return _said("change", stage)
