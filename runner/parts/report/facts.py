@@ -48,8 +48,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class StageFacts:
-    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measured: metrics
-    by name, missing: reasons by name. weights: their hash. stopped: the reason of training that stopped itself;
+    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measurement: empty
+    if nothing was measured. weights: their hash. stopped: the reason of training that stopped itself;
     meaning, said, log: the trouble in the log of an unfinished stage, its line, and the log's end."""
 
     name: str
@@ -63,8 +63,7 @@ class StageFacts:
     answers: tuple[Mapping[str, str], ...]
     proof: Proof
     verdicts: tuple[gates.GateVerdict, ...]
-    measured: Mapping[str, Any]
-    missing: Mapping[str, str]
+    measurement: gates.Measurement
     promotion: gates.Promotion | None
     stopped: str
     meaning: str
@@ -268,7 +267,6 @@ def of(run: RunFolder, plan: Plan | None = None) -> RunFacts:
 
 def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFacts:
     known, trains, state = gates.record(folder), folder.stage.trains, folder.state
-    measured = known if isinstance(known, gates.Measurement) else gates.Measurement()
     history = read_record(folder.path / HISTORY) if trains else {}
     answers = read_json(folder.path / ANSWERS) if trains else None
     # Each of several machines has its own log.
@@ -290,8 +288,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
         answers=tuple(_entries(answers, question=str, before=str, after=str)),
         proof=Proof.read(folder.path) if trains and (folder.path / PROOF).is_file() else Proof(),
         verdicts=_verdicts(folder) if folder.stage.gates else (),
-        measured=measured.metrics,
-        missing=measured.missing,
+        measurement=known if isinstance(known, gates.Measurement) else gates.Measurement(),
         promotion=gates.promotion(folder) if folder.stage.gates else None,
         stopped=str(read_record(folder.path / STOPPED).get("message") or ""),
         meaning=str(trouble or ""),

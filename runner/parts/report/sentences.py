@@ -83,9 +83,9 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
-    for name, value in sorted(stage.measured.items()):
+    for name, value in sorted(stage.measurement.metrics.items()):
         yield name, gates.shown(value)
-    for name, why in sorted(stage.missing.items()):
+    for name, why in sorted(stage.measurement.missing.items()):
         yield name, f"not measured: {why}"
 
 
