@@ -288,8 +288,8 @@ def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: fl
             edge = [*zip(spots, above, strict=True), *reversed([*zip(spots, below, strict=True)])]
             areas.append((part, edge, max(parts[part] for _, parts in moments)))
         below = above
-    state = memory.state.weights, memory.state.optimizer
-    sums = (0, state[0], sum(state), memory.evaluation, memory.in_evaluation)
+    weights, optimizer = memory.state.weights, memory.state.optimizer
+    sums = (0, weights, weights + optimizer, memory.evaluation, memory.in_evaluation)
     ends = [*accumulate(sums, max)]
     return {
         "stage": stage,
