@@ -147,7 +147,7 @@ def compare(cell: Cell) -> Difference:
         parameters.trainable(cell.workload),
     )
     return Difference(
-        quick.in_steps,
+        max(moment.size for moment in quick.moments),
         exact.peak,
         quick.evaluation,
         exact.evaluation_peak,

@@ -30,8 +30,8 @@ from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.parts.planner import constants, duration, memory
 from runner.parts.planner.constants import Kind
-from runner.parts.planner.lengths import RowLengths
 from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.row_counts import RowLengths
 from runner.parts.planner.workload import Adapter, Workload
 from runner.parts.planner.workload import network as network_of
 from runner.plan import Machines

@@ -18,7 +18,7 @@ and, if needed,
                      BrokenSetting if the schema refuses a setting that it needs
 
 In a part's tables, a module of `preparers` is a Preparer; of `engines` is run as `python -m MODULE CONFIG`, by torchrun
-for several processes; of `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Formulas for
+for several processes; of `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for
 a stage of that engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
 returns a function from a file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting,
 `rules` a module with rules for every recipe. `hooks` names functions by the moment at which they are called;

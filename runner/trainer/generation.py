@@ -22,7 +22,7 @@ from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
-from runner.tools.text import learned, macros, words
+from runner.tools.text import from_template, learned, macros, words
 from runner.trainer.records import evenly
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
     return map(load(chat).answer, questions)
 
 
-def prompt(chat: Chat, tokenizer: Any, question: str, earlier: Earlier = ()) -> str:
+def prompt(chat: Chat, tokenizer: Any, question: str) -> str:
     """The text that the model reads for a question. Tokenising it adds nothing."""
     if not chat.chat:
         return question
-    return written(tokenizer, messages(chat.system_prompt, question, earlier=earlier), asking=True)
+    return written(tokenizer, messages(chat.system_prompt, question), asking=True)
 
 
 def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
@@ -172,17 +172,11 @@ def bare(message: Message) -> dict[str, Any]:
     return turn
 
 
-# The beginning of a served template, which adds the system prompt of training to requests without one.
-_DEFAULT_SYSTEM = (
-    "{{% if messages[0]['role'] != 'system' %}}"
-    "{{% set messages = [{{'role': 'system', 'content': {prompt}}}] + messages %}}"
-    "{{% endif %}}"
-)
-
-
 def with_system(template: str, system_prompt: str) -> str:
-    """A chat template that adds the system prompt to conversations without one. JSON strings are Jinja strings."""
-    return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
+    """A served chat template, which adds the system prompt of training to conversations without one. JSON strings are
+    Jinja strings."""
+    prompt = json.dumps(system_prompt.strip(), ensure_ascii=False)
+    return from_template(Path(__file__).with_name("system_prompt.jinja"), prompt=prompt).rstrip() + template
 
 
 def messages(system_prompt: str | None, question: str, earlier: Earlier = ()) -> list[dict[str, str]]:

@@ -1,6 +1,7 @@
-"""Merging: an adapter becomes part of its base model. `python -m runner.trainer.merging ADAPTER OUT [PRECISION]`."""
+"""Merging: an adapter becomes part of its base model. `python -m runner.trainer.merging ADAPTER OUT [PRECISION [trust]]`;
+the word `trust` lets the model bring its own code."""
 
-import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,12 @@ def merge(
     return out
 
 
-def main() -> None:
+def main(adapter: str, out: str, precision: str = "auto", trust: str = "") -> None:
     child_process.watch_parent()
     hush()
     without_scikit_learn()
-    parser = argparse.ArgumentParser()
-    parser.add_argument("adapter", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("precision", nargs="?", default="auto", choices=list(PRECISIONS))
-    parser.add_argument("--trust-remote-code", action="store_true")
-    given = parser.parse_args()
-    merge(given.adapter, given.out, given.precision, given.trust_remote_code)
+    merge(Path(adapter), Path(out), precision, bool(trust))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -24,9 +24,7 @@ from transformers.trainer import unwrap_peft_model
 from runner import parts
 from runner.tools import child_process, process
 from runner.trainer import checkpoints, records, results, stopping
-from runner.trainer.records import LOSS, REWARD
 from runner.trainer.settings import RunSettings
-from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History
 
 
@@ -87,7 +85,7 @@ class RecipePlugin(BasePlugin):
             # After Axolotl's own rules, which allow joined rows for some attentions only.
             cfg.attn_implementation = settings.proof.attention
         if not preprocess:
-            self.resumed_from = checkpoints.choose(cfg, settings, Watchdog(settings).stop)
+            self.resumed_from = checkpoints.choose(cfg, settings, stopping.Watchdog(settings).stop)
         if settings.blocks is None:
             return None
         checkpoint, load = cfg.resume_from_checkpoint, parts.hook("blocks")
@@ -143,10 +141,10 @@ class RecipePlugin(BasePlugin):
             torch.compiler.set_stance("force_eager")
             if cfg.load_in_4bit:
                 keep_gradients(trainer.model)
-        no_step_more(trainer)
+        stopping.no_step_more(trainer)
         for judge in parts.hooks("before_training"):
             if complaint := judge(cfg, trainer, settings):
-                Watchdog(settings).stop(complaint)
+                stopping.Watchdog(settings).stop(complaint)
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:
@@ -159,7 +157,10 @@ class RecipePlugin(BasePlugin):
         settings = run_settings(cfg)
         self.history = History(settings)
         of_words = not cfg.rl and not cfg.reward_model
-        watched: dict[str, Any] = {"of_words": of_words, "measure": REWARD if settings.rewards else LOSS}
+        watched: dict[str, Any] = {
+            "of_words": of_words,
+            "measure": records.REWARD if settings.rewards else records.LOSS,
+        }
         return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, own=self.trackers, **watched)
 
     def post_train_unload(self, cfg: DictDefault) -> None:

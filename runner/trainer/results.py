@@ -6,6 +6,8 @@ import os
 import shutil
 import statistics
 import sys
+from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from runner.trainer.telemetry import History
 
 TABLES = packaged.toml(__file__, "tables.toml")
+CHOSEN: Mapping[str, Any] = {"first": itemgetter(0), "last": itemgetter(-1), "lowest": min, "highest": max}
 
 
 def keep_best(checkpoints: Path, folder: Path) -> Path:
@@ -40,7 +43,7 @@ def keep_adapter(run_dir: Path, config: EngineConfig) -> None:
     # Merging or serving it later needs the same base model.
     facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
     write_json(adapter / "adapter_config.json", facts)
-    trust = ["--trust-remote-code"] if config.get("trust_remote_code") else []
+    trust = ["trust"] if config.get("trust_remote_code") else []
     best = run_dir / run_files.BEST_MODEL
     _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
     if (settings := best / "generation_config.json").is_file():
@@ -54,14 +57,15 @@ def precision_of(config: EngineConfig) -> str:
 
 def summary(settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl") -> Summary:
     """The summary of a finished training."""
-    state = history.final
-    losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
-    preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
-    rewards = [entry["reward"] for entry in history.epochs if entry.get("reward") is not None]
-    early, measure = None, ACCURACY if engine == "images" else REWARD if rewards else LOSS
+    evaluations: dict[str, Any] = {
+        field: CHOSEN[which](values)
+        for field, (measure, which) in TABLES["evaluations"].items()
+        if (values := [entry[measure] for entry in history.epochs if entry.get(measure) is not None])
+    }
+    early, measure = None, ACCURACY if engine == "images" else REWARD if "first_reward" in evaluations else LOSS
     if wanted := settings.early_stopping:
         seen = ({LOSS: entry["validation_loss"], **entry} for entry in history.epochs)
-        steps = (state["global_step"], state["steps"])
+        steps = (history.final["steps"], history.steps_in_all)
         early = early_stop(seen, wanted.patience, wanted.min_improvement, measure, *steps)
     return Summary(
         **{name: getattr(settings, name) for name in TABLES["names"]["settings"]},
@@ -71,24 +75,13 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         adapter={name: config[key] for name, key in TABLES["adapter"].items()} if config.get("adapter") else None,
         backend=settings.backend if settings.world_size > 1 else None,
         **history.parameters,
-        steps=state["global_step"],
-        epochs=state["epoch"],
-        tokens=state["tokens"],
-        training_seconds=state["seconds"],
+        **history.final,
         **_taken(settings, history),
         # A record from before the limit was removed means nothing.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
         early_stop=early,
-        first_validation_loss=losses[0] if losses else None,
-        best_validation_loss=min(losses) if losses else None,
-        last_validation_loss=losses[-1] if losses else None,
-        first_preference_accuracy=preferred[0] if preferred else None,
-        last_preference_accuracy=preferred[-1] if preferred else None,
-        first_reward=rewards[0] if rewards else None,
-        best_reward=max(rewards) if rewards else None,
-        last_reward=rewards[-1] if rewards else None,
+        **evaluations,
         last_training_loss=history.steps[-1]["loss"] if history.steps else None,
-        best_checkpoint=Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
         proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
         versions=versions(),
     )

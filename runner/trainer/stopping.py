@@ -20,7 +20,6 @@ from runner.tools.files import write_json
 from runner.tools.problem import worded
 from runner.tools.run_files import STOPPED
 from runner.trainer import checkpoints, records
-from runner.trainer.checkpoints import Saving, saved_anyway
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import EarlyStopping, RunSettings
 from runner.trainer.telemetry import History, Phases
@@ -260,7 +259,7 @@ class Preemption(TrainerCallback):
         if self._decide(args):
             control.should_log = True
             # After a resume from here, an evaluation that follows this step would be skipped.
-            control.should_save |= not saved_anyway(args, state, control)
+            control.should_save |= not checkpoints.saved_anyway(args, state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_save |= self.leaving
@@ -291,13 +290,13 @@ def callbacks(
 ) -> list[TrainerCallback]:
     """All callbacks of a training, in their order: those that watch, those that end it, the one that asks for
     checkpoints and marks them, and those that act on what the others asked for. of_words, measure, resumed_from:
-    arguments of Watchdog, Patience, Saving. own: the engine's, which watch too."""
+    arguments of Watchdog, Patience, checkpoints.Saving. own: the engine's, which watch too."""
     return [
         *(Watchdog(settings, of_words), history, *own),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),
         Ended(),
         *([TimeLimit(settings)] if settings.time_limit_seconds is not None else []),
-        Saving(settings, resumed_from),
+        checkpoints.Saving(settings, resumed_from),
         *([Patience(settings.early_stopping, measure)] if settings.early_stopping else []),
         *(Preemption(settings), Phases()),
     ]

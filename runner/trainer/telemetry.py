@@ -34,7 +34,8 @@ class History(TrainerCallback):
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
-        self.final: Logged = {}
+        self.final: Logged = {}  # fields of the Summary, when training has ended
+        self.steps_in_all = 0
         self.measured: dict[str, float] = {}
         self.peaks: Logged = {}
 
@@ -105,13 +106,13 @@ class History(TrainerCallback):
         _tell(state, "evaluation", **entry)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        best, self.steps_in_all = state.best_model_checkpoint, state.max_steps
         self.final = {
-            "global_step": state.global_step,
-            "steps": state.max_steps,
-            "epoch": round(state.epoch or 0, 4),
-            "best_checkpoint": state.best_model_checkpoint,
+            "steps": state.global_step,
+            "epochs": round(state.epoch or 0, 4),
             "tokens": int(state.num_input_tokens_seen),
-            "seconds": self.seconds,
+            "training_seconds": self.seconds,
+            "best_checkpoint": Path(best).name if best else None,
         }
         self._write(state)
 

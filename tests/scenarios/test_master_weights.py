@@ -148,14 +148,14 @@ def test_fsdp_and_deepspeed_hold_what_they_held():
 def test_every_process_of_a_sharded_run_loads_the_master_weights():
     for wide, size in (("bf16", 2), ("fp32", 4)):
         one = forecasts(f"model.master_weights={wide}")["sft"]
-        beside = one.formulas.beside(one.stage)
+        beside = one.beside()
         assert beside == {"weights that every process loads": 8 * size * one.counts.total}
 
 
 def test_what_is_saved_and_loaded_is_as_wide_as_the_master_weights():
     for wide, weights, checkpoint in (("bf16", 2, 6), ("fp32", 4, 12)):
         one = forecasts(*ONE_GPU, f"model.master_weights={wide}")["sft"]
-        written, count = one.formulas.written(one.stage), one.counts.total
+        written, count = one.written(), one.counts.total
         assert (written["best model"], written["checkpoint"]) == (weights * count, checkpoint * count)
 
 

@@ -84,8 +84,8 @@ def test_the_time_of_training_counts_over_a_stop(tmp_path, monkeypatch):
 
     train(0, 7, ends=False)
     # Steps 6 and 7 are made again from the checkpoint of step 5; their time was spent all the same.
-    assert train(5, 10, ends=True).final["seconds"] == 12
+    assert train(5, 10, ends=True).final["training_seconds"] == 12
     assert [entry["step"] for entry in json.loads((tmp_path / "training_history.json").read_text())["steps"]] == [
         *range(1, 11)
     ]
-    assert train(0, 3, ends=True).final["seconds"] == 3, "what begins anew has used nothing yet"
+    assert train(0, 3, ends=True).final["training_seconds"] == 3, "what begins anew has used nothing yet"

@@ -70,7 +70,7 @@ def head(source: TrainedModel, form: str) -> str:
 
 def measured(source: TrainedModel) -> Mapping[str, Any]:
     """The evaluation of this model; empty if the record is of another one."""
-    return source.stage.measured if gates.current(source.folder) else {}
+    return source.stage.measurement.metrics if gates.current(source.folder) else {}
 
 
 def plain(text: str) -> str:

@@ -6,14 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.tables import DEPTHS
 from runner.parts.planner import constants, duration
 from runner.parts.planner.duration import BANDWIDTH_SHARE, Duration
-from runner.parts.planner.formulas import Changes, Counts, splits
+from runner.parts.planner.forecast import Changes, Counts, Forecast, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.state import State
@@ -73,8 +74,8 @@ def convolutions(work: Images) -> Iterator[Convolution]:
             channels = wide
 
 
-def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormulas:
-    """The formulas for a stage, from the config of the image trainer."""
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageForecast:
+    """The forecast for a stage, from the config of the image trainer."""
     model, trainer = stage.config["model"], stage.config["trainer"]
     work = Images(
         machines=stage.machines,
@@ -94,51 +95,51 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormu
         keep=trainer["save_total_limit"],
         **cadence(trainer, stage.config["recipe_runner"]),
     )
-    return ImageFormulas(work)
+    return ImageForecast(stage, work, rows)
 
 
 @dataclass(frozen=True)
-class ImageFormulas:
-    """The formulas for one run on images (see `formulas.Formulas`)."""
+class ImageForecast(Forecast):
+    """The needs of a stage that trains on images."""
 
-    work: Images
-
-    @property
-    def name(self) -> str:
-        return f"{self.work.architecture}, {self.work.width} channels wide, {self.work.classes} classes"
+    workload: Images
 
     @property
+    def model(self) -> str:
+        return f"{self.workload.architecture}, {self.workload.width} channels wide, {self.workload.classes} classes"
+
+    @cached_property
     def counts(self) -> Counts:
         """Convolutions without bias, two numbers a channel for each norm, and the classifier with its bias."""
-        layers = list(convolutions(self.work))
+        layers = list(convolutions(self.workload))
         total = sum(layer.weights + 2 * layer.fan_out for layer in layers)
-        total += (layers[-1].fan_out + 1) * self.work.classes
+        total += (layers[-1].fan_out + 1) * self.workload.classes
         return Counts(total, total)
 
     @property
     def _kept(self) -> list[int]:
         """Bytes that autograd saves for one image: the image, and for each convolution its output, which the norm
         needs, and the output of the ReLU after it."""
-        wide, image = self._width, 3 * self.work.image_size**2
+        wide, image = self._width, 3 * self.workload.image_size**2
         copy = 0 if wide == FULL else HALF * image
-        outputs = (wide * layer.output * (1 if layer.kernel == 1 else 2) for layer in convolutions(self.work))
+        outputs = (wide * layer.output * (1 if layer.kernel == 1 else 2) for layer in convolutions(self.workload))
         return [FULL * image + copy, *outputs]
 
     @property
     def _width(self) -> int:
         """Bytes of a number in the layers."""
-        return FULL if self.work.precision == "fp32" else HALF
+        return FULL if self.workload.precision == "fp32" else HALF
 
     @property
     def _state(self) -> State:
-        layers, gradients = list(convolutions(self.work)), FULL * self.counts.total
+        layers, gradients = list(convolutions(self.workload)), FULL * self.counts.total
         weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # running statistics of norms
-        optimizer = 0 if self.work.optimizer == "sgd" else 2 * gradients
-        return State(weights, gradients, optimizer, buffers=gradients if self.work.sharding == "ddp" else 0)
+        optimizer = 0 if self.workload.optimizer == "sgd" else 2 * gradients
+        return State(weights, gradients, optimizer, buffers=gradients if self.workload.sharding == "ddp" else 0)
 
-    @property
+    @cached_property
     def memory(self) -> Memory:
-        work, state, rows = self.work, self._state, self.work.micro_batch_size
+        work, state, rows = self.workload, self._state, self.workload.micro_batch_size
         base, layers, kept = state.weights + state.optimizer + state.buffers, list(convolutions(work)), self._kept
         there, alive, moments = state.gradients if work.accumulation > 1 else 0, rows * sum(kept), []
         for layer, own in zip(reversed(layers), reversed(kept), strict=False):
@@ -158,31 +159,33 @@ class ImageFormulas:
     @property
     def steps(self) -> int | None:
         """Each epoch ends with a smaller step."""
-        if self.work.rows is None:
+        if self.workload.rows is None:
             return None
-        return max(1, math.ceil(math.ceil(self.work.rows / self.work.effective_batch_size) * self.work.epochs))
+        return max(
+            1, math.ceil(math.ceil(self.workload.rows / self.workload.effective_batch_size) * self.workload.epochs)
+        )
 
     @property
     def warmup_steps(self) -> int:
         """transformers' Trainer rounds up."""
-        return math.ceil((self.steps or 0) * self.work.warmup_ratio)
+        return math.ceil((self.steps or 0) * self.workload.warmup_ratio)
 
     def flops(self, rows: int, training: bool = True) -> float:
         """Two operations for each weight and output pixel, and for each of two gradients; images have no gradient."""
-        once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.work)]
+        once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.workload)]
         return rows * (3 * sum(once) - once[0] if training else sum(once))
 
     def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
         """One micro batch. Activations are written once and read twice or more, and backward moves as much again. With
         small images, the GPU waits for Python, which launches every layer's kernels."""
-        compute = self.flops(rows, training) / (self.work.rate(gpu) * CONVOLUTION_SHARE)
+        compute = self.flops(rows, training) / (self.workload.rate(gpu) * CONVOLUTION_SHARE)
         moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
-        launching = len(list(convolutions(self.work))) * SECONDS_A_LAYER * (1 if training else 0.3)
+        launching = len(list(convolutions(self.workload))) * SECONDS_A_LAYER * (1 if training else 0.3)
         seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE), launching)
         return seconds * constants.constants(gpu.name).slowness
 
-    def time(self, gpu: Gpu) -> Duration | None:
-        work, state, count = self.work, self._state, self.steps
+    def time_on(self, gpu: Gpu) -> Duration | None:
+        work, state, count = self.workload, self._state, self.steps
         if count is None:
             return None
         world = work.machines.world_size
@@ -212,13 +215,14 @@ class ImageFormulas:
             flops=self.flops(work.micro_batch_size),
         )
 
-    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Iterator[Changes]:
-        def fits(work: Images) -> bool:
-            return ImageFormulas(work).memory.total <= budget
+    def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterator[Changes]:
+        work, narrow = self.workload, self.workload.width // 2
 
-        work, narrow = self.work, self.work.width // 2
+        def fits(other: Images) -> bool:
+            return replace(self, workload=other).memory.total <= budget
+
         for rows, accumulation in splits(work, smaller=True):
-            if fits(replace(work.with_rows(rows), accumulation=accumulation)):
+            if fits(work.with_rows(rows, accumulation)):
                 yield {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
                 break
         if work.precision == "fp32" and gpu.bf16 and fits(replace(work, precision="bf16")):
@@ -226,9 +230,9 @@ class ImageFormulas:
         if fits(replace(work, width=narrow)):
             yield {"model.width": narrow}
 
-    def written(self, stage: Stage) -> dict[str, int]:
+    def written(self) -> dict[str, int]:
         """Prepared pixels, a checkpoint (weights and optimizer), and three weight files, the latest with optimizer."""
-        work, state = self.work, self._state
+        work, state = self.workload, self._state
         images = (work.rows or 0) + (work.evaluation_rows or 0) + work.test_rows
         return {
             "prepared data": images * 3 * work.image_size**2,
@@ -236,14 +240,11 @@ class ImageFormulas:
             "weights (latest, best, final)": 3 * state.weights + state.optimizer,
         }
 
-    def beside(self, stage: Stage) -> dict[str, int]:
+    def beside(self) -> dict[str, int]:
         """Every process holds all images as bytes."""
-        return {"images": stage.machines.gpus_per_node * self.written(stage)["prepared data"]}
+        return {"images": self.stage.machines.gpus_per_node * self.written()["prepared data"]}
 
     def notes(self) -> Mapping[str, str]:
-        work = self.work
+        work = self.workload
         pixels = f"micro batch {work.micro_batch_size} images of {work.image_size} × {work.image_size} pixels"
         return {"activations": f"{pixels}, {work.precision}", "optimizer": work.optimizer}
-
-    def changed(self, **fields: Any) -> ImageFormulas:
-        return ImageFormulas(replace(self.work, **fields))

@@ -18,9 +18,7 @@ from runner.parts.plan_view import views
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import overrides as changing
-from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
@@ -129,7 +127,7 @@ def plan(
     return 1 if wrong else 0
 
 
-def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
+def _apply(planned: Planned, found: list[recipe_offers.Offer], taken: int) -> int:
     if taken > len(found):
         usual = f"They go from 1 to {len(found)}."
         known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(found), usual)
@@ -177,7 +175,7 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
     """The recipe with this card as its `machines.gpu`, and the verdict in words."""
     usable = round(card.usable_gib * 2**30)
     try:
-        planned = Planned.of(changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])[0])
+        planned = Planned.of(changed(recipe, [changing.Override("machines.gpu", None, card.name, "recipe gpus")])[0])
     except Stop as stop:
         why = stop.problems[0].message
         return _OnCard(card.name, usable, why_not=why), why

@@ -49,7 +49,7 @@ class StageOnMachines:
 
     @classmethod
     def of(cls, forecast: Forecast, count: int) -> StageOnMachines:
-        other = _on(forecast, count)
+        other = on(forecast, count)
         time, work, gpus = other.time, other.workload, other.stage.machines.world_size
         known = cls(other.stage.machines.nodes, gpus, work.effective_batch_size, other.fits)
         if not time:
@@ -72,16 +72,23 @@ class StageOnMachines:
         )
 
 
-def _on(forecast: Forecast, count: int) -> Forecast:
-    """The stage on this number of machines, with the same rows a step if possible, and the same rows in all."""
-    other = forecast.on(count)
-    before, after = forecast.workload, other.workload
-    accumulation = max(1, round(before.accumulation * before.machines.world_size / after.machines.world_size))
-    formulas = other.formulas.changed(accumulation=accumulation)
+def on(forecast: Forecast, count: int) -> Forecast:
+    """The stage on this number of machines, with the same rows a step if possible, and the same rows in all; one GPU
+    shares nothing."""
+    machines, before = forecast.stage.machines, forecast.workload
+    if count == machines.nodes:
+        return forecast
+    machines, way = replace(machines, nodes=count, uneven=()), before.sharding
+    if machines.world_size > 1:
+        way = "ddp" if way == "none" else way
+    elif not before.offload:
+        way = "none"
+    accumulation = max(1, round(before.accumulation * before.machines.world_size / machines.world_size))
+    other = forecast.changed(machines=machines, sharding=way, accumulation=accumulation)
     if before.max_steps:
         rows = before.max_steps * before.effective_batch_size
-        formulas = formulas.changed(max_steps=max(1, math.ceil(rows / formulas.work.effective_batch_size)))
-    return replace(other, formulas=formulas)
+        other = other.changed(max_steps=max(1, math.ceil(rows / other.workload.effective_batch_size)))
+    return replace(other, stage=replace(forecast.stage, machines=machines))
 
 
 def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str, float], float]:
@@ -89,7 +96,7 @@ def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str
     communication = time.steps * time.waiting_seconds
     computing = time.training_seconds - communication + time.evaluation_seconds
     alone = computing + communication
-    writing = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
+    writing = forecast.written()["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
     saving = time.checkpoints.seconds
     start = time.overhead_seconds - saving
     with_failures = daly(alone, writing, alone / time.checkpoints.count, RESTART + start + writing, between)
@@ -111,7 +118,7 @@ def _rows_seconds(forecast: Forecast, time: Duration) -> float:
         return 0.0
     speed = work.disk_mb_s * 1e6
     if not isinstance(work, Workload):
-        return work.readers * forecast.formulas.written(forecast.stage).get("prepared data", 0) / speed
+        return work.readers * forecast.written().get("prepared data", 0) / speed
     blocks = 2 if work.model.vocab_size <= 2**16 else 4
     return time.tokens * (blocks if work.packing and not work.several else BYTES_A_TOKEN) / speed
 

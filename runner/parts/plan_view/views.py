@@ -14,8 +14,8 @@ from rich.table import Table
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
 from runner.parts.planner import constants, limits, storage
-from runner.parts.planner.forecast import Forecast, basis, named
-from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
+from runner.parts.planner.forecast import MOST_TRIED, Forecast, basis, named
+from runner.parts.planner.formulas import Traced, left_out
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
@@ -156,7 +156,7 @@ def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Trac
             continue
         table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
         fields, counts = left_out(forecast.workload), forecast.counts
-        quick = forecast.formulas.changed(**fields).memory
+        quick = forecast.changed(**fields).memory
         for row in rows("exact", traced, quick, counts):
             table.add_row(*row)
         if fields:
@@ -176,7 +176,7 @@ def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
     whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
     # A step begins without activations.
     start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
-    weights, optimizer, slack = memory.weights, memory.optimizer, memory.slack / max(memory.tensors, 1)
+    weights, optimizer, slack = memory.state.weights, memory.state.optimizer, memory.slack / max(memory.tensors, 1)
     return [
         (
             each.name,
@@ -288,7 +288,8 @@ def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: fl
             edge = [*zip(spots, above, strict=True), *reversed([*zip(spots, below, strict=True)])]
             areas.append((part, edge, max(parts[part] for _, parts in moments)))
         below = above
-    sums = (0, memory.weights, memory.weights + memory.optimizer, memory.evaluation, memory.in_evaluation)
+    weights, optimizer = memory.state.weights, memory.state.optimizer
+    sums = (0, weights, weights + optimizer, memory.evaluation, memory.in_evaluation)
     ends = [*accumulate(sums, max)]
     return {
         "stage": stage,

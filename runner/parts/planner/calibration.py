@@ -14,7 +14,6 @@ from runner import catalog
 from runner.catalog.hardware import PROCESSOR
 from runner.check.validate import changed
 from runner.parts.planner import constants
-from runner.parts.planner.constants import Constants
 from runner.plan import Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run import inference
@@ -146,7 +145,7 @@ def keep(observed: Iterable[Observed]) -> None:
     Learned(tuple(kept)).write(settings_folder())
 
 
-def learned() -> dict[str, Constants]:
+def learned() -> dict[str, constants.Constants]:
     """The constants of each card in the file."""
     runs = [each for each in Learned.read(settings_folder()).runs if each.seconds > 0 and each.planned > 0]
     found = {}

@@ -268,7 +268,7 @@ def writing(workload: Workload, gpu: Gpu, rows: int) -> float:
     if not workload.generated:
         return 0.0
     model = workload.model
-    cache = 2 * workload.widths.linear * rows * workload.row_tokens * model.num_key_value_heads * model.head_dim
+    cache = 2 * workload.width * rows * workload.row_tokens * model.num_key_value_heads * model.head_dim
     moved = whole(workload) + model.num_hidden_layers * cache / 2
     token = moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
     if not workload.by_vllm:

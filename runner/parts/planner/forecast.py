@@ -1,23 +1,24 @@
-"""Forecast: what each stage of a recipe needs. `plan`, `check` and reports share this one definition."""
+"""Forecast: what each stage of a recipe needs. `plan`, `check` and reports share this one definition, which has the
+formulas of an engine as a subclass (`formulas` in a part's table)."""
 
 from __future__ import annotations
 
 import importlib
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runner import catalog, parts
 from runner.catalog import Gpu
 from runner.parts.planner import constants, row_counts
-from runner.parts.planner.constants import Spread
 from runner.parts.planner.duration import Duration
-from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
 from runner.parts.planner.row_counts import Rows
@@ -26,6 +27,7 @@ from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, worded
+from runner.tools.text import macros
 
 # An estimate of the longest row is multiplied by this before rows are cut by it.
 MISSED = 1.25
@@ -33,42 +35,112 @@ MISSED = 1.25
 OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe plan --apply N` applies one."
 
 
+def said(macro: str, **words: object) -> tuple[str, str]:
+    """The message and the remedy of a problem, by a macro of `problems.txt.jinja`."""
+    problems = macros(Path(__file__).with_name("problems.txt.jinja"), units=units, OFFERED=OFFERED)
+    message, _, remedy = str(getattr(problems, macro)(**words)).strip().partition("\n")
+    return message, remedy
+
+
+# Larger micro batches are not tried.
+MOST_TRIED = 4096
+# Dotted settings with their values.
+Changes = Mapping[str, Any]
+
+
+class Loss(IntEnum):
+    """How a change harms what is learned, the least first."""
+
+    NOTHING = 0
+    EXACTNESS = 1  # numbers with fewer digits
+    LEARNING = 2  # fewer rows, fewer steps, or less that can be learned
+    ANOTHER_MODEL = 3
+
+
 @dataclass(frozen=True)
-class Forecast:
-    """What one stage needs. gpu: None if the catalog does not know it. price: of one GPU hour, None for none."""
+class Counts:
+    """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 if there is none."""
+
+    total: int
+    trainable: int
+    adapter: int = 0
+
+
+def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
+    """Micro batches and accumulations with the same product as the run's: the next smaller micro batch and so on, or
+    the next larger ones; none above MOST_TRIED."""
+    rows, own = run.micro_batch_size * run.accumulation, run.micro_batch_size
+    for size in range(min(own - 1, MOST_TRIED), 0, -1) if smaller else range(own + 1, min(rows, MOST_TRIED) + 1):
+        if rows % size == 0:
+            yield size, rows // size
+
+
+@dataclass(frozen=True)
+class Forecast(ABC):
+    """What one stage needs, in bytes and seconds. gpu: None if the catalog does not know it. price: of one GPU hour,
+    None for none."""
 
     stage: Stage
-    formulas: Formulas
+    workload: Run
     rows: Rows
-    gpu: Gpu | None
-    price: float | None
+    gpu: Gpu | None = None
+    price: float | None = None
 
     @property
-    def workload(self) -> Run:
-        return self.formulas.work
+    @abstractmethod
+    def model(self) -> str:
+        """The model, as a person calls it."""
 
-    @cached_property
+    @property
+    @abstractmethod
     def counts(self) -> Counts:
-        return self.formulas.counts
+        """Raises UnknownArchitecture if the model's architecture has no formulas."""
 
-    @cached_property
+    @property
+    @abstractmethod
     def memory(self) -> Memory:
-        return self.formulas.memory
+        """Of each GPU."""
 
     @property
+    @abstractmethod
     def steps(self) -> int | None:
-        return self.formulas.steps
+        """Steps of the optimizer; None if the rows are unknown."""
 
     @property
+    @abstractmethod
     def warmup_steps(self) -> int:
-        return self.formulas.warmup_steps
+        """Steps with a rising learning rate, as the engine counts them."""
+
+    @abstractmethod
+    def time_on(self, gpu: Gpu) -> Duration | None:
+        """None if the rows are unknown."""
+
+    @abstractmethod
+    def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterable[Changes]:
+        """The changes that bring the memory of a GPU to `budget` bytes, the least loss first. recipe: the stage's."""
+
+    @abstractmethod
+    def written(self) -> dict[str, int]:
+        """The files that the run leaves on disk and fetches, by kind, in bytes; one is a `checkpoint`."""
+
+    @abstractmethod
+    def beside(self) -> dict[str, int]:
+        """Main memory of a machine beyond processes and shared memory, by part."""
+
+    @abstractmethod
+    def notes(self) -> Mapping[str, str]:
+        """Remarks on the parts of `memory`, and on `steps`, in words."""
+
+    def changed(self, **fields: Any) -> Self:
+        """The same for a workload with other fields."""
+        return replace(self, workload=replace(self.workload, **fields))
 
     @cached_property
     def time(self) -> Duration | None:
-        return self.formulas.time(self.gpu) if self.gpu else None
+        return self.time_on(self.gpu) if self.gpu else None
 
     @cached_property
-    def memory_spread(self) -> Spread:
+    def memory_spread(self) -> constants.Spread:
         """How far planned memory was off on published runs."""
         return constants.spread(self.workload, "allocated")
 
@@ -101,22 +173,18 @@ class Forecast:
         with constants.taking({}):
             return self.usable is not None and replace(self).memory_range[0] > self.usable
 
-    def with_longest(self, tokens: int) -> Forecast:
-        """The same, where the longest row has this many tokens; 0: rows fill `sequence_len`."""
-        return replace(self, formulas=self.formulas.changed(longest=tokens))
-
     @cached_property
-    def full(self) -> Forecast:
+    def full(self) -> Self:
         """The same with rows that fill `sequence_len`, where the longest row is an estimate; else itself."""
-        return self.with_longest(0) if self.rows.longest_source else self
+        return self.changed(longest=0) if self.rows.longest_source else self
 
     @property
     def most_row_tokens(self) -> int | None:
         """Tokens of the longest row that the card may have room for; None if it may have room for every row."""
         work = self.workload
-        if not isinstance(work, Workload) or work.packing or not self.with_longest(0).never_fits:
+        if not isinstance(work, Workload) or work.packing or not self.changed(longest=0).never_fits:
             return None
-        return MULTIPLE * largest(lambda count: not self.with_longest(count * MULTIPLE).never_fits)
+        return MULTIPLE * largest(lambda count: not self.changed(longest=count * MULTIPLE).never_fits)
 
     @property
     def shorter_rows(self) -> int | None:
@@ -142,33 +210,15 @@ class Forecast:
         """The most rows at once that fit the card; None if the card is unknown."""
         if (room := self.usable) is None:
             return None
-
-        def taken(rows: int) -> int:
-            evaluation = {"evaluation_batch_size": rows} if self.workload.evaluation_follows else {}
-            return self.formulas.changed(micro_batch_size=rows, **evaluation).memory.total
-
-        return largest(lambda rows: taken(rows) <= room)
+        return largest(lambda rows: replace(self, workload=self.workload.with_rows(rows)).memory.total <= room)
 
     def offers(self, recipe: Recipe, budget: float) -> list[Changes]:
-        """See `Formulas.offers`."""
+        """See `fitting`. recipe: the whole one, whose settings the changes name."""
         if not self.gpu:
             return []
         name = self.stage.name
-        found = self.formulas.offers(recipe.of_stage(name), self.stage, self.gpu, budget)
+        found = self.fitting(recipe.of_stage(name), self.gpu, budget)
         return [{recipe.setting_of(name, each): value for each, value in one.items()} for one in found]
-
-    def on(self, count: int) -> Forecast:
-        """The same stage on another number of machines; one GPU shares nothing."""
-        if count == self.stage.machines.nodes:
-            return self
-        machines = replace(self.stage.machines, nodes=count, uneven=())
-        way = self.workload.sharding
-        if machines.world_size > 1:
-            way = "ddp" if way == "none" else way
-        elif not self.workload.offload:
-            way = "none"
-        formulas = self.formulas.changed(machines=machines, sharding=way)
-        return replace(self, formulas=formulas, stage=replace(self.stage, machines=machines))
 
 
 def largest(fits: Callable[[int], bool]) -> int:
@@ -220,15 +270,15 @@ def of(
         rows = row_counts.of(recipe, plan, stage, prepared if look else None, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
         module = importlib.import_module(parts.table("formulas")[stage.engine])
-        formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)
-        if formulas is not None:
+        forecast: Forecast | None = module.of_stage(recipe, stage, rows, look)
+        if forecast is not None:
             disk: dict[str, Any] = {}
             if claim := plan.claim_of(plan.place_of(stage).run_dir):  # its speed, which all machines share
                 where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")
                 spread = (1.0, 1.0) if recipe.document.lookup(where) else ASSUMED
                 disk = {"disk_mb_s": float(claim["write_mb_s"]), "disk_spread": spread, "shared_disk": True}
-            formulas = formulas.changed(network=between, **disk)
-            forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
+            forecast = replace(forecast, gpu=catalog.gpu(stage.machines.gpu), price=price)
+            forecast = forecast.changed(network=between, **disk)
             assert any_architecture or forecast.counts  # raises UnknownArchitecture here, before half of a plan exists
             forecasts.append(forecast)
     return forecasts
@@ -252,19 +302,9 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
     need, have, full = forecast.memory.total, forecast.usable, forecast.full.memory.total
     if forecast.gpu is None or have is None or max(need, full) <= have:
         return None
-    work, source, count = forecast.workload, forecast.rows.longest_source, f"recipe prepare {recipe.document.file}"
-    card = f"on each GPU, but {forecast.gpu.title} has {units.both(have)}."
-    message, hint = f"Stage `{forecast.stage.name}` needs {units.both(need)} {card}", OFFERED
-    if isinstance(work, Workload) and need <= have:
-        message = f"Stage `{forecast.stage.name}` fits for rows of {work.most_tokens:,} tokens ({source}). "
-        message += f"With rows of {work.sequence_len:,} tokens it needs {units.both(full)} {card}"
-        shorter = forecast.shorter_rows
-        cut = f", or write `sequence_len: {shorter}`, which cuts no row by this estimate" if shorter else ""
-        hint = f"Run `{count}` to count every row{cut}."
-    elif isinstance(work, Workload) and not work.packing and (source or not work.longest):
-        hint += f" Shorter rows need less: run `{count}` to count them."
     severity = "error" if forecast.never_fits and not allowed else "note"
-    return recipe.problem("machines.gpu", message, hint, severity=severity)
+    message = said("too_large", forecast=forecast, file=recipe.document.file)
+    return recipe.problem("machines.gpu", *message, severity=severity)
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
@@ -273,10 +313,9 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         own = recipe.of_stage(forecast.stage.name)
         home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
         often = None if steps is None and work.evaluation_steps else work.times_in(work.evaluation_steps, steps or 0)
-        stopping, tenth = own.settings[home].get("early_stopping"), max(1, (steps or 0) // 10)
+        stopping = own.settings[home].get("early_stopping")
         if stopping and often is not None and stopping.patience >= often:
-            more = f"`eval_steps: {tenth}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
-            message = worded("planner.patience", stopping=stopping, forecast=forecast, often=often, more=more)
+            message = said("patience", name=forecast.stage.name, stopping=stopping, often=often, steps=steps)
             yield own.note((home, "early_stopping", "patience"), *message)
         if steps:
             yield from _too_late(own, forecast, home, steps)
@@ -292,11 +331,8 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         yield recipe.note((section, "keep_checkpoints"), *message)
     every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
     if unreached := {name: first for name, first in every.items() if first[1] > steps}:
-        firsts = " and its first ".join(what for what, _ in unreached.values())
-        changes = " and ".join(f"`{name}: {tenth}`" for name in unreached)
-        name, (_, first) = next(iter(unreached.items()))
-        message = worded("planner.never-reached", stage=stage, count=count, firsts=firsts, first=first, changes=changes)
-        yield recipe.note((section, name), *message)
+        message = said("never_reached", name=stage, count=count, unreached=unreached, tenth=tenth)
+        yield recipe.note((section, next(iter(unreached))), *message)
     if rising >= steps:
         last = work.learning_rate * steps / rising
         message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)

@@ -6,8 +6,8 @@ from itertools import product
 
 from runner.catalog import Gpu
 from runner.parts.planner.duration import Duration
-from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
-from runner.parts.planner.memory import EVALUATION, usable
+from runner.parts.planner.forecast import OFFERED, Forecast, said, section, stated
+from runner.parts.planner.memory import usable
 from runner.parts.planner.storage import Preparation
 from runner.parts.planner.workload import TABLES
 from runner.recipe import units
@@ -63,21 +63,11 @@ def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
 
 
 def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[Problem]:
-    most = max(forecast.memory.total for forecast in forecasts)
-    holds = f"{-(-most // 10**9):.0f} GB"
+    holds = f"{-(-max(forecast.memory.total for forecast in forecasts) // 10**9):.0f} GB"
     for forecast in forecasts:
-        memory = forecast.memory
-        if memory.total <= units.size(limit):
-            continue
-        parts = memory.parts()
-        if memory.moment == EVALUATION:
-            parts = {"tensors in evaluation": memory.evaluation, "context": parts["context"]}
-        largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
-        shown = ", ".join(f"{name} {units.gib(size)}" for name, size in largest)
-        need = units.both(memory.total)
-        text, more = worded("planner.over-memory", forecast=forecast, need=need, limit=limit, parts=shown, holds=holds)
-        hint = f"{more} {OFFERED}" if forecast.fits else OFFERED
-        yield recipe.note("limits.gpu_memory", text, hint, mending=holds)
+        if forecast.memory.total > units.size(limit):
+            message = said("over_memory", forecast=forecast, limit=limit, holds=holds)
+            yield recipe.note("limits.gpu_memory", *message, mending=holds)
 
 
 def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str]) -> Iterator[Problem]:
@@ -96,13 +86,11 @@ def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str])
 
 def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
     need = sum(time.total_seconds for _, _, time in timed)
-    if need <= units.seconds(limit):
-        return
-    longest, gpu, time = max(timed, key=lambda each: each[2].total_seconds)
-    message = f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, but the limit is {limit}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second."
-    holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
-    hint = f"Training stops at the limit and saves its model. `time: {holds}` would let it finish. {OFFERED}"
-    yield recipe.note("limits.time", message, hint, mending=holds)
+    if need > units.seconds(limit):
+        longest, _, time = max(timed, key=lambda each: each[2].total_seconds)
+        holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
+        message = said("over_limit", need=need, longest=longest, time=time, limit=limit, holds=holds)
+        yield recipe.note("limits.time", *message, mending=holds)
 
 
 def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
@@ -117,19 +105,13 @@ def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]
 
 
 def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
-    slowest, gpu, time = min(timed, key=lambda each: each[2].samples_a_second)
-    pace, gpus = time.samples_a_second, slowest.stage.machines.world_size
-    if pace >= limit:
-        return
-    # Rounded down, so that the written value holds.
-    digits = 2 - math.floor(math.log10(pace))
-    holds = math.floor(pace * 10**digits) / 10**digits
-    operations = time.flops / slowest.workload.micro_batch_size / 1e12
-    asked = f"{limit:g} a second are {operations * limit:,.3g}"
-    able = f"{gpus} × {gpu.title} can at most do {slowest.workload.rate(gpu) * gpus / 1e12:,.0f}"
-    work = f"A sample takes {operations:.3g} × 10^12 operations; {asked} × 10^12, and {able} × 10^12."
-    message = worded("planner.too-slow", slowest=slowest, pace=units.speed(pace), limit=limit, work=work, holds=holds)
-    yield recipe.note("limits.samples_per_second", *message, mending=holds)
+    slowest, _, time = min(timed, key=lambda each: each[2].samples_a_second)
+    if (pace := time.samples_a_second) < limit:
+        # Rounded down, so that the written value holds.
+        digits = 2 - math.floor(math.log10(pace))
+        holds = math.floor(pace * 10**digits) / 10**digits
+        message = said("too_slow", slowest=slowest, time=time, limit=limit, holds=holds)
+        yield recipe.note("limits.samples_per_second", *message, mending=holds)
 
 
 _BY_MEMORY: dict[str, Callable[..., Iterator[Problem]]] = {"gpu_memory": _memory, "gpu_memory_parts": _parts}
@@ -171,14 +153,9 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequenc
     late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
     if late:
         longest, name = max(late, key=lambda one: one[0].range_seconds[1])
-        usual, most = longest.total_seconds, longest.range_seconds[1]
-        others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
-        expected, enough = f"{units.duration(usual)}, at most {units.duration(most)}", math.ceil(most / 3600 * 1.1)
-        besides = ", or set `limits.time` below it, so that training stops by itself and saves its model"
-        besides = "" if name in {each.stage for each in before} else besides
-        takes = f"Stage `{name}` should take {expected}{others}"
-        message = worded("planner.over-deadline", takes=takes, hours=hours, enough=enough, besides=besides)
-        yield recipe.note("openshift.deadline_hours", *message, mending=enough)
+        enough, trains = math.ceil(longest.range_seconds[1] / 3600 * 1.1), isinstance(longest, Duration)
+        words = {"name": name, "longest": longest, "count": len(late), "hours": hours, "enough": enough}
+        yield recipe.note("openshift.deadline_hours", *said("over_deadline", trains=trains, **words), mending=enough)
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:

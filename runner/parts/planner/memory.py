@@ -19,8 +19,6 @@ GIB = 2**30
 EVALUATION, LOADING = "evaluation", "loading"
 # What may be the peak of training: before the first step, and the phases of a step, in order.
 PHASES = (LOADING, "forward", "loss", "backward", "step")
-# The parts of `Memory` that PyTorch calls allocated.
-TENSORS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
 
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl,
 # issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
@@ -29,36 +27,27 @@ NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * 
 
 @dataclass(frozen=True)
 class Memory:
-    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation. training_moment: one of
-    PHASES, that of the peak of training. moments: all of a step, in order. state: held between steps.
-    shown: the figure of nvidia-smi, which is more than the run needs, because the allocator gives back only what others
-    need."""
+    """Bytes on one GPU. state: held between steps. peak: the moment of training with the most tensors; moments: all of
+    a step, in order. evaluation: the peak of tensors in evaluation. slack_share: what the allocator holds beyond
+    tensors, as a share of them. shown: the figure of nvidia-smi, which is more than the run needs, because the
+    allocator gives back only what others need."""
 
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    logits: int
-    temporary: int
-    communication: int
-    context: int
-    slack: int
-    training_moment: str
+    state: State
+    peak: Moment
     moments: tuple[Moment, ...]
     evaluation: int
-    evaluation_slack: int
-    state: State
+    context: int
+    slack_share: float
     shown: int
 
     @property
     def tensors(self) -> int:
-        """PyTorch's allocated memory."""
-        return sum(getattr(self, name) for name in TENSORS)
+        """PyTorch's allocated memory at the peak of training."""
+        return self.peak.size
 
     @property
-    def in_steps(self) -> int:
-        """The peak of tensors in a step, as a trace measures it."""
-        return max(moment.size for moment in self.moments)
+    def slack(self) -> int:
+        return round(self.tensors * self.slack_share)
 
     @property
     def total(self) -> int:
@@ -68,15 +57,27 @@ class Memory:
     @property
     def in_evaluation(self) -> int:
         """The driver's used memory in evaluation."""
-        return self.evaluation + self.evaluation_slack + self.context
+        return self.evaluation + round(self.evaluation * self.slack_share) + self.context
 
     @property
     def moment(self) -> str:
         """The moment of the largest total: of training, or evaluation."""
-        return EVALUATION if self.total == self.in_evaluation else self.training_moment
+        return EVALUATION if self.total == self.in_evaluation else self.peak.name
 
     def parts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in (*TENSORS, "context", "slack")}
+        """The parts of the total at the peak of training; all but the last two are tensors."""
+        state, peak = self.state, self.peak
+        return {
+            "weights": state.weights,
+            "gradients": peak.gradients,
+            "optimizer": state.optimizer,
+            "activations": peak.activations,
+            "logits": peak.logits,
+            "temporary": peak.temporary + peak.base - state.weights - state.optimizer - state.buffers,
+            "communication": state.buffers,
+            "context": self.context,
+            "slack": self.slack,
+        }
 
 
 def estimate(workload: Workload) -> Memory:
@@ -110,20 +111,12 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
     shown = round((1 + slack) * most) + context
     card = catalog.gpu(run.machines.gpu)
     return Memory(
-        weights=state.weights,
-        gradients=peak.gradients,
-        optimizer=state.optimizer,
-        activations=peak.activations,
-        logits=peak.logits,
-        temporary=peak.temporary + peak.base - state.weights - state.optimizer - state.buffers,
-        communication=state.buffers,
-        context=context,
-        slack=round(peak.size * known.slack),
-        training_moment=peak.name,
+        state,
+        peak,
         moments=tuple(moment for moment in moments if moment.name != LOADING),
         evaluation=evaluation,
-        evaluation_slack=round(evaluation * known.slack),
-        state=state,
+        context=context,
+        slack_share=known.slack,
         # A full card shows no more than it has.
         shown=max(whole(run, most), min(shown, usable(card)) if card else shown),
     )
@@ -184,7 +177,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     tied_head = head if model.tied and not state.root else 0
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
     backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
-    linear, wide = parameters.linear(model), workload.widths.linear
+    linear, wide = parameters.linear(model), workload.width
     layers = parameters.of_layers(model, workload.unfrozen)
     gradients = [0 if workload.adapter else gradient(workload, numbers) for numbers in layers]
     for index in reversed(range(lowest, model.num_hidden_layers)):
@@ -234,7 +227,7 @@ def writing(workload: Workload, rows: int) -> int:
         card = catalog.gpu(workload.machines.gpu)
         return round(workload.by_vllm * usable(card)) if card else 0
     model = workload.model
-    layer = 2 * workload.widths.linear * rows * workload.most_tokens * model.num_key_value_heads * model.head_dim
+    layer = 2 * workload.width * rows * workload.most_tokens * model.num_key_value_heads * model.head_dim
     return (model.num_hidden_layers + 1) * layer + 3 * FULL * rows * model.vocab_size
 
 
@@ -262,18 +255,18 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     else:
         yield Moment("forward", base, there, parameters.boundary(workload) * tokens, 0, state.gathered)
     if workload.fused_loss in ("fused", "cut"):
-        logits = workload.widths.linear * tokens * workload.model.hidden_size
+        logits = workload.width * tokens * workload.model.hidden_size
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
 def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, half: int) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
-    wide, head = workload.widths, parameters.head(workload.model)
-    logits = wide.linear * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
+    wide, head = workload.width, parameters.head(workload.model)
+    logits = wide * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
     fresh = of_words(workload, head)
     if workload.in_fp32(head) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
-    flight = fresh + wide.linear * tokens * workload.model.hidden_size + half
+    flight = fresh + wide * tokens * workload.model.hidden_size + half
     yield Moment("backward", base, there, kept, logits, flight)
 
 
@@ -300,7 +293,7 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         times: float = TABLES["logits"][workload.objective]["training" if training else "evaluation"]
         return round(times * FULL * words)
     if way == "cut" or (way == "fused" and training):
-        wide = workload.widths.linear
+        wide = workload.width
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
         if not training:
             return wide * at_once * model.vocab_size
@@ -332,7 +325,7 @@ def step(workload: Workload, state: State) -> int:
     share = parameters.trainable(workload) // workload.machines.world_size
     if workload.sharding == "zero3":
         share = min(share, workload.group)
-    joined = workload.widths.linear
+    joined = workload.width
     return share * (joined if joined == FULL else joined + FULL)
 
 
@@ -342,7 +335,7 @@ def evaluation(workload: Workload, state: State) -> int:
     edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share is beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
-    layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens + by_length(workload, tokens)[0]
+    layer = wide * workload.width * workload.model.intermediate_size * tokens + by_length(workload, tokens)[0]
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.most_tokens * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)

@@ -10,8 +10,7 @@ from operator import attrgetter
 from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import duration, memory, parameters
-from runner.parts.planner.forecast import section
-from runner.parts.planner.formulas import Changes, Loss, splits
+from runner.parts.planner.forecast import Changes, Loss, section, splits
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
 from runner.plan import Stage
@@ -35,24 +34,24 @@ class Advice:
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage. section: the stage's own, or `train`, in the stage's own recipe."""
+    """Where a recipe has the settings of a stage."""
 
     whole: Recipe
-    section: str
-    stage: str = ""
-
-    @classmethod
-    def of(cls, whole: Recipe, stage: Stage) -> Lines:
-        return cls(whole, section(whole.of_stage(stage.name), stage), stage.name)
+    stage: Stage
 
     @property
     def recipe(self) -> Recipe:
-        return self.whole.of_stage(self.stage)
+        return self.whole.of_stage(self.stage.name)
+
+    @property
+    def section(self) -> str:
+        """The stage's own section, or `train`, in the stage's own recipe."""
+        return section(self.recipe, self.stage)
 
     @property
     def home(self) -> str:
-        """The section by its name in the whole recipe."""
-        return self.whole.setting_of(self.stage, self.section)
+        """That section by its name in the whole recipe."""
+        return self.whole.setting_of(self.stage.name, self.section)
 
     def batch(self, rows: int, accumulation: int) -> dict[str, float]:
         return {f"{self.home}.micro_batch_size": rows, f"{self.home}.gradient_accumulation_steps": accumulation}
@@ -62,7 +61,7 @@ class Lines:
         for home in (self.section, "model", "speed"):
             for setting in settings:
                 if home in self.recipe.settings and setting in self.recipe.settings[home]:
-                    return self.whole.setting_of(self.stage, f"{home}.{setting}")
+                    return self.whole.setting_of(self.stage.name, f"{home}.{setting}")
         return None
 
 
@@ -76,8 +75,7 @@ def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Adv
 
     if lines.find("micro_batch_size"):
         several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
-        batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in several]
-        yield from best([Advice(lines.batch(*split), each) for split, each in batches])
+        yield from best([Advice(lines.batch(*split), work.with_rows(*split)) for split in several])
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
         powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
         fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]

@@ -177,16 +177,16 @@ def adapter(workload: Workload) -> int:
 @lru_cache(maxsize=256)
 def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
     """The shapes of all weights that an adapter's matrices are beside."""
+
+    def has(name: str, dimensions: int) -> bool:
+        *_, module, own = name.split(".")
+        if dimensions == 2 and own == "weight":
+            there = not adapter.pattern or re.fullmatch(adapter.pattern, name.removesuffix(".weight"))
+            return bool(there) and module in adapter.targets
+        return dimensions == 3 and name.endswith(adapter.parameters)
+
     every = [one for index in range(model.num_hidden_layers) for one in layer(model, index)]
-    return tuple(shape for name, shape in every if _has(adapter, name, len(shape)))
-
-
-def _has(adapter: Adapter, name: str, dimensions: int) -> bool:
-    *_, module, own = name.split(".")
-    if dimensions == 2 and own == "weight":
-        there = not adapter.pattern or re.fullmatch(adapter.pattern, name.removesuffix(".weight"))
-        return bool(there) and module in adapter.targets
-    return dimensions == 3 and name.endswith(adapter.parameters)
+    return tuple(shape for name, shape in every if has(name, len(shape)))
 
 
 def of_experts(model: Model) -> int:
@@ -201,35 +201,35 @@ def trainable(workload: Workload) -> int:
 
 def layer_activations(workload: Workload, trained: bool) -> int:
     """Bytes a token that one transformer layer keeps. trained: whether its own weights are trained."""
-    model, wide = workload.model, workload.widths
+    model, wide = workload.model, workload.width
     kind = family(model)
     heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     kept = sum(_norm(workload, model.hidden_size, trained, kind) for _ in kind.norms)
     if kind.head_norms:
         kept += _norm(workload, heads, trained, kind) + _norm(workload, groups, trained, kind)
     kept += _attention(workload, heads, groups)
-    kept += 3 * wide.linear * model.intermediate_size  # gate, its activation, up
+    kept += 3 * wide * model.intermediate_size  # gate, its activation, up
     if workload.adapter:
         return kept + _adapted(workload, workload.adapter)
     if trained:
         # Inputs of the linear layers. The output of attention is kept already; in an fp32 stream every linear layer
         # makes its own copy in half precision.
-        copies = (1 + 1) if wide.stream == wide.linear or kind.fused else (3 + 2)
-        kept += copies * wide.linear * model.hidden_size + wide.linear * model.intermediate_size
+        copies = (1 + 1) if workload.stream_width == wide or kind.fused else (3 + 2)
+        kept += copies * wide * model.hidden_size + wide * model.intermediate_size
     return kept
 
 
 def _norm(workload: Workload, size: int, trained: bool, kind: Family) -> int:
     """An RMS norm keeps its input in fp32, and, if its weight is trained, the input of the multiplication."""
     # Gemma's and OLMo 2's multiply before they leave fp32.
-    scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else workload.widths.stream
+    scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else workload.stream_width
     return FULL * size + FULL + (scaled * size if trained else 0)
 
 
 def _attention(workload: Workload, heads: int, groups: int) -> int:
     """FlashAttention and SDPA keep q, k, v, the output and a log-sum-exp (arXiv 2205.14135, section 3.1); plain
     attention keeps the softmax in fp32 and in half precision, and k and v repeated for every head."""
-    model, wide = workload.model, workload.widths.linear
+    model, wide = workload.model, workload.width
     if repeated(workload):
         return wide * 4 * heads + FULL * model.num_attention_heads
     # Where q, k and v are one linear layer, keeping v keeps the whole of its output.
@@ -254,7 +254,7 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
     layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number. An 8-bit layer itself
     keeps its input."""
-    wide, shapes = workload.widths.linear, linear(workload.model)
+    wide, shapes = workload.width, linear(workload.model)
     own = adapter.dropout > 0 or adapter.dora or not (adapter.packed or workload.precision == "fp32")
     kept, shared = len(adapter.targets) * wide * adapter.rank, dict[str, int]()
     for name in adapter.targets:
@@ -271,19 +271,19 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
 
 def boundary(workload: Workload) -> int:
     """Bytes a token between two layers: all that checkpointing keeps of a layer."""
-    return workload.widths.stream * workload.model.hidden_size
+    return workload.stream_width * workload.model.hidden_size
 
 
 def backward(workload: Workload) -> int:
     """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward part: the gradients
     of the product, of gate and of up, and of the stream."""
-    wide, count, adapter = workload.widths, 3, workload.adapter
+    count, adapter = 3, workload.adapter
     adapted = adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(adapter.targets)
     if adapted and workload.checkpointing and not (adapter and adapter.packed and not adapter.dora):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
         # weights it reads what they read, and needs no copy of it.
         count += 2 if family(workload.model).fused else 1
-    return count * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
+    return count * workload.width * workload.model.intermediate_size + 2 * boundary(workload)
 
 
 def first_trained(workload: Workload) -> int:
@@ -306,4 +306,4 @@ def final_norm(workload: Workload) -> int:
     """Bytes a token of the last norm, and of the LM head's input where the head is trained."""
     model, root = workload.model, workload.model.layers_path.rpartition(".")[0]
     kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), family(model))
-    return kept + (workload.widths.linear * model.hidden_size if workload.trains(head(model)) else 0)
+    return kept + (workload.width * model.hidden_size if workload.trains(head(model)) else 0)

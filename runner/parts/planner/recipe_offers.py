@@ -11,8 +11,7 @@ from pathlib import Path
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner import limits
-from runner.parts.planner.forecast import Forecast, stated
-from runner.parts.planner.formulas import MOST_TRIED, Changes, Loss, splits
+from runner.parts.planner.forecast import MOST_TRIED, Changes, Forecast, Loss, splits, stated
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
@@ -232,7 +231,7 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
     if not planned.problems:
         for stage in planned.forecasts if _cramped(planned) else ():
-            if (setting := Lines.of(planned.recipe, stage.stage).find("sequence_len")) and stage.shorter_rows:
+            if (setting := Lines(planned.recipe, stage.stage).find("sequence_len")) and stage.shorter_rows:
                 yield "shorter rows", {setting: stage.shorter_rows}
         for changes in _longer(planned):
             yield str(sorted(changes)), changes
@@ -261,7 +260,7 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 def _longer(planned: Planned) -> Iterator[Changes]:
     """Settings for about ENOUGH steps in the first stage with too few: smaller steps and more epochs, also on one GPU."""
     for stage in limits.too_short(planned.forecasts)[:1]:
-        work, lines = stage.workload, Lines.of(planned.recipe, stage.stage)
+        work, lines = stage.workload, Lines(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.machines.world_size, 1)):
@@ -288,7 +287,7 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
     if longest.workload.max_steps:
         return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
     epochs = math.floor(longest.workload.epochs * share * 100) / 100
-    return {f"{Lines.of(planned.recipe, longest.stage).home}.epochs": epochs}
+    return {f"{Lines(planned.recipe, longest.stage).home}.epochs": epochs}
 
 
 def _shares(planned: Planned) -> Iterator[float]:
@@ -311,17 +310,15 @@ def _shares(planned: Planned) -> Iterator[float]:
 def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes that may make the longest stage faster: larger batches, no padding, no recomputation, fused code."""
     stage = _longest(planned)
-    lines, work, room = Lines.of(planned.recipe, stage.stage), stage.workload, _budget(planned, stage)
+    lines, work, room = Lines(planned.recipe, stage.stage), stage.workload, _budget(planned, stage)
     stage = stage if planned.problems else stage.full
     likely, sizes = stage.memory_range[1] / stage.memory.total, []
     for rows, accumulation in splits(work, smaller=False):
-        evaluated = work.with_rows(rows).evaluation_batch_size
-        batch = {"micro_batch_size": rows, "evaluation_batch_size": evaluated, "accumulation": accumulation}
-        formulas = stage.formulas.changed(**batch)
-        if likely * formulas.memory.total > room:
+        larger = replace(stage, workload=work.with_rows(rows, accumulation))
+        if likely * larger.memory.total > room:
             break
-        if stage.gpu and (time := formulas.time(stage.gpu)):
-            sizes.append((time.total_seconds, rows, accumulation))
+        if larger.time:
+            sizes.append((larger.time.total_seconds, rows, accumulation))
     if sizes:
         yield "larger batch", lines.batch(*min(sizes)[1:])
     # Saving less often, in the stage whose checkpoints take most, if that is too much of its time: steps between two
@@ -330,7 +327,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     saving, took = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
     if saving and took and took.checkpoints.seconds > WORTH["saving"] * took.total_seconds:
         every = math.ceil(took.steps / max(1, int(WORTH["saved"] * took.training_seconds / took.checkpoints.writing)))
-        home = Lines.of(planned.recipe, saving.stage).home
+        home = Lines(planned.recipe, saving.stage).home
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
             yield "fewer checkpoints", {f"{home}.{name}": every for name in names}
     values = {"packing": "auto", "kernels": "auto", "cross_entropy": "auto", "gradient_checkpointing": False}
@@ -347,7 +344,7 @@ def _on(planned: Planned, nodes: int) -> Changes:
     """The settings for another number of machines, with the same rows in each step where possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
-        work, lines = stage.workload, Lines.of(planned.recipe, stage.stage)
+        work, lines = stage.workload, Lines(planned.recipe, stage.stage)
         before, world = work.machines.world_size, nodes * work.machines.gpus_per_node
         rows = work.effective_batch_size // world
         if rows * world != work.effective_batch_size or work.machines.uneven:
@@ -382,5 +379,5 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
 def _seconds(planned: Planned, card: Gpu) -> float:
     """Time of all stages on another card, before the recipe is translated for it."""
     machines = ((stage, replace(stage.workload.machines, gpu=card.name)) for stage in planned.forecasts)
-    times = [stage.formulas.changed(machines=there).time(card) for stage, there in machines]
+    times = [stage.changed(machines=there).time_on(card) for stage, there in machines]
     return sum(time.total_seconds for time in times if time)

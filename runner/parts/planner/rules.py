@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from runner import catalog
 from runner.data import row_files, rows
 from runner.parts.planner import parameters, row_counts, samples
-from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.forecast import said
 from runner.parts.planner.workload import Adapter
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.contract import Rule
@@ -30,16 +30,12 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
             targets, pattern = tuple(adapted(facts, train)), train.get("lora_pattern") or ""
             shapes = parameters.adapted(facts, Adapter(rank, targets, pattern=pattern))
             whole, held = parameters.total(facts), parameters.of_experts(facts)
-        except (UnknownArchitecture, re.error):
+        except (parameters.UnknownArchitecture, re.error):
             continue
         if not (trained := sum(rank * sum(shape) for shape in shapes)):
             continue
-        message = f"The adapter trains {100 * trained / whole:.2g}% of the weights; the experts, {held / whole:.0%} of the model, stay as they are."
-        hint = "To train them too, write `lora_experts: true` and `lora_dropout: 0` under `train`."
-        if train.get("adapter") == "qlora" and not train.get("quantize_experts"):
-            message += " They also stay in 16 bits."
-            hint += " `quantize_experts: true` puts them in 4 bits."
-        yield recipe.note(recipe.setting_of(name, "train.lora_layers"), message, hint)
+        message = said("experts", trained=trained / whole, held=held / whole, train=train)
+        yield recipe.note(recipe.setting_of(name, "train.lora_layers"), *message)
 
 
 def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
@@ -69,10 +65,8 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         except row_files.Unreadable:
             continue
         if count < (2 if data.get("validation_share") else 1):
-            there = f"only one {unit}" if count else f"no {unit}"
-            message = f"`{file}` has {there}. Training and validation need more."
-            hint = f"Add {unit}s. A hundred are a good start."
-            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
+            message = said("few_rows", file=file, count=count, unit=unit)
+            yield recipe.document.problem((*home, "path"), *message, severity="note" if count else "error")
 
 
 RULES: tuple[Rule, ...] = (rows_left_out, experts)

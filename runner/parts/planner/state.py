@@ -54,7 +54,7 @@ def held(workload: Workload) -> State:
 def _fsdp(workload: Workload) -> State:
     """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner does), and everything is
     split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and head."""
-    wide, shards = workload.widths.linear, workload.machines.world_size
+    wide, shards = workload.width, workload.machines.world_size
     whole = parameters.of_layers(workload.model, ())[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if packed(workload):
@@ -93,7 +93,7 @@ def _zero(workload: Workload, stage: int) -> State:
     backward those half as far away; and those gathered ahead, each in one piece before it is copied out (0.18.9,
     runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). Offloaded state is not
     included; from stage 2 on gradients follow the optimizer once their bucket is full."""
-    shards, wide = workload.machines.world_size, workload.widths.linear
+    shards, wide = workload.machines.world_size, workload.width
     count = parameters.trainable(workload)
     weights = weights_of(workload) + reference(workload)
     optimizer = int((FULL * (wide == HALF) + workload.rule.moments * workload.rule.kept(FULL)) * count) // shards
@@ -126,7 +126,7 @@ def packed(workload: Workload) -> bool:
 
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
     """Bytes of these numbers of the base model. trained: whether they are trained, or frozen."""
-    inside = FULL if workload.in_full or (trained and workload.masters) else workload.widths.linear
+    inside = FULL if workload.in_full or (trained and workload.masters) else workload.width
     return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
 
 
@@ -134,7 +134,7 @@ def whole(workload: Workload) -> int:
     """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
     if packed(workload):
         return weights_of(workload) - _scales(workload)
-    return workload.widths.linear * parameters.total(workload.model) + adapter_bytes(workload)
+    return workload.width * parameters.total(workload.model) + adapter_bytes(workload)
 
 
 def weights_of(workload: Workload) -> int:
@@ -167,7 +167,7 @@ def _scales(workload: Workload) -> int:
 def adapter_bytes(workload: Workload) -> int:
     """The adapter's weights: peft raises them to fp32, and DeepSpeed lowers every weight again."""
     zero = workload.sharding.startswith("zero")
-    return (workload.widths.linear if zero else FULL) * parameters.adapter(workload)
+    return (workload.width if zero else FULL) * parameters.adapter(workload)
 
 
 def trained_bytes(workload: Workload) -> int:
@@ -209,7 +209,7 @@ def copies(workload: Workload) -> int:
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
     """Whole gradients of these weights in the backward pass: FSDP's, before they are split, in half precision."""
-    return numbers.whole * workload.widths.linear if workload.sharding == "fsdp" else _bytes(workload, numbers)
+    return numbers.whole * workload.width if workload.sharding == "fsdp" else _bytes(workload, numbers)
 
 
 def of_words(workload: Workload, name: str) -> int:
@@ -246,7 +246,7 @@ def beside(workload: Workload) -> int:
 def main_memory(workload: Workload) -> dict[str, int]:
     """Held in main memory during the whole run, by name."""
     trained, machines = parameters.trainable(workload), workload.machines
-    placed, wide = workload.offload, workload.widths.linear
+    placed, wide = workload.offload, workload.width
     if workload.sharding == "fsdp":
         frozen = wide * (parameters.total(workload.model) - trained) if not workload.adapter else whole(workload)
         return {"weights and state beside the GPUs": (beside(workload) + frozen) // machines.nodes} if placed else {}
@@ -270,7 +270,7 @@ def on_disk(workload: Workload) -> int:
     """Offloaded to the disk of one machine."""
     placed, nodes = workload.offload, workload.machines.nodes
     state_ = beside(workload) if placed.optimizer == "nvme" else 0
-    weights = workload.widths.linear * parameters.total(workload.model) if placed.weights == "nvme" else 0
+    weights = workload.width * parameters.total(workload.model) if placed.weights == "nvme" else 0
     return (state_ + weights) // nodes
 
 
@@ -292,7 +292,7 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
     backward in every micro batch; computing that hides some of it is not subtracted."""
     if not workload.offload.weights:
         return 0.0
-    wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.widths.linear
+    wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.width
     size = 2 * wide * parameters.total(workload.model) * workload.accumulation
     from_disk = size / workload.machines.nodes / (workload.offload.mb_s * 1e6)
     over_pcie = size / workload.machines.world_size / rate(gpu)
@@ -346,12 +346,12 @@ def resuming(workload: Workload) -> int:
 
 def merging(workload: Workload) -> int:
     """A process of its own with the whole base model (`runner.trainer.merging`). 0 without an adapter."""
-    return PROCESS + workload.widths.linear * parameters.total(workload.model) if workload.adapter else 0
+    return PROCESS + workload.width * parameters.total(workload.model) if workload.adapter else 0
 
 
 def whole_model(workload: Workload) -> int:
     """The whole model in the precision in which it is loaded."""
-    return (FULL if workload.in_full else workload.widths.linear) * parameters.total(workload.model)
+    return (FULL if workload.in_full else workload.width) * parameters.total(workload.model)
 
 
 def saved_weights(workload: Workload) -> int:

@@ -12,7 +12,7 @@ from runner.catalog.hardware import GIB, pod_memory_gib
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.report import ROOM
 from runner.parts.planner import row_counts, state
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, said
 from runner.parts.planner.memory import usable
 from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS, TABLES
 from runner.plan import Plan, Stage
@@ -37,7 +37,7 @@ class Disk:
 
 def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     """The files of a stage: the download, prepared data, checkpoints, the best model, a merged model."""
-    place, sizes = plan.place_of(forecast.stage), forecast.formulas.written(forecast.stage)
+    place, sizes = plan.place_of(forecast.stage), forecast.written()
     keep, checkpoint = forecast.workload.keep, sizes.pop("checkpoint")
     entries = {
         "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
@@ -129,7 +129,7 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     source = row_counts.source_of(plan, stage)[0]
     drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
     folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
-    need, there = units.both(forecast.with_longest(0).memory.total), units.both(usable(gpu))
+    need, there = units.both(forecast.changed(longest=0).memory.total), units.both(usable(gpu))
     return [folders, most, *worded("planner.room", forecast=forecast, need=need, there=there, most=most)]
 
 
@@ -139,10 +139,10 @@ def rounded(need: float) -> int:
 
 
 def host(forecast: Forecast) -> dict[str, int]:
-    """Main memory of one machine by part: processes, shared memory, and the parts of the formulas."""
+    """Main memory of one machine by part: processes, shared memory, and what else the forecast names."""
     stage = forecast.stage
     parts = {"processes": state.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
-    return parts | forecast.formulas.beside(stage)
+    return parts | forecast.beside()
 
 
 def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
@@ -154,17 +154,18 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
         on_it = [entry for entry, home in written if home == claim]
         wanted = sum(entry.size for entry in on_it)
         if wanted > claim["size_gib"] * GIB:
-            largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
-            parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
             where, enough = ("openshift", "claims", index, "size_gib"), rounded(wanted)
-            message = worded("planner.small-claim", claim=claim, need=wanted / GIB, parts=parts, enough=enough)
-            found.append(document.problem(where, *message, severity="note", mending=enough))
+            sentences = said("small_claim", claim=claim, written=on_it, enough=enough)
+            found.append(document.problem(where, *sentences, severity="note", mending=enough))
     needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
     need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
     if need > machines.memory_gib * GIB:
-        line, remedy = _more_memory(plan, -(-need // GIB))
-        said = f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB."
-        found.append(document.problem(line, said, remedy, severity="note"))
+        gib, pods = -(-need // GIB), plan.place.on_cluster
+        stated = pods and next((one for one in ("limits", "requests") if plan.site[one].get("memory")), None)
+        line = ("openshift", stated, "memory") if stated else ("machines", "memory")
+        words = {"machine": machine(plan), "have": machines.memory_gib, "need": need / GIB, "gib": gib}
+        sentences = said("small_machine", with_pod=machine_gib(gib) if pods else 0, stated=stated, **words)
+        found.append(document.problem(line, *sentences, severity="note"))
     return found
 
 
@@ -184,17 +185,6 @@ def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
     return machine_gib(gib) if plan.place.on_cluster else gib
 
 
-def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
-    """The line with the memory of a machine or pod, and the remedy."""
-    if not plan.place.on_cluster:
-        return ("machines", "memory"), f"Use machines with `memory: {gib} GiB` or more."
-    have = f"{machine_gib(gib)} GiB"
-    for section in ("limits", "requests"):
-        if plan.site[section].get("memory"):
-            return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
-    return ("machines", "memory"), f"Use machines with `memory: {have}` or more; their pods can then have {gib} GiB."
-
-
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
     """Seconds that a pod gets to end: the current step, an evaluation after it, and the checkpoint at the speed of its
     claim, in whole minutes; None if the run writes to no claim."""
@@ -203,7 +193,7 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
     current = SPARE["unknown"]
     if time := forecast.time:
         current = SPARE["times"] * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
-    saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
+    saving: float = forecast.written()["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
     return 60 * math.ceil((SPARE["leaving"] + current + saving) / 60)
 
 

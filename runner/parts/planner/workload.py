@@ -11,8 +11,7 @@ from typing import Any, Self
 from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.parts.planner.lengths import UNKNOWN, RowLengths
-from runner.parts.planner.row_counts import Rows
+from runner.parts.planner.row_counts import UNKNOWN, RowLengths, Rows
 from runner.plan import EngineConfig, Machines, Stage
 from runner.tools import packaged
 from runner.trainer import records
@@ -55,14 +54,6 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     known = Network(**catalog.table("networks")[kind])
     title = known.title.replace("one link", each)
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
-
-
-@dataclass(frozen=True)
-class Widths:
-    """Bytes per number. stream: the residual stream; linear: inside linear layers and attention."""
-
-    stream: int
-    linear: int
 
 
 @dataclass(frozen=True)
@@ -182,10 +173,12 @@ class Run:
         """Whether the logits of a whole micro batch are there at once."""
         return False
 
-    def with_rows(self, rows: int) -> Self:
-        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
-        own = self.evaluation_batch_size
-        return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
+    def with_rows(self, rows: int, accumulation: int | None = None) -> Self:
+        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes.
+        accumulation: as before if it is None."""
+        evaluated = rows if self.evaluation_follows else self.evaluation_batch_size
+        batches = accumulation or self.accumulation
+        return replace(self, micro_batch_size=rows, evaluation_batch_size=evaluated, accumulation=batches)
 
     def times_in(self, every: int, steps: int) -> int:
         """How often something happens in this many steps: after each `every` or, for 0, each epoch, and at the end."""
@@ -344,11 +337,15 @@ class Workload(Run):
     def whole_logits(self) -> bool:
         return self.fused_loss not in ("fused", "cut")
 
+    @property
+    def width(self) -> int:
+        """Bytes per number inside linear layers and attention."""
+        return FULL if self.precision == "fp32" else HALF
+
     @cached_property
-    def widths(self) -> Widths:
-        if self.precision == "fp32":
-            return Widths(FULL, FULL)
-        return Widths(FULL if self.in_fp32(self.model.embedding) else HALF, HALF)
+    def stream_width(self) -> int:
+        """Bytes per number of the residual stream."""
+        return FULL if self.in_fp32(self.model.embedding) else self.width
 
     @cached_property
     def masters(self) -> bool:

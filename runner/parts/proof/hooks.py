@@ -1,4 +1,4 @@
-"""Creates and shows proofs: after preparation, before the first step, and on request."""
+"""Creates and shows proofs: after preparation and on request."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
-from runner.tools.text import filled, yaml_text
+from runner.tools.text import template, yaml_text
 from runner.trainer.records import Proof
 
 Tell = Callable[[str], None]
@@ -44,13 +44,6 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
         for line in plain(proven):
             tell(f"  {line}")
-
-
-def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
-    """The problem of the rows before training; empty for none."""
-    from runner.parts.proof import prove as first_step
-
-    return first_step.prove(cfg, trainer, settings).complaint
 
 
 def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[str]:
@@ -83,7 +76,6 @@ FIRST, LAST = 14, 8
 
 def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
     """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
-    all_tokens = sum(count for _, count, _ in proof.shares)
     if proof.shown:
         yield [("", TABLES["explained"])]
     for row in proof.shown:
@@ -92,26 +84,8 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
             if not whole and len(tokens) > FIRST + LAST + 1:
                 tokens = [*tokens[:FIRST], f"… {len(tokens) - FIRST - LAST:,} more …", *tokens[-LAST:]]
             yield [("", f"  {kind:<8} "), (kind, "·".join(token.replace("\n", "⏎") for token in tokens))]
-    if all_tokens:
-        shares = ", ".join(f"{kind} {share:.1%}" for kind, _, share in proof.shares)
-        cut = f", in {proof.rows_cut:,} rows" if proof.rows_cut else ""
-        yield [("", f"of {all_tokens:,} tokens: {shares}{cut}")]
-    if not proof.faults:
-        yield [("", f"proven in {proof.seconds:.0f} s:")]
-        yield from ([("", f"  {what}")] for what in _held(proof))
-    for question in proof.asked:
-        yield [("", f"  note: the question «{question}» of the demo or a gate is also in the training rows")]
-    yield from ([("", f"  {tried}")] for tried in proof.rewards)
-    yield from ([("", f"  note: {note}")] for note in proof.notes)
-
-
-def _held(proof: Proof) -> Iterator[str]:
-    of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
-    moved, forms = proof.logits_moved is not None, TABLES["held"]
-    apart = proof.attention if moved else None
-    words = {**vars(proof), "of": of, "padded" if proof.padding else "plain": proof.batches, "apart": apart}
-    judged = forms[proof.kind] if proof.kind in forms else forms["other"]
-    return filled([*judged, *(() if proof.kind in ("images", "prompts") else forms["batches"])], words)
+    below = template(Path(__file__).with_name("proof.txt.jinja")).render(proof=proof)
+    yield from ([("", line)] for line in below.splitlines())
 
 
 def plain(proof: Proof) -> Iterator[str]:

@@ -385,9 +385,9 @@ class Prover:
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
-def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
-    """Judges rows and batches in every process, because some figures need all of them; the first writes
-    `proof.json`."""
+def before_training(cfg: DictDefault, trainer: Any, settings: RunSettings) -> str:
+    """Judges rows and batches in every process, because some figures need all of them; the first writes `proof.json`.
+    Returns what is wrong; empty for nothing."""
     proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")
@@ -396,4 +396,4 @@ def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
         folder = Path(settings.run_dir)
         proof.write(folder)
         child_process.tell("proof", folder=str(folder))
-    return proof
+    return proof.complaint

@@ -198,14 +198,4 @@ def _of_run(run: RunFolder) -> Iterator[str]:
         yield from _of_folder(run.path)  # a run of an older version
         return
     yield from sentences.first(told)[:1]
-    failed = told.failed
-    if failed and (failed.stopped or failed.meaning):
-        yield failed.stopped or failed.meaning
-    elif told.state.fault:
-        yield from told.state.fault.splitlines()
-    elif failed:
-        yield "No reason was recorded. It is still running, or it was killed (by a signal, or with its machine)."
-    elif told.state.status == "finished":
-        yield "It finished, and no problem was recorded."
-    if failed and failed.said and not failed.stopped and failed.said not in told.state.fault:
-        yield f"The log says: {failed.said}"
+    yield from sentences.reasons(told)

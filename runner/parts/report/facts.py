@@ -10,7 +10,6 @@ from typing import Any
 from runner.catalog import troubles
 from runner.data.report import REPORT_FILE
 from runner.parts.evaluate import gates
-from runner.parts.evaluate.gates import GateVerdict, Promotion
 from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.run.launch import end_of
@@ -49,8 +48,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class StageFacts:
-    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measured: metrics
-    by name, missing: reasons by name. weights: their hash. stopped: the reason of training that stopped itself;
+    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measurement: empty
+    if nothing was measured. weights: their hash. stopped: the reason of training that stopped itself;
     meaning, said, log: the trouble in the log of an unfinished stage, its line, and the log's end."""
 
     name: str
@@ -63,10 +62,9 @@ class StageFacts:
     foreseen: Prediction
     answers: tuple[Mapping[str, str], ...]
     proof: Proof
-    verdicts: tuple[GateVerdict, ...]
-    measured: Mapping[str, Any]
-    missing: Mapping[str, str]
-    promotion: Promotion | None
+    verdicts: tuple[gates.GateVerdict, ...]
+    measurement: gates.Measurement
+    promotion: gates.Promotion | None
     stopped: str
     meaning: str
     said: str
@@ -269,7 +267,6 @@ def of(run: RunFolder, plan: Plan | None = None) -> RunFacts:
 
 def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFacts:
     known, trains, state = gates.record(folder), folder.stage.trains, folder.state
-    measured = known if isinstance(known, gates.Measurement) else gates.Measurement()
     history = read_record(folder.path / HISTORY) if trains else {}
     answers = read_json(folder.path / ANSWERS) if trains else None
     # Each of several machines has its own log.
@@ -291,8 +288,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
         answers=tuple(_entries(answers, question=str, before=str, after=str)),
         proof=Proof.read(folder.path) if trains and (folder.path / PROOF).is_file() else Proof(),
         verdicts=_verdicts(folder) if folder.stage.gates else (),
-        measured=measured.metrics,
-        missing=measured.missing,
+        measurement=known if isinstance(known, gates.Measurement) else gates.Measurement(),
         promotion=gates.promotion(folder) if folder.stage.gates else None,
         stopped=str(read_record(folder.path / STOPPED).get("message") or ""),
         meaning=str(trouble or ""),
@@ -301,7 +297,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     )
 
 
-def _verdicts(folder: StageFolder) -> tuple[GateVerdict, ...]:
+def _verdicts(folder: StageFolder) -> tuple[gates.GateVerdict, ...]:
     """The gates' verdicts. A sample task that is missing on this machine closes no gate: its result still counts."""
     known, about = gates.record(folder), gates.subject(folder)
     task = folder.stage.evaluation.sample_task if folder.stage.evaluation else None

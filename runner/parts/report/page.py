@@ -97,7 +97,7 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
     yield "state", stage.status
     if stage.peak_gib is not None:
         yield "GPU memory of tensors", f"{stage.peak_gib:.2f} GiB"
-    yield from ((name, gates.shown(value)) for name, value in stage.measured.items())
+    yield from ((name, gates.shown(value)) for name, value in stage.measurement.metrics.items())
 
 
 def missing() -> str:

@@ -48,6 +48,12 @@ def first(run: RunFacts) -> tuple[str, ...]:
     return tuple(_said(macro, run, ended) for macro in ("trained", "better", "worth"))
 
 
+def reasons(run: RunFacts) -> list[str]:
+    """Why a run ended, and what its log says, a line each; empty for a run whose state is unknown."""
+    sentences: Any = in_template("sentences.txt.jinja").module
+    return str(sentences.reasons(run)).splitlines()
+
+
 def change(stage: StageFacts) -> str:
     """Better or worse, with its figures."""
     return _said("change", stage)
@@ -77,9 +83,9 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
-    for name, value in sorted(stage.measured.items()):
+    for name, value in sorted(stage.measurement.metrics.items()):
         yield name, gates.shown(value)
-    for name, why in sorted(stage.missing.items()):
+    for name, why in sorted(stage.measurement.missing.items()):
         yield name, f"not measured: {why}"
 
 

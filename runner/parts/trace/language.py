@@ -20,7 +20,6 @@ from runner.parts.planner import parameters
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
-from runner.parts.trace.stand_ins import Live
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 from runner.tools.process import without_gpu_kernels
@@ -55,7 +54,7 @@ def _measured(
     """Two micro batches at most, a step and an evaluation. forward: gives the loss of a model on a number of rows.
     operations: whether to count them too, which takes half as long again."""
     started = time.monotonic()
-    live, mesh, reference = Live(), pretended_mesh(run), None
+    live, mesh, reference = stand_ins.Live(), pretended_mesh(run), None
     with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing(), stand_ins.plain_kernels():
         model = build()
         counts = _counts(model)

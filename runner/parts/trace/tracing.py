@@ -1,6 +1,6 @@
 """Trace: the real model takes training steps on fake tensors, and every byte is counted. torch is imported late."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,17 +70,10 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
 
 def _said(error: Exception) -> str:
     """The first line of an error; an error of fake tensors in words."""
-    if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
-        # Defaults of some classes are incomplete, and so are some config.json.
-        line = first_line(error)
-        return f"its code in transformers stops at {line!r}, as it does if its `config.json` lacks a setting."
+    reasons: Mapping[str, str] = packaged.toml(__file__, "reasons.toml")
+    known = (reasons[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in reasons)
     function = str(getattr(error, "func", "")).removesuffix(".default")
-    match type(error).__name__:
-        case "DataDependentOutputException":
-            return f"its code reads the numbers in a tensor (`{function}`), and fake tensors have none."
-        case "DynamicOutputShapeException":
-            return f"how large a tensor becomes depends on the numbers in another (`{function}`), and fake tensors have none."
-    return first_line(error)
+    return next(known, "{line}").format(line=first_line(error), function=function)
 
 
 BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed. The model runs in plain PyTorch; with kernels for its layers, a GPU needs less."

@@ -72,7 +72,7 @@ def test_as_many_rows_are_learned_on_each_count():
     for forecast in planned(SEVEN_B).forecasts:
         before = forecast.steps * forecast.workload.effective_batch_size
         for count in (1, 2, 8, 64):
-            other = scaling._on(forecast, count)
+            other = scaling.on(forecast, count)
             batch = other.workload.effective_batch_size
             assert before <= other.steps * batch < before + 2 * batch + forecast.workload.effective_batch_size
             if forecast.workload.accumulation >= count:

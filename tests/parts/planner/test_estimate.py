@@ -14,11 +14,12 @@ from transformers import get_scheduler
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
+from runner.parts.plan_view import scaling
 from runner.parts.planner import constants, duration, forecast, memory, parameters, storage
 from runner.parts.planner import (
     row_counts as rows,
 )
-from runner.parts.planner.lengths import RowLengths
+from runner.parts.planner.row_counts import RowLengths
 from runner.parts.planner.workload import START_SECONDS, Adapter, Offload, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
@@ -139,7 +140,7 @@ def test_the_size_of_a_bucket_is_one_figure_in_recipe_config_and_plan():
 def test_a_checkpoint_takes_the_time_of_what_it_writes():
     for path in (ROOT / "recipes" / "lyrics.yaml", ROOT / "recipes" / "survival.yaml"):
         (found,) = forecast.of(*planned(path))
-        written = found.formulas.written(found.stage)
+        written = found.written()
         # Every machine reads the model from the claim, which takes 100 MB a second where the recipe says nothing.
         saved = found.time.checkpoints.count * written["checkpoint"]
         moved = found.stage.machines.nodes * written["model download"] + saved
@@ -220,10 +221,7 @@ def test_a_rate_in_the_recipe_wins_over_what_is_assumed_and_leaves_no_doubt(sect
 def test_the_range_of_a_time_reaches_from_the_fastest_to_the_slowest_network():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "survival.yaml"))
     network, (low, high) = found.workload.network, found.time.spread
-    ends = [
-        found.formulas.changed(network=replace(network, gbit_s=rate)).time(found.gpu)
-        for rate in (network.most, network.least)
-    ]
+    ends = [found.changed(network=replace(network, gbit_s=rate)).time for rate in (network.most, network.least)]
     passes = [time.training_seconds + time.evaluation_seconds for time in ends]
     assert ends[0].total_seconds < found.time.total_seconds < ends[1].total_seconds
     least, most = found.time.overhead_range
@@ -266,11 +264,9 @@ def test_the_words_about_a_network_name_it(golden_message):
 def test_another_count_of_machines_is_counted_in_equal_machines():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "gemma.yaml"))
     uneven = replace(found.stage.machines, gpus_per_node=2, uneven=(2, 1))
-    found = replace(
-        found, formulas=found.formulas.changed(machines=uneven), stage=replace(found.stage, machines=uneven)
-    )
-    assert [found.on(count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
-    assert [found.on(count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    found = replace(found.changed(machines=uneven), stage=replace(found.stage, machines=uneven))
+    assert [scaling.on(found, count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    assert [scaling.on(found, count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
 
 
 def test_a_card_that_does_not_know_the_precision_is_not_offered():
@@ -299,12 +295,12 @@ def test_a_4_bit_base_takes_a_little_more_than_half_a_byte_a_number():
 def test_frozen_layers_below_the_first_trained_one_keep_nothing():
     high = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.31.",), checkpointing=False, micro_batch_size=4))
     low = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.0.",), checkpointing=False, micro_batch_size=4))
-    assert high.activations < low.activations / 10
+    assert high.peak.activations < low.peak.activations / 10
 
 
 def test_a_fused_loss_never_holds_all_logits():
     plain, fused = (memory.estimate(work(MODELS[2], micro_batch_size=8, fused_loss=way)) for way in ("none", "fused"))
-    assert plain.logits == 12 * 8 * 1024 * 262_144
+    assert plain.peak.logits == 12 * 8 * 1024 * 262_144
     assert fused.total < plain.total / 3
 
 
@@ -370,9 +366,9 @@ def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():
 def test_more_machines_are_faster_but_never_more_than_their_number():
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml", "openshift.network.gbit_s=100")
     (found,) = forecast.of(recipe, plan, given_rows=2845)
-    speeds = [found.on(count).time.samples_a_second for count in (1, 2, 4)]
+    speeds = [scaling.on(found, count).time.samples_a_second for count in (1, 2, 4)]
     assert speeds[0] < speeds[1] < speeds[2] < 4 * speeds[0]
-    assert found.on(1).time.waiting_seconds == 0 < found.on(2).time.waiting_seconds
+    assert scaling.on(found, 1).time.waiting_seconds == 0 < scaling.on(found, 2).time.waiting_seconds
 
 
 def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
@@ -394,7 +390,7 @@ def test_advice_makes_it_fit_and_keeps_the_effective_batch():
     )
     (found,) = forecast.of(recipe, plan)
     assert found.fits is False
-    offers = cheapest(Lines.of(recipe, found.stage), found.workload, found.gpu, found.usable)
+    offers = cheapest(Lines(recipe, found.stage), found.workload, found.gpu, found.usable)
     assert len(offers) >= 3 and [offer.changes for offer in offers] == found.offers(recipe, found.usable)
     for offer in offers:
         assert memory.estimate(offer.workload).total <= found.usable
@@ -439,8 +435,8 @@ def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision)
     from runner.parts.planner.memory_offers import OFFERS, Lines, cheapest
 
     card = catalog.gpu(gpu)
-    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
-    lines = Lines(recipe, "train")
+    recipe, plan = planned(ROOT / "recipes" / "lyrics.yaml")
+    lines = Lines(recipe, plan.stages[-1])
     attention = "sdpa" if precision == "fp32" or not card.bf16 else "flash_attention_2"
     job = work(
         adapter=Adapter(128, ("q_proj",)),
@@ -527,7 +523,7 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
     for (_, named, exact, evaluation), cell in zip(rows, cells(), strict=True):
         assert named == str(cell).rstrip()
         quick = memory.estimate(cell.workload)
-        shares.append(abs(quick.in_steps / 2**30 / float(exact) - 1))
+        shares.append(abs(max(moment.size for moment in quick.moments) / 2**30 / float(exact) - 1))
         evaluations.append(abs(quick.evaluation / 2**30 / float(evaluation) - 1))
     assert statistics.median(shares) <= MEDIAN and max(*shares, *evaluations) <= WORST
     # Nine of ten lie as near as a plan says where no published run is like it.
@@ -552,10 +548,8 @@ def test_packed_weights_are_whole_on_every_gpu_before_fsdp_splits_them(few):
     )
     whole, share = (memory.held(each).weights for each in (replace(job, sharding="ddp"), job))
     found = memory.estimate(job)
-    assert found.tensors == state.loaded(job) == whole + share > found.in_steps
-    assert found.moment == found.training_moment == "loading" and "loading" not in {
-        moment.name for moment in found.moments
-    }
+    assert found.tensors == state.loaded(job) == whole + share > max(moment.size for moment in found.moments)
+    assert found.moment == found.peak.name == "loading" and "loading" not in {moment.name for moment in found.moments}
     assert sum(found.parts().values()) == found.total
     assert state.loading(job) == 0
     plain = replace(job, adapter=Adapter(16, SEVEN_B.linear))

@@ -76,7 +76,7 @@ def test_an_optimizer_keeps_what_the_plan_counts(name, tmp_path, monkeypatch):
     assert any(not torch.equal(before[key], value) for key, value in built.named_parameters())
     facts = catalog.from_config("tiny", built.config.to_dict() | {"architectures": ["LlamaForCausalLM"]})
     work = Workload(model=facts, machines=ONE, precision="fp32", optimizer=name)
-    assert memory.estimate(work).optimizer == pytest.approx(kept(optimizer), rel=0.02, abs=64)
+    assert memory.estimate(work).state.optimizer == pytest.approx(kept(optimizer), rel=0.02, abs=64)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from runner import catalog
 from runner.catalog.tables import table as catalog_table
 from runner.data import report, rows
 from runner.parts.planner import duration, memory, row_counts, samples
-from runner.parts.planner.lengths import RowLengths
+from runner.parts.planner.row_counts import RowLengths
 from tests.parts.planner.test_estimate import work
 
 TALK = {"question": "[question]", "answer": "[answer]", "share": 1.0}
@@ -235,7 +235,9 @@ def test_memory_is_that_of_the_longest_row_where_all_were_counted(tmp_path):
     assert (job.most_tokens, told.most_tokens) == (3072, 1536)
     assert replace(told, packing=True).most_tokens == replace(told, longest=9000).most_tokens == 3072
     whole, less = memory.estimate(job), memory.estimate(told)
-    assert less.logits + less.activations == pytest.approx((whole.logits + whole.activations) / 2, rel=0.01)
+    assert less.peak.logits + less.peak.activations == pytest.approx(
+        (whole.peak.logits + whole.peak.activations) / 2, rel=0.01
+    )
     assert less.evaluation < whole.evaluation and less.state == whole.state
 
 
