@@ -167,14 +167,14 @@ def image(plan: Plan) -> str:
     return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
 
 
-def movable(plan: Plan) -> bool:
-    """Whether the name may get another image: a tag moves, a digest (`NAME@sha256:…`) does not."""
-    return "@" not in image(plan)
+def pull(image: str) -> str | None:
+    """When pods pull an image: a tag may move to another one, a digest (`NAME@sha256:…`) does not."""
+    return "Always" if "@" not in image else None
 
 
 def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
     """A container of the plan's image, which writes only to volumes. own: the other blanks of `container.yaml`."""
-    words = {"name": name, "image": image(plan), "pull": "Always" if movable(plan) else None}
+    words = {"name": name, "image": image(plan), "pull": pull(image(plan))}
     file = Path(__file__).with_name("container.yaml")
     return filled(file, **words, **own, mounts=mounts(folders), security=CONTAINER_SECURITY)
 

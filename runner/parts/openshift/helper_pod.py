@@ -20,7 +20,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
-from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
+from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, pause
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
@@ -56,7 +56,7 @@ class Share:
             problem = self._problem(refused.message)
             verb, again = ("create", "Submit again") if self.writes else ("get", "Fetch again")
             if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
-                raise Busy(problem, f"{again} in a moment.") from None
+                raise TryAgain(problem, f"{again} in a moment.") from None
             rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
             raise Stop(problem, rights if refused.status == 403 else f"{again}.") from None
 

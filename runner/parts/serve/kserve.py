@@ -105,7 +105,7 @@ def service(plan: Plan, server: Serving) -> Manifest:
         security=kubernetes.CLOSED,
         runtime=own_runtime(plan) if server.image else server.runtime,
         image=server.image,
-        pull=_pull(server),
+        pull=kubernetes.pull(server.image) if server.image else None,
         **({"uri": source.uri} if alone else _storage(plan, source.uri)),
         base_name=server.base_name or server.name,
         lora={"adapters": declared} if declared else None,
@@ -196,14 +196,10 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
         labels=_labels(plan),
         title=f"vLLM for {plan.name}",
         image=server.image,
-        pull=_pull(server),
+        pull=kubernetes.pull(server.image),
         module=SERVER,
         env=podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
     )
-
-
-def _pull(server: Serving) -> str | None:
-    return "Always" if server.image and "@" not in server.image else None
 
 
 def _folders(server: Serving) -> list[Folder]:
