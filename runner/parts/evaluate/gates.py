@@ -5,7 +5,7 @@ A stage's folder has its evaluation and a person's override of its gate; each na
 import datetime
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -22,10 +22,8 @@ from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
-from runner.tools.text import GENERAL_TEXT
+from runner.tools.text import GENERAL_TEXT, Tell
 from runner.trainer.records import versions
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)

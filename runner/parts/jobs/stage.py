@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,14 +26,13 @@ from runner.tools import child_process
 from runner.tools.problem import Stop, worded
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
+from runner.tools.text import Tell
 
 # The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")
 MOST = 4000
 ON_CLUSTER = " --cluster"
 TAKEN = "Name another folder with `openshift.output_dir`, or delete that one from the claim."
-
-Tell = Callable[[str], None]
 
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:

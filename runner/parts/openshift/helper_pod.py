@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -35,8 +36,6 @@ SHARE_PORT = 8080
 PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
 # Where an image has no rows.
 REMEDY = "Write `openshift.data_from: claim` to prepare them on the cluster; or build the image with EMBED={name}."
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)

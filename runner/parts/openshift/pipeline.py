@@ -119,8 +119,13 @@ def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> M
 
 def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
     """The jobs at work on a plan's run that are none of its milestones: former stages of the recipe."""
-    known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
-    return [job for job in there if not ended(job) and jobs.runs_in(plan, job) and job["metadata"]["uid"] not in known]
+    known, found = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}, []
+    for job in there:
+        folder, meta = jobs.annotation(job, kubernetes.RUN_DIR), job["metadata"]
+        of_run = plan.place.run_dir in (folder, folder.rpartition("/")[0]) and meta["uid"] not in known
+        if of_run and str(meta["name"]).startswith(kubernetes.job_name(plan)) and not ended(job):
+            found.append(job)
+    return found
 
 
 def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:

@@ -23,8 +23,8 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell
 
-Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 IMAGE_VOLUMES = (1, 33)  # the version of Kubernetes that mounts images, with `subPath`
@@ -379,7 +379,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     follow(cluster, sent, show)
 
 
-def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
+def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
     """Reports what is unknown about new claims' storage. Raises Stop if it is unfit: pods would wait without end."""
     made = [claim for claim in made if SHARED in claim["spec"]["accessModes"]]
     if not made:

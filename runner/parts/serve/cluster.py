@@ -5,7 +5,7 @@ These distinguish them from pods of an earlier server of the same name, which ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.catalog import troubles
@@ -25,8 +25,8 @@ from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port
+from runner.tools.text import Tell
 
-Tell = Callable[[str], None]
 Plans = Sequence[Plan]
 RUNTIME = "ServingRuntime"
 REMOVING = "`recipe serve RECIPE --stop` removes it."

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import urllib.error
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -29,8 +29,8 @@ from runner.scenarios import translate
 from runner.tools.names import listed, served
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL
+from runner.tools.text import Tell
 
-Tell = Callable[[str], None]
 PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
 AT_WORK = ("pending", "running")

@@ -39,8 +39,7 @@ def named(recipe: Recipe) -> bool:
 
 
 def emitted(recipe: Recipe) -> list[Artifact]:
-    plan, server, _ = served(recipe)
-    return render(plan, server)
+    return render(*served(recipe)[:2])
 
 
 def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
@@ -80,8 +79,11 @@ def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
     """The server, and the ServingRuntime if it has one of its own. plan: whole, with a place on a cluster."""
-    name, text = (server.kind or SERVICE).lower(), header(plan, server) + yaml_text(service(plan, server))
-    files = [Artifact(f"{FOLDER}/{name}.yaml", text)]
+    kind, trained = server.kind or SERVICE, listed([one.name for one in server.source.adapters] or [server.name], "or")
+    words = macros(Path(__file__).with_name("header.jinja"))
+    where = kind.lower(), kubernetes.job_name(plan), plan.site["namespace"]
+    header = str(words.header(plan, server, *where, trained, kind == LLM))
+    files = [Artifact(f"{FOLDER}/{kind.lower()}.yaml", header + yaml_text(service(plan, server)))]
     if made := runtime(plan, server):
         files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(made)))
     return files
@@ -210,10 +212,3 @@ def _folders(server: Serving) -> list[Folder]:
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
         found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
     return [*found, *([kubernetes.memory(SHM_GIB)] if server.gpus > 1 else [])]
-
-
-def header(plan: Plan, server: Serving) -> str:
-    """The first lines of the server's file, for people."""
-    kind, trained = server.kind or SERVICE, listed([one.name for one in server.source.adapters] or [server.name], "or")
-    where = kind.lower(), kubernetes.job_name(plan), plan.site["namespace"]
-    return str(macros(Path(__file__).with_name("header.jinja")).header(plan, server, *where, trained, kind == LLM))
