@@ -391,11 +391,22 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
         return
     unknown: dict[str, list[str]] = {}
     for claim in made:
-        name = _class_of(claim, classes)
-        if shared_storage(classes[name].get("provisioner", "")) is None:
-            unknown.setdefault(name, []).append(claim["metadata"]["name"])
-    for name, claims in unknown.items():
-        storage = f"`{name}` ({classes[name].get('provisioner')})"
+        claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
+        provisioner = classes.get(name, {}).get("provisioner", "")
+        if not name:
+            problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
+        elif name not in classes:
+            problem = f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for."
+        elif (shared := shared_storage(provisioner)) is False:
+            problem = f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time."
+        else:
+            if shared is None:
+                unknown.setdefault(f"`{name}` ({provisioner})", []).append(claim_name)
+            continue
+        able = [other for other, one in sorted(classes.items()) if shared_storage(one.get("provisioner", ""))]
+        write = f"Write {listed(able, 'or')} there" if able else "Ask the cluster's admin for one"
+        raise Stop(problem, f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.")
+    for storage, claims in unknown.items():
         tell(worded("openshift.storage-unknown", claims=listed(claims), storage=storage, shared=SHARED)[0])
 
 
@@ -406,23 +417,6 @@ def shared_storage(provisioner: str) -> bool | None:
         if provisioner == known or provisioner.endswith(f".{known}"):
             return bool(facts["shared"])
     return None
-
-
-def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
-    """The storage class of a claim. Raises Stop if it cannot meet the request."""
-    claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
-    provisioner = classes.get(name, {}).get("provisioner", "")
-    if not name:
-        problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
-    elif name not in classes:
-        problem = f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for."
-    elif shared_storage(provisioner) is False:
-        problem = f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time."
-    else:
-        return str(name)
-    able = [other for other, one in sorted(classes.items()) if shared_storage(one.get("provisioner", ""))]
-    write = f"Write {listed(able, 'or')} there" if able else "Ask the cluster's admin for one"
-    raise Stop(problem, f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.")
 
 
 def _default(classes: dict[str, Manifest]) -> str:
