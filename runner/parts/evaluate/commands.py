@@ -85,8 +85,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     if not folder.stage.gates:
         if gated := [one.name for one in folder.plan.stages if one.gates]:
             say(f"Stages with a gate: {listed(gated)}.")
-        said = f"Stage `{folder.stage.name}` has no gate. Write requirements under `gates`, such as `perplexity < 15`."
-        end(said, "explain", "gates")
+        end(worded("evaluate.no-gate", stage=folder.stage)[0], "explain", "gates")
         return 1
     is_open, lines = gates.described(folder, look=True)
     for line in lines:
@@ -94,10 +93,9 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     if is_open:
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
     elif any(f" {gates.NOTHING} " in line for line in lines):
-        said = f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate."
-        end(said, "evaluate", path, folder.stage.name)
+        end(worded("evaluate.value-missing", stage=folder.stage)[0], "evaluate", path, folder.stage.name)
     else:
-        said = f"The gate after `{folder.stage.name}` is closed. Improve the stage's training, or overrule the gate."
+        said = worded("evaluate.values-missed", stage=folder.stage)[0]
         end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     return 0 if is_open else 1
 

@@ -32,7 +32,6 @@ from runner.tools.text import Tell
 TERMINATION_LOG = Path("/dev/termination-log")
 MOST = 4000
 ON_CLUSTER = " --cluster"
-TAKEN = "Name another folder with `openshift.output_dir`, or delete that one from the claim."
 
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
@@ -64,7 +63,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     if not first:
         return _child(command)
     # The results of another recipe would be deleted.
-    require_of(folder.run, folder.plan.name, TAKEN)
+    require_of(folder.run, folder.plan.name, worded("jobs.folder-taken")[0])
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
     with mirror.following(folder, tell):

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 SHARE_PORT = 8080
 # Seconds for a helper to start; and the age of an ended or unstarted one that a killed command left behind.
 PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
-# Where an image has no rows.
-REMEDY = "Write `openshift.data_from: claim` to prepare them on the cluster; or build the image with EMBED={name}."
 
 
 @dataclass(frozen=True)
@@ -232,5 +230,5 @@ def look(folder: str, expected: str, contents: str, name: str) -> int:
         return 0
     other = "from the data file before it changed" if as_asked else "for other settings of `data`"
     what = "no rows of this recipe" if rows is None else f"rows that were made {other}"
-    print(f"The image contains {what} in `{folder}`.", REMEDY.format(name=name), sep="\n")
+    print(*worded("openshift.other-rows", what=what, folder=folder, name=name), sep="\n")
     return 1

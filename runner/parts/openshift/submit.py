@@ -29,7 +29,6 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 IMAGE_VOLUMES = (1, 33)  # the version of Kubernetes that mounts images, with `subPath`
 SETTING = "`openshift.claims[].storage_class`"
-NOT_CLOSED = ": not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class _Sender:
         for manifest in self.made(sent):
             made = cluster.apply(manifest)
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
-            tell(f"Sent {name}" if made else name + NOT_CLOSED)
+            tell(f"Sent {name}" if made else worded("openshift.not-closed", name=name)[0])
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)

@@ -44,7 +44,6 @@ LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # The main results of a stage: if only some of them come, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-OLDER = "The results on the claim belong to an older version of the recipe; the current version has none yet. `recipe status` shows the progress of its job. Fetch again when that has finished."
 ELSEWHERE = "Name another folder with `--to`."
 # Files of a stage that name a model, and the key of its name.
 NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
@@ -302,7 +301,7 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     status = "running" if older or not state else state.status
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
-        tell(OLDER)
+        tell(worded("openshift.older-results")[0])
     # A folder of the cluster becomes the base model that was downloaded to it, or the run's folder here.
     for file, setting in NAMING:
         facts, place = read_record(home / file), plan.place
