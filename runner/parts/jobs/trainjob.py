@@ -61,19 +61,14 @@ def stuck(site: Section) -> str:
 
 def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
     folders = podspec.folders(plan, stage)
-    trainer = {
-        "image": kubernetes.image(plan),
-        "command": podspec.wrapped(plan, list(stage.command)),
-        "env": podspec.variables(plan, podspec.environment(plan, stage)),
-        "numNodes": stage.machines.nodes,
-        "numProcPerNode": max(1, stage.machines.gpus_per_node),
-        "resourcesPerNode": podspec.resources(plan, stage),
-    }
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
     mounts = [podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount for mount, _ in folders]
     words = {**podspec.where(plan, stage.machines), "mounts": mounts, "volumes": kubernetes.volumes(folders)}
+    words |= {"image": kubernetes.image(plan), "command": podspec.wrapped(plan, list(stage.command))}
+    words |= {"env": podspec.variables(plan, podspec.environment(plan, stage)), "nodes": stage.machines.nodes}
+    words |= {"processes": max(1, stage.machines.gpus_per_node), "resources": podspec.resources(plan, stage)}
     words |= {"account": podspec.account(plan, folders)}
     words |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
     words |= {"grace": podspec.grace(stage), "seconds": round(plan.site["deadline_hours"] * 3600)}
     file = batch.TEMPLATES / ("trainjob.yaml" if kubernetes.patched(plan.site) else "trainjob-3.5.yaml")
-    return kubernetes.filled(file, runtime=RUNTIME, trainer=trainer, metadata=podspec.metadata(plan, stage), **words)
+    return kubernetes.filled(file, runtime=RUNTIME, metadata=podspec.metadata(plan, stage), **words)

@@ -79,11 +79,9 @@ def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
     """The server, and the ServingRuntime if it has one of its own. plan: whole, with a place on a cluster."""
-    kind, trained = server.kind or SERVICE, listed([one.name for one in server.source.adapters] or [server.name], "or")
-    words = macros(Path(__file__).with_name("header.jinja"))
-    where = kind.lower(), kubernetes.job_name(plan), plan.site["namespace"]
-    header = str(words.header(plan, server, *where, trained, kind == LLM))
-    files = [Artifact(f"{FOLDER}/{kind.lower()}.yaml", header + yaml_text(service(plan, server)))]
+    kind, words = (server.kind or SERVICE).lower(), macros(Path(__file__).with_name("header.jinja"), listed=listed)
+    header = str(words.header(plan, server, kind, kubernetes.job_name(plan), server.kind == LLM))
+    files = [Artifact(f"{FOLDER}/{kind}.yaml", header + yaml_text(service(plan, server)))]
     if made := runtime(plan, server):
         files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(made)))
     return files
@@ -159,17 +157,10 @@ def arguments(server: Serving, namespace: str = "") -> list[str]:
     source, adapters, alone = server.source, server.source.adapters, server.kind == LLM
     trained = {one.name: pod_path(source, one.results) for one in adapters}
     homes = (f"{ADAPTERS}/{name}" if alone else f"{folder}/{BEST_MODEL}" for name, folder in trained.items())
-    words = macros(Path(__file__).with_name("arguments.jinja"), share=serving.GPU_SHARE, template=SERVED_TEMPLATE)
-    said = words.arguments(
-        server,
-        names=[one.base_name for one in adapters] or [server.name],
-        home=next(homes, MODELS),
-        model=f"{MODELS}/{source.model}" if source.model else "",
-        modules=[f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()],
-        alone=alone,
-        namespace=namespace,
-    )
-    return str(said).splitlines()
+    modules = [f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()]
+    known = {"share": serving.GPU_SHARE, "template": SERVED_TEMPLATE, "mount": MODELS}
+    words = macros(Path(__file__).with_name("arguments.jinja"), **known)
+    return str(words.arguments(server, next(homes, MODELS), modules, alone, namespace)).splitlines()
 
 
 def mount_of(index: int) -> str:
