@@ -84,15 +84,13 @@ def require(folder: StageFolder, hashes: bool) -> None:
     stage = folder.stage
     for name, beginnings in stage.reads.items():
         before = folder.other(name)
-        submit = "`recipe submit RECIPE` sends the first stage that is not finished."
         if not before.finished:
-            raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
+            raise Stop(*worded("jobs.builds-on-unfinished", stage=stage, name=name))
         planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
         if not all(planned.values()) or made != planned:
-            raise Stop(f"`{name}` was made from other settings than this recipe's. It must run again first.", submit)
+            raise Stop(*worded("jobs.made-otherwise", name=name))
         if hashes and (wrong := before.changed_outputs(beginnings)):
-            what = f"`{wrong[0]}` of the stage `{name}` has changed since it was made."
-            raise Stop(f"{what} The stage must run again first.", submit)
+            raise Stop(*worded("jobs.changed-since", file=wrong[0], name=name))
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:

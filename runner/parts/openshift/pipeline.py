@@ -179,9 +179,8 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 def require_well(cluster: Cluster, milestone: Milestone) -> None:
     """Raises Stop if a stage has failed: a person must look first."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
-        why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
-        hint = "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it."
-        raise Stop(f"{milestone.title} has failed, so later stages do not start. {why}".strip(), hint)
+        why = "".join(f" {reason}" for reason in diagnose.why(cluster, look(cluster, milestone.job)))
+        raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=why))
 
 
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
