@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.parts.evaluate import evaluation_report, gates
+from runner.parts.evaluate import commands, gates
 from runner.plan import Plan
 from runner.recipe.overrides import Override
 from runner.run import inference, pipeline
@@ -97,7 +97,7 @@ def test_a_model_is_loaded_once_for_all_questions(tmp_path, monkeypatch):
         return [question.upper() for question in questions]
 
     monkeypatch.setattr(inference, "answers", answers)
-    rows = evaluation_report.compare(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
+    rows = commands.compared(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
     assert [row.texts for row in rows if row.what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
     assert loaded == [f"{tmp_path}/best_model"]
 
@@ -169,7 +169,7 @@ def test_a_record_without_sense_counts_for_nothing_and_ends_in_no_trace(tmp_path
         )
     )
     recipe, run = load(SURVIVAL)[0], RunFolder(tmp_path)
-    evaluation_report.compare(recipe, [run])
+    commands.compared(recipe, [run])
     "\n".join(report(inference.plan_of(recipe, run)))
     folder = folder_of(plan, "train")
     pipeline.decision_on(folder)
@@ -193,7 +193,7 @@ def test_a_moved_rehearsal_has_its_tiny_model_where_it_lies_now(tmp_path):
     )
 
 
-def cells(rows: list[evaluation_report.Row], stage: str) -> dict[str, tuple[str, ...]]:
+def cells(rows: list[commands.ComparedLine], stage: str) -> dict[str, tuple[str, ...]]:
     return {row.what: row.texts for row in rows if row.stage == stage}
 
 
@@ -209,7 +209,7 @@ def test_two_runs_of_one_training_are_compared(tmp_path, recipe_command):
     runs = [tmp_path / "one", tmp_path / "two"]
     for folder, losses in zip(runs, ((3.0, 1.0), (3.0, 2.0)), strict=True):
         leave(run_of(folder, "survival"), plan_in(folder, "survival").stage("train"), losses)
-    rows = evaluation_report.compare(load(SURVIVAL)[0], [RunFolder(folder) for folder in runs])
+    rows = commands.compared(load(SURVIVAL)[0], [RunFolder(folder) for folder in runs])
     assert cells(rows, "train")["validation loss"] == ("3 → 1", "3 → 2")
     assert cells(rows, "train")["state"] == ("finished", "finished")
     assert not cells(rows, "data"), "what trains nothing has nothing to compare"
@@ -234,7 +234,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
     for plan in (one, two):
         measured(folder_of(plan, "sft"), metrics=metrics)
     gates.promote(folder_of(two, "sft"), "Ada Lovelace", "the demo is tomorrow")
-    rows = evaluation_report.compare(load(SEVEN_B)[0], [RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")])
+    rows = commands.compared(load(SEVEN_B)[0], [RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")])
     assert list(dict.fromkeys(row.stage for row in rows)) == [stage.name for stage in one.stages if stage.trains]
     sft = cells(rows, "sft")
     assert sft["perplexity"] == ("20", "20")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.parts.evaluate.evaluation_report import compare
+from runner.parts.evaluate.commands import compared
 from runner.plan import Plan
 from runner.recipe.overrides import Override, from_options
 from runner.run import inference, pipeline
@@ -146,7 +146,7 @@ def test_what_was_interrupted_is_not_said_to_run_for_ever(life):
     with pytest.raises(KeyboardInterrupt):
         life.go()
     assert life.run.state.status == "stopped"
-    (state,) = [row for row in compare(load(ROOT / "recipes" / "survival.yaml")[0], [life.run]) if row.what == "state"]
+    (state,) = [row for row in compared(load(ROOT / "recipes" / "survival.yaml")[0], [life.run]) if row.what == "state"]
     assert state.texts == ("not finished",)
 
 

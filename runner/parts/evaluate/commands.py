@@ -1,20 +1,27 @@
-"""The commands `recipe evaluate`, `gate`, `promote` and `compare`."""
+"""The commands `recipe evaluate`, `gate`, `promote` and `compare`: an evaluation as text, Markdown or JSON; and runs side
+by side, stage by stage."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say
-from runner.parts.evaluate import evaluation_report, gates
+from runner.parts.evaluate import gates
+from runner.parts.evaluate.gates import GateVerdict, Measurement
+from runner.parts.evaluate.metrics import METRICS
+from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run import inference
+from runner.run.pipeline import OUT_OF_TIME
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ANSWERS
-from runner.tools.text import printable
+from runner.tools.text import filled, json_text, macros, printable
 
 
 @command
@@ -37,7 +44,7 @@ def evaluate(
     recipe, _ = open_recipe(path, sets, look=False, aside=form != "text")
     if (url or hub) and checkpoint:
         raise Stop(*worded("evaluate.url-or-checkpoint", option="--url" if url else "--evalhub"), code=2)
-    judged: list[gates.GateVerdict] | None = None
+    judged: list[GateVerdict] | None = None
     if hub:
         folder, found = parts.hook("judged_at")(hub, url, recipe, stage, lambda line: say(line, err=True))
         judged = gates.on_tasks(folder.stage, found)
@@ -59,7 +66,7 @@ def evaluate(
         said = "a gate is closed" if not holds else passed if gated else "the stage has no gates"
         ended = [f"The model of stage `{folder.stage.name}` was evaluated: {said}."]
         ended += ["compare", path] if holds else ["gate", path, folder.stage.name]
-    for line in evaluation_report.shown(folder, found, form, judged):
+    for line in shown(folder, found, form, judged):
         say(line)
     if form == "text":
         end(*ended)
@@ -78,8 +85,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     if not folder.stage.gates:
         if gated := [one.name for one in folder.plan.stages if one.gates]:
             say(f"Stages with a gate: {listed(gated)}.")
-        said = f"Stage `{folder.stage.name}` has no gate. Write requirements under `gates`, such as `perplexity < 15`."
-        end(said, "explain", "gates")
+        end(worded("evaluate.no-gate", stage=folder.stage)[0], "explain", "gates")
         return 1
     is_open, lines = gates.described(folder, look=True)
     for line in lines:
@@ -87,10 +93,9 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     if is_open:
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
     elif any(f" {gates.NOTHING} " in line for line in lines):
-        said = f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate."
-        end(said, "evaluate", path, folder.stage.name)
+        end(worded("evaluate.value-missing", stage=folder.stage)[0], "evaluate", path, folder.stage.name)
     else:
-        said = f"The gate after `{folder.stage.name}` is closed. Improve the stage's training, or overrule the gate."
+        said = worded("evaluate.values-missed", stage=folder.stage)[0]
         end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     return 0 if is_open else 1
 
@@ -150,7 +155,7 @@ def compare(
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")
     # Several runs have each stage's answers side by side; a single run has them before and after.
-    rows = evaluation_report.compare(recipe, runs, questions if others else ())
+    rows = compared(recipe, runs, questions if others else ())
     _show(names, rows)
     if not others:
         _answers(recipe, runs[0], questions)
@@ -187,7 +192,16 @@ def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str])
     return [{"question": question, "before": old, "after": new} for question, old, new in rows]
 
 
-def _show(names: Sequence[str], rows: Sequence[evaluation_report.ComparedLine]) -> None:
+@dataclass(frozen=True)
+class ComparedLine:
+    """One line of the table: a stage, a fact, and its text for each run, empty if it is missing."""
+
+    stage: str
+    what: str
+    texts: tuple[str, ...]
+
+
+def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -200,3 +214,71 @@ def _show(names: Sequence[str], rows: Sequence[evaluation_report.ComparedLine]) 
         stage = row.stage
         table.add_row(*(Text(printable(text)) for text in (row.stage if new else "", row.what, *row.texts)))
     Console(width=None if Console().is_terminal else 120).print(table)
+
+
+def compared(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[ComparedLine]:
+    """The lines for every stage that trains, in the order of the plan. questions: for stages that answer questions."""
+    plans, questions = [inference.plan_of(recipe, run) for run in runs], list(questions)
+    columns = [dict(_column(recipe, plan, questions)) for plan in plans]
+    order = [stage.name for stage in plans[0].stages]
+    places = dict.fromkeys(chain.from_iterable(columns))
+    rows = [ComparedLine(*place, tuple(column.get(place, "") for column in columns)) for place in places]
+    return sorted(rows, key=lambda row: order.index(row.stage))
+
+
+def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tuple[tuple[str, str], str]]:
+    """The facts of one run, by stage and name."""
+    for stage in plan.stages:
+        if not stage.trains:
+            continue
+        folder = StageFolder(plan, stage)
+        status = folder.state.status
+        yield (stage.name, "state"), status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
+        yield from (((stage.name, what), text) for what, text in _recorded(folder))
+        if questions and folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
+            _, chat = inference.models(recipe, folder)
+            for question, answer in zip(questions, inference.answers_of(chat, questions), strict=True):
+                yield (stage.name, f"answer to “{question}”"), answer or "(nothing)"
+
+
+def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
+    """The results of training, recorded metrics, the verdict of each gate, and an override."""
+    if (summary := folder.summary) is not None:
+        words = vars(summary) | {"tokens": summary.tokens or None}
+        yield from ((what, text) for what, form in METRICS["trained"].items() for text in filled([form], words))
+    known = gates.record(folder)
+    old = "" if gates.current(folder) else "  (of another model than the current one)"
+    for name, value in sorted(known.metrics.items()) if isinstance(known, Measurement) else ():
+        yield name, f"{gates.shown(value)}{old}"
+    for verdict in gates.verdicts(folder) if folder.stage.gates else ():
+        got = "" if verdict.got == gates.NOTHING else f"{verdict.got}, "
+        said = "holds" if verdict.holds else f"MISSED: {got}{verdict.why}"
+        yield f"gate {verdict.metric} {verdict.threshold}", said
+    if override := gates.promotion(folder):
+        yield "promotion", "\n".join(line.strip() for line in override.lines)
+
+
+def shown(folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None) -> list[str]:
+    """An evaluation with the verdicts on it, by lines. form: text, json or markdown; judged: the verdicts on an
+    evaluation that opens and closes no gate; None for the recorded ones, which do."""
+    recorded = judged is None
+    verdicts = judged if judged is not None else gates.verdicts(folder) if folder.stage.gates else []
+    is_open, override = gates.opened(folder) if verdicts and recorded else (True, [])
+    if form == "json":
+        facts = asdict(measured) | ({"gates": list(map(asdict, verdicts))} if verdicts or recorded else {})
+        return json_text(facts | ({"open": is_open} if recorded else {})).split("\n")
+    sides = (measured.before, measured.metrics)
+    names = sorted({*measured.metrics, *measured.before})
+    rows = [(name, *(gates.shown(side[name]) if name in side else "" for side in sides)) for name in names]
+    words = macros(Path(__file__).with_name("evaluation.jinja"), cell=_cell)
+    if form == "markdown":
+        opens = is_open if recorded else None
+        said = words.markdown(folder.plan.name, folder.stage.name, measured, rows, verdicts, override, opens)
+    else:
+        told = gates.described(folder)[1] if recorded else gates.table(verdicts)
+        said = words.text(folder.stage.name, measured, rows, told if verdicts else ())
+    return str(said).removesuffix("\n").split("\n")
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", "\\|").replace("\n", " ")

@@ -5,7 +5,7 @@ A stage's folder has its evaluation and a person's override of its gate; each na
 import datetime
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -22,10 +22,8 @@ from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
-from runner.tools.text import GENERAL_TEXT
+from runner.tools.text import GENERAL_TEXT, Tell, macros
 from runner.trainer.records import versions
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -381,14 +379,8 @@ def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]
 
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
     """The message of a closed gate. where: the option of `recipe promote` that names the run's place."""
-    missed = "\n".join(
-        f"  {one.metric}: required {one.threshold}, "
-        + (f"but {one.why}" if one.got == NOTHING else f"measured {one.got} ({one.why})")
-        for one in verdicts(folder)
-        if not one.holds
-    )
-    name = folder.stage.name
-    return f"The gate after `{name}` is closed, so {consequence}. Requirements that are not met:\n{missed}\nLook at the stage's log and curves. To overrule the gate: recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
+    words = macros(Path(__file__).with_name("evaluation.jinja"), nothing=NOTHING)
+    return str(words.closed(folder.stage.name, verdicts(folder), consequence, where)).rstrip("\n")
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:

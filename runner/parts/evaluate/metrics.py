@@ -220,8 +220,7 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
         for task in tasks:
             gate = replace(gate, metric=gate.metric.replace(f"lm_eval.{task}.", f"lm_eval.{SAMPLE_TASK}."))
         if str(gate) != str(parse(text)):
-            why = "it is measured as in the real run, and a tiny model need not be good"
-            yield substitute(setting(home), str(gate), why)
+            yield substitute(setting(home), str(gate), worded("evaluate.tiny-model")[0])
 
 
 ANYTHING = 10_000.0  # more than every loss, perplexity and margin of a tiny model

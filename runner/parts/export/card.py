@@ -34,9 +34,7 @@ def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], f
         "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
         "metrics": measured(source), "recipe": recipe, "proof": proof, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
-    return (
-        f"---\n{head(source, form)}\n---\n\n{template(HERE / 'card.md.jinja', plain=plain, cell=cell).render(known)}\n"
-    )
+    return template(HERE / "card.md.jinja", plain=plain, cell=cell).render(known, front=head(source, form)) + "\n"
 
 
 def head(source: TrainedModel, form: str) -> str:

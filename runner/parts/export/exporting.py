@@ -19,11 +19,10 @@ from runner.tools.files import Record, read_record, replacing_folder, sha256, wr
 from runner.tools.names import label
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED
-from runner.tools.text import GENERAL_TEXT
+from runner.tools.text import GENERAL_TEXT, Tell
 from runner.tools.vllm import room_for, saved
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
-Tell = Callable[[str], None]
 CARD = "README.md"
 # The files of a tokenizer.
 _WORDS = (

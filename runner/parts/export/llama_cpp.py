@@ -169,7 +169,6 @@ def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str
 
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
 FP32 = 0  # GGML_TYPE_F32
-_KEPT: list[Any] = []  # the library's callback, which must live as long as the process
 
 
 def _say(level: int, text: bytes, data: Any) -> None:
@@ -254,8 +253,8 @@ def main(arguments: list[str]) -> int:
         return 0
     import llama_cpp as library
 
-    _KEPT.append(library.llama_log_callback(_say))
-    library.llama_log_set(_KEPT[0], None)
+    callback = library.llama_log_callback(_say)  # which must live as long as the library is in use
+    library.llama_log_set(callback, None)
     if what == "quantise":
         file, out, kind = given
         options = library.llama_model_quantize_default_params()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runner import __version__
 from runner.parts.export import card, exporting
-from runner.parts.export.exporting import Export, Tell
+from runner.parts.export.exporting import Export
 from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
 from runner.plan import on_claim
@@ -23,6 +23,7 @@ from runner.tools import packaged
 from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
+from runner.tools.text import Tell
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

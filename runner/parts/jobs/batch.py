@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from runner.parts.jobs import code, kubernetes, podspec
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.files import Artifact
@@ -36,9 +36,9 @@ def small(
     more: `env`, variables besides the writable folders and the code's own; `secrets`, variables from Secrets; and other
     settings of its container, as in `kubernetes.container`."""
     share = {"cpu": "1", "memory": memory}
-    env = podspec.listed(podspec.CACHES | code.environment(plan) | more.pop("env", {})) + more.pop("secrets", [])
+    env = podspec.listed(podspec.CACHES | podspec.code_path(plan) | more.pop("env", {})) + more.pop("secrets", [])
     own = {"command": command, "env": env, "resources": {"requests": share, "limits": share}, **more}
-    folders = [*folders, code.SCRATCH, *code.folders(plan)]
+    folders = [*folders, podspec.SCRATCH, *podspec.code_folders(plan)]
     return podspec.pod(plan, {"labels": labels(plan, stage, part)}, part, folders, None, own, restart="Never")
 
 
@@ -47,13 +47,9 @@ def alone(
 ) -> Manifest:
     """A pod without a Job, which a command creates and deletes. seconds: its limit; how: as in `small`."""
     template = small(plan, stage, part, command, folders, **how)
-    meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": template["metadata"] | meta,
-        "spec": template["spec"] | {"activeDeadlineSeconds": seconds},
-    }
+    meta = template["metadata"] | {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
+    spec = template["spec"] | {"activeDeadlineSeconds": seconds}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
@@ -104,7 +100,7 @@ def gate_key(stage: Stage) -> str:
 
 def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str], tries: Manifest) -> Manifest:
     """What a Job does. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
-    env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | code.environment(plan))
+    env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | podspec.code_path(plan))
     own: Manifest = {
         "command": command,
         "env": env + podspec.connection(plan, stage),

@@ -18,7 +18,7 @@ from runner.scenarios.shared import common
 from runner.tools.files import Artifact, in_image
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop, worded
-from runner.tools.text import macros, yaml_text
+from runner.tools.text import macros, template, yaml_text
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -167,14 +167,14 @@ def image(plan: Plan) -> str:
     return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
 
 
-def movable(plan: Plan) -> bool:
-    """Whether the name may get another image: a tag moves, a digest (`NAME@sha256:…`) does not."""
-    return "@" not in image(plan)
+def pull(image: str) -> str | None:
+    """When pods pull an image: a tag may move to another one, a digest (`NAME@sha256:…`) does not."""
+    return "Always" if "@" not in image else None
 
 
 def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
     """A container of the plan's image, which writes only to volumes. own: the other blanks of `container.yaml`."""
-    words = {"name": name, "image": image(plan), "pull": "Always" if movable(plan) else None}
+    words = {"name": name, "image": image(plan), "pull": pull(image(plan))}
     file = Path(__file__).with_name("container.yaml")
     return filled(file, **words, **own, mounts=mounts(folders), security=CONTAINER_SECURITY)
 
@@ -277,11 +277,9 @@ def files(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", pol
     needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), own)
     written = [file for file in needed if file.text]
     resources = [file.path for file in written if file.path != CLAIMS_FILE]
-    comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
-    if len(resources) < len(written):
-        comment += f"# Before that, once: oc create -f {CLAIMS_FILE} creates the claims that are missing.\n"
-    listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
-    return [*written, Artifact("kustomization.yaml", comment + yaml_text(listing))]
+    words = {"name": plan.name, "comment": comment, "resources": resources, "claims": len(resources) < len(written)}
+    listing = template(Path(__file__).with_name("kustomization.yaml.jinja")).render(words, file=CLAIMS_FILE)
+    return [*written, Artifact("kustomization.yaml", listing)]
 
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:

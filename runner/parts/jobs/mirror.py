@@ -25,12 +25,12 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.run_files import CHECKPOINTS, COMPLETE, FETCHED, LATEST_IMAGES, LEFT, PAGE, RUN, SERVING, STAGE
+from runner.tools.text import Tell
 
 MANIFEST = "manifest.json"
 SECONDS = 5.0  # between two looks for a new checkpoint
 SMALL = 2**24  # bytes; larger files, such as weights, are written once
 DATA = "prepared"  # where the files of a data stage's results are, beside its records
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
-"""The pod that every target for a cluster starts, within OpenShift's restricted-v2, and how pods of several machines
-reach each other, over Ethernet and RDMA."""
+"""The pod that every target for a cluster starts, within OpenShift's restricted-v2; the code that it clones; and how
+pods of several machines reach each other, over Ethernet and RDMA."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.parts.jobs import code, kubernetes
-from runner.parts.jobs.kubernetes import Folder, Manifest
+from runner.parts.jobs import kubernetes
+from runner.parts.jobs.kubernetes import CODE_DIR, Folder, Manifest
 from runner.plan import Machines, Plan, Stage, tracker
 from runner.tools import packaged
 from runner.tools.run_files import SEAL_KEY
@@ -25,6 +26,13 @@ MLFLOW_SINCE, MLFLOW_ACCOUNT = (3, 4), "recipe-mlflow"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 _SOURCES = [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "openshift-service-ca.crt"}}]
 TOKEN = kubernetes.folder("mlflow-token", TOKEN_FOLDER, {"projected": {"sources": _SOURCES}}, readOnly=True)
+# Home and caches of every container; and the folder with cloned code, for the container that clones it.
+SCRATCH = kubernetes.folder("tmp", "/tmp", {"emptyDir": {}})
+CLONED = kubernetes.folder("code", CODE_DIR, {"emptyDir": {}})
+CODE, CLONER = f"{CODE_DIR}/repository", "clone-code"
+# Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some servers send a commit
+# only with its branch, so the second fetch takes everything.
+CLONE = Path(__file__).with_name("clone.sh").read_text(encoding="utf-8")
 # Seconds from SIGTERM to SIGKILL for a training pod, if no estimate says how long a checkpoint takes.
 USUAL_GRACE = 600
 LAUNCHERS = 10  # the part of it that torchrun needs after its processes have ended
@@ -52,8 +60,43 @@ def pod(
     needs; None for any. own: of the container, as in `kubernetes.container`; how: `restart` and `grace` of `pod.yaml`."""
     words = {**where(plan, machines), **how, "metadata": meta, "volumes": kubernetes.volumes(folders)}
     words |= {"container": kubernetes.container(plan, name, folders, **own), "account": account(plan, folders)}
-    before = code.init_containers(plan, listed(stated(plan) | CACHES)) or None
+    before = [_cloner(plan, plan.code_from_git)] if plan.code_from_git else None
     return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before, security=POD_SECURITY, **words)
+
+
+def _cloner(plan: Plan, git: Mapping[str, str]) -> Manifest:
+    """The container that clones the code before the pod's own starts. It has the pod's own image, so that no second one
+    is downloaded."""
+    # No more than the pod's own container, so the pod requests nothing in addition.
+    share = {"cpu": "1", "memory": "1Gi"}
+    # Otherwise git waits for a user name and password.
+    env = listed(stated(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
+    # Its last words are git's message, if it fails.
+    own: Manifest = {"resources": {"requests": share, "limits": share}, "words": kubernetes.LAST_WORDS}
+    return kubernetes.container(plan, CLONER, [CLONED, SCRATCH], command=_clone(git, CLONE), env=env, **own)
+
+
+def wrapped(plan: Plan, command: list[str]) -> list[str]:
+    """A command that clones the code and then becomes the given one, for a job that takes no init container."""
+    if plan.code_from_git is None:
+        return command
+    before = "# Never wait for a name and a password.\nexport GIT_TERMINAL_PROMPT=0\n"
+    after = '# Leave address, commit and folder out,\nshift 3\n# go back,\ncd /\n# and become the training command.\nexec "$@"\n'
+    return [*_clone(plan.code_from_git, f"{before}{CLONE}{after}"), *command]
+
+
+def _clone(git: Mapping[str, str], script: str) -> list[str]:
+    return ["/bin/sh", "-c", script, CLONER, git["url"], git["commit"], CODE]
+
+
+def code_folders(plan: Plan) -> list[Folder]:
+    """The pod's own container can read the code, and cannot change it."""
+    return [kubernetes.folder("code", CODE_DIR, {"emptyDir": {}}, readOnly=True)] if plan.code_from_git else []
+
+
+def code_path(plan: Plan) -> dict[str, str]:
+    """Makes Python look in the cloned code before it looks in the image."""
+    return {"PYTHONPATH": CODE} if plan.code_from_git else {}
 
 
 def mlflow_account(plan: Plan) -> str | None:
@@ -115,7 +158,7 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
-    own = [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
+    own = [config(plan, stage), kubernetes.memory(stage.shm_gib), SCRATCH, *code_folders(plan), *claims(plan)]
     return [*own, *base_model(plan), *([TOKEN] if tracking(plan, stage) else [])]
 
 
@@ -193,7 +236,7 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     ports = {"RECIPE_METRICS_PORT": str(site["metrics_port"]), "RECIPE_PROGRESS_PORT": str(site["progress_port"])}
     # The default of torchrun is 30 s after it has passed on SIGTERM (torch 2.13).
     patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
-    around = offline | patience | nccl(plan, stage) | ports | tracking(plan, stage) | code.environment(plan)
+    around = offline | patience | nccl(plan, stage) | ports | tracking(plan, stage) | code_path(plan)
     return writable(plan) | around | dict(stage.env)
 
 
@@ -204,16 +247,11 @@ def writable(plan: Plan) -> dict[str, str]:
 
 
 def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
-    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables); none for a single machine."""
+    """NCCL's variables; none for a single machine."""
     network = plan.site.get("network")
     if stage.machines.nodes == 1 or network is None:
         return {}
-    over = {"NCCL_SOCKET_IFNAME": network["interface"]}
-    if network["kind"] == "rdma":
-        # GPUs may bypass the processor if card and GPU are on the same switch.
-        return over | {"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": network["rdma_devices"], "NCCL_NET_GDR_LEVEL": "PHB"}
-    # NCCL otherwise prefers InfiniBand, and may find a card that the pod must not use.
-    return over | {"NCCL_IB_DISABLE": "1"}
+    return {name: form.format_map(network) for name, form in VARIABLES[network["kind"]].items()}
 
 
 def rdma(plan: Plan, stage: Stage) -> dict[str, int]:

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,14 +26,12 @@ from runner.tools import child_process
 from runner.tools.problem import Stop, worded
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
+from runner.tools.text import Tell
 
 # The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")
 MOST = 4000
 ON_CLUSTER = " --cluster"
-TAKEN = "Name another folder with `openshift.output_dir`, or delete that one from the claim."
-
-Tell = Callable[[str], None]
 
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
@@ -66,7 +63,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     if not first:
         return _child(command)
     # The results of another recipe would be deleted.
-    require_of(folder.run, folder.plan.name, TAKEN)
+    require_of(folder.run, folder.plan.name, worded("jobs.folder-taken")[0])
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
     with mirror.following(folder, tell):
@@ -87,15 +84,13 @@ def require(folder: StageFolder, hashes: bool) -> None:
     stage = folder.stage
     for name, beginnings in stage.reads.items():
         before = folder.other(name)
-        submit = "`recipe submit RECIPE` sends the first stage that is not finished."
         if not before.finished:
-            raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
+            raise Stop(*worded("jobs.builds-on-unfinished", stage=stage, name=name))
         planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
         if not all(planned.values()) or made != planned:
-            raise Stop(f"`{name}` was made from other settings than this recipe's. It must run again first.", submit)
+            raise Stop(*worded("jobs.made-otherwise", name=name))
         if hashes and (wrong := before.changed_outputs(beginnings)):
-            what = f"`{wrong[0]}` of the stage `{name}` has changed since it was made."
-            raise Stop(f"{what} The stage must run again first.", submit)
+            raise Stop(*worded("jobs.changed-since", file=wrong[0], name=name))
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:

@@ -4,13 +4,13 @@ The trainer sets PET_* itself, and refuses them from us."""
 
 from textwrap import wrap
 
-from runner.parts.jobs import batch, code, kubernetes, podspec
+from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Section, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
-from runner.tools.text import from_template, yaml_text
+from runner.tools.text import template, yaml_text
 
 RUNTIME = "torch-distributed"  # of OpenShift AI; its job and its container are called `node`
 SINCE = (3, 2)
@@ -41,17 +41,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
         "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
     }
-    text = _not_settable(plan, stage) + yaml_text(made)
+    words = {"site": plan.site, "runtime": RUNTIME, "grace": podspec.grace(stage), "image": kubernetes.image(plan)}
+    known = {"patched": kubernetes.patched, "pull": kubernetes.pull, "stuck": stuck, "wrap": wrap}
+    text = template(batch.TEMPLATES / "trainjob.txt.jinja", **known).render(words) + yaml_text(made)
     return [*kubernetes.files(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
-
-
-def _not_settable(plan: Plan, stage: Stage) -> str:
-    """A comment with the settings that a TrainJob cannot have, because the runtime decides them."""
-    name = "trainjob.txt" if kubernetes.patched(plan.site) else "trainjob-3.5.txt"
-    said = from_template(batch.TEMPLATES / name, runtime=RUNTIME, grace=podspec.grace(stage))
-    if kubernetes.movable(plan):
-        said += (batch.TEMPLATES / "trainjob-tag.txt").read_text(encoding="utf-8")
-    return said + "".join(f"# {line}\n" for line in wrap(stuck(plan.site), 120))
 
 
 def stuck(site: Section) -> str:
@@ -68,19 +61,14 @@ def stuck(site: Section) -> str:
 
 def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
     folders = podspec.folders(plan, stage)
-    trainer = {
-        "image": kubernetes.image(plan),
-        "command": code.wrapped(plan, list(stage.command)),
-        "env": podspec.variables(plan, podspec.environment(plan, stage)),
-        "numNodes": stage.machines.nodes,
-        "numProcPerNode": max(1, stage.machines.gpus_per_node),
-        "resourcesPerNode": podspec.resources(plan, stage),
-    }
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
-    mounts = [code.CLONED[0] if mount["mountPath"] == code.MOUNT else mount for mount, _ in folders]
+    mounts = [podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount for mount, _ in folders]
     words = {**podspec.where(plan, stage.machines), "mounts": mounts, "volumes": kubernetes.volumes(folders)}
+    words |= {"image": kubernetes.image(plan), "command": podspec.wrapped(plan, list(stage.command))}
+    words |= {"env": podspec.variables(plan, podspec.environment(plan, stage)), "nodes": stage.machines.nodes}
+    words |= {"processes": max(1, stage.machines.gpus_per_node), "resources": podspec.resources(plan, stage)}
     words |= {"account": podspec.account(plan, folders)}
     words |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
     words |= {"grace": podspec.grace(stage), "seconds": round(plan.site["deadline_hours"] * 3600)}
     file = batch.TEMPLATES / ("trainjob.yaml" if kubernetes.patched(plan.site) else "trainjob-3.5.yaml")
-    return kubernetes.filled(file, runtime=RUNTIME, trainer=trainer, metadata=podspec.metadata(plan, stage), **words)
+    return kubernetes.filled(file, runtime=RUNTIME, metadata=podspec.metadata(plan, stage), **words)

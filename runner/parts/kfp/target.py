@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from runner.parts.jobs import code, kubernetes, podspec
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import jobs
 from runner.parts.openshift.pipeline import PIPELINE, driver_command, driver_stage
 from runner.plan import Plan, Stage
@@ -67,11 +67,11 @@ def render(plan: Plan) -> list[Artifact]:
             {"train" if stage.trains else "prepare" for stage in plan.stages}
             | ({"gate", "closed"} if any(stage.gates for stage in plan.stages) else set())
         ),
-        "command": code.wrapped(plan, driver_command(alone, module=MODULE)),
-        "env": podspec.listed(podspec.CACHES | code.environment(plan)),
+        "command": podspec.wrapped(plan, driver_command(alone, module=MODULE)),
+        "env": podspec.listed(podspec.CACHES | podspec.code_path(plan)),
         "config": kubernetes.config_map_name(alone, own), "folder": alone.place.config_dir,
-        "mounts": [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in code.folders(alone)],
-        "movable": kubernetes.movable(alone),
+        "mounts": [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in podspec.code_folders(alone)],
+        "pull": kubernetes.pull(kubernetes.image(alone)),
     }  # fmt: skip
     pipeline, platform = yaml.safe_load_all(template(HERE / "pipeline.yaml.jinja", json=in_json).render(facts))
     pipeline["components"] = dict(sorted(pipeline["components"].items()))

@@ -435,14 +435,12 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
             return str(meta["name"])
     over = f" for the claim `{claim}`" if claim else ""
-    remedy = "`recipe site RECIPE` generates one for `oc apply -k`."
     there = cluster.get("PersistentVolumeClaim", namespace, claim) if claim else None
     if not there:
         cluster.require_namespace(namespace)
     if there and SHARED not in there["spec"].get("accessModes", ()):
-        scale = f"oc scale deployment/tensorboard-{claim} --namespace {namespace} --replicas"
-        remedy = f"The claim can be used by one machine at a time. While no job runs, `{scale}=1` starts TensorBoard, and `{scale}=0` frees the claim again. `recipe fetch RECIPE` downloads the run's page with its curves."
-    raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", remedy)
+        raise Stop(*worded("openshift.tensorboard-of-one", over=over, namespace=namespace, claim=claim))
+    raise Stop(*worded("openshift.no-tensorboard", over=over, namespace=namespace))
 
 
 def forward(

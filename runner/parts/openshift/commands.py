@@ -37,7 +37,7 @@ from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.process import HOST
-from runner.tools.text import printable
+from runner.tools.text import Tell, printable
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
@@ -171,7 +171,7 @@ def _progress(state: JobState | None, reasons: list[str]) -> str:
 
 
 @contextmanager
-def screen() -> Iterator[Callable[[str], None]]:
+def screen() -> Iterator[Tell]:
     """Shows a text instead of the previous one; if output is piped, below it, and only when it has changed."""
     if not sys.stdout.isatty():
         shown = ""
@@ -439,9 +439,7 @@ def why_on_cluster(recipe: Recipe, path: str, stage: str | None) -> list[str]:
     return [progress, *elsewhere(state.job, path), *(why(cluster, state) or ["No problem was found."])]
 
 
-def promote_on_cluster(
-    path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Callable[[str], None]
-) -> None:
+def promote_on_cluster(path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Tell) -> None:
     """Overrules the gate of a stage on the cluster, and starts the work that waits for it."""
     from runner.parts.openshift import controller
 

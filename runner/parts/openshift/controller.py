@@ -19,11 +19,12 @@ from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, named, sent
 from runner.parts.openshift.pipeline import ACCOUNT, Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, Tell, ask, post, replacing, seal, step
+from runner.parts.openshift.submit import Sending, ask, post, replacing, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell
 
 
 class Program(argparse.ArgumentParser):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from runner.catalog import hardware, troubles
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
@@ -240,7 +240,7 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     for entry in jobs.containers_of(pod, before=True):
         # One that ended well may have failed before.
         if (entry.get("state", {}).get("terminated") or {}).get("exitCode") != 0:
-            yield from _clone(pod, entry, where) if entry["name"] == code.CONTAINER else _wait_for_master(entry, where)
+            yield from _clone(pod, entry, where) if entry["name"] == podspec.CLONER else _wait_for_master(entry, where)
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from unfetched(pod, entry, where, BUILD)

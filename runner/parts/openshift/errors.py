@@ -44,10 +44,6 @@ class Lost(TryAgain):
         self.said = self.text.splitlines()[0]
 
 
-class Busy(TryAgain):
-    """The cluster has too many requests, or an error of its own."""
-
-
 class Refused(Exception):
     """The cluster refused a request. status: of HTTP; message: the cluster's own words; after: seconds to wait, by the
     server; doubtful: it allowed the same a moment ago, and may be ready again; repeated: an earlier attempt may have
@@ -85,7 +81,7 @@ class Refused(Exception):
         words = {key: shortened(text, 400) for key, text in words.items()}
         words |= {"what": f"{kind} `{name}`" if name else f"{kind} objects", "kind": kind, "space": namespace}
         words |= {"server": self.server, "status": str(self.status)}
-        ending = Busy if self.busy and not meaning.get("final") else Stop
+        ending = TryAgain if self.busy and not meaning.get("final") else Stop
         return ending(meaning["text"].format(**words), meaning["remedy"].format(**words))
 
     def _meanings(self, kind: str | None = None) -> Iterator[tuple[Facts, re.Match[str]]]:

@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,13 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
-from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
+from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, pause
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 SHARE_PORT = 8080
 # Seconds for a helper to start; and the age of an ended or unstarted one that a killed command left behind.
 PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
-# Where an image has no rows.
-REMEDY = "Write `openshift.data_from: claim` to prepare them on the cluster; or build the image with EMBED={name}."
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Share:
             problem = self._problem(refused.message)
             verb, again = ("create", "Submit again") if self.writes else ("get", "Fetch again")
             if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
-                raise Busy(problem, f"{again} in a moment.") from None
+                raise TryAgain(problem, f"{again} in a moment.") from None
             rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
             raise Stop(problem, rights if refused.status == 403 else f"{again}.") from None
 
@@ -233,5 +230,5 @@ def look(folder: str, expected: str, contents: str, name: str) -> int:
         return 0
     other = "from the data file before it changed" if as_asked else "for other settings of `data`"
     what = "no rows of this recipe" if rows is None else f"rows that were made {other}"
-    print(f"The image contains {what} in `{folder}`.", REMEDY.format(name=name), sep="\n")
+    print(*worded("openshift.other-rows", what=what, folder=folder, name=name), sep="\n")
     return 1

@@ -149,13 +149,6 @@ def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], s
     return kinds, batch.gate_name(own) if of_gate else kubernetes.job_name(own)
 
 
-def runs_in(plan: Plan, job: Manifest) -> bool:
-    """Whether a job writes into the run folder of a plan, as a present or former stage of it."""
-    folder = annotation(job, kubernetes.RUN_DIR)
-    named = str(job["metadata"]["name"]).startswith(kubernetes.job_name(plan))
-    return named and plan.place.run_dir in (folder, folder.rpartition("/")[0])
-
-
 def config_of(manifest: Any) -> str:
     """The config map that a pod, or a job's pods, read; empty if they read none."""
     if isinstance(manifest, dict):

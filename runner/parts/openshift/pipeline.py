@@ -119,8 +119,13 @@ def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> M
 
 def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
     """The jobs at work on a plan's run that are none of its milestones: former stages of the recipe."""
-    known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
-    return [job for job in there if not ended(job) and jobs.runs_in(plan, job) and job["metadata"]["uid"] not in known]
+    known, found = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}, []
+    for job in there:
+        folder, meta = jobs.annotation(job, kubernetes.RUN_DIR), job["metadata"]
+        of_run = plan.place.run_dir in (folder, folder.rpartition("/")[0]) and meta["uid"] not in known
+        if of_run and str(meta["name"]).startswith(kubernetes.job_name(plan)) and not ended(job):
+            found.append(job)
+    return found
 
 
 def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:
@@ -174,9 +179,8 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 def require_well(cluster: Cluster, milestone: Milestone) -> None:
     """Raises Stop if a stage has failed: a person must look first."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
-        why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
-        hint = "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it."
-        raise Stop(f"{milestone.title} has failed, so later stages do not start. {why}".strip(), hint)
+        why = "".join(f" {reason}" for reason in diagnose.why(cluster, look(cluster, milestone.job)))
+        raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=why))
 
 
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:

@@ -85,9 +85,9 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         return
     hours = units.seconds(limit) / 3600
     if deadline_hours <= hours:
-        message = f"The job is stopped after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save."
-        hint = f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last checkpoint also take time."
-        yield recipe.note("openshift.deadline_hours", message, hint, mending=math.ceil(hours * 1.1) + 1)
+        enough = math.ceil(hours * 1.1) + 1
+        said = worded("openshift.early-deadline", deadline=deadline_hours, limit=limit, enough=enough)
+        yield recipe.note("openshift.deadline_hours", *said, mending=enough)
 
 
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -170,13 +170,11 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    hint = "Write another number, or delete the line."
     for setting in ("metrics_port", "progress_port"):
         if site[setting] in _MEETING:
-            message = f"The machines of a job meet at port {site[setting]}, so nothing else can use it."
-            yield recipe.problem(("openshift", setting), message, hint)
+            yield recipe.problem(("openshift", setting), *worded("openshift.meeting-port", port=site[setting]))
     if site.progress_port == site.metrics_port:
-        yield recipe.problem("openshift.progress_port", *worded("openshift.shared-port", site=site, hint=hint))
+        yield recipe.problem("openshift.progress_port", *worded("openshift.shared-port", site=site))
 
 
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:

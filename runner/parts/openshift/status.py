@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.parts.jobs import batch, code
+from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
@@ -128,7 +128,7 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
     waits_for = {state.get("waiting", {}).get("reason") for state in states}
     if len(pods) < jobs.machines(job) or "Pending" in phases:
         before = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
-        clones = any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in before)
+        clones = any(entry["name"] == podspec.CLONER and "running" in entry.get("state", {}) for entry in before)
         return PULLING if "ContainerCreating" in waits_for or clones else WAITING
     if died or "Failed" in phases or "CrashLoopBackOff" in waits_for:
         return AGAIN

@@ -23,13 +23,12 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell
 
-Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 IMAGE_VOLUMES = (1, 33)  # the version of Kubernetes that mounts images, with `subPath`
 SETTING = "`openshift.claims[].storage_class`"
-NOT_CLOSED = ": not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class _Sender:
         for manifest in self.made(sent):
             made = cluster.apply(manifest)
             name = f"{manifest['kind']} `{manifest['metadata']['name']}`"
-            tell(f"Sent {name}" if made else name + NOT_CLOSED)
+            tell(f"Sent {name}" if made else worded("openshift.not-closed", name=name)[0])
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
@@ -379,7 +378,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     follow(cluster, sent, show)
 
 
-def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
+def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
     """Reports what is unknown about new claims' storage. Raises Stop if it is unfit: pods would wait without end."""
     made = [claim for claim in made if SHARED in claim["spec"]["accessModes"]]
     if not made:
@@ -391,11 +390,22 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
         return
     unknown: dict[str, list[str]] = {}
     for claim in made:
-        name = _class_of(claim, classes)
-        if shared_storage(classes[name].get("provisioner", "")) is None:
-            unknown.setdefault(name, []).append(claim["metadata"]["name"])
-    for name, claims in unknown.items():
-        storage = f"`{name}` ({classes[name].get('provisioner')})"
+        claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
+        provisioner = classes.get(name, {}).get("provisioner", "")
+        if not name:
+            problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
+        elif name not in classes:
+            problem = f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for."
+        elif (shared := shared_storage(provisioner)) is False:
+            problem = f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time."
+        else:
+            if shared is None:
+                unknown.setdefault(f"`{name}` ({provisioner})", []).append(claim_name)
+            continue
+        able = [other for other, one in sorted(classes.items()) if shared_storage(one.get("provisioner", ""))]
+        write = f"Write {listed(able, 'or')} there" if able else "Ask the cluster's admin for one"
+        raise Stop(problem, f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.")
+    for storage, claims in unknown.items():
         tell(worded("openshift.storage-unknown", claims=listed(claims), storage=storage, shared=SHARED)[0])
 
 
@@ -406,23 +416,6 @@ def shared_storage(provisioner: str) -> bool | None:
         if provisioner == known or provisioner.endswith(f".{known}"):
             return bool(facts["shared"])
     return None
-
-
-def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
-    """The storage class of a claim. Raises Stop if it cannot meet the request."""
-    claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
-    provisioner = classes.get(name, {}).get("provisioner", "")
-    if not name:
-        problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
-    elif name not in classes:
-        problem = f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for."
-    elif shared_storage(provisioner) is False:
-        problem = f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time."
-    else:
-        return str(name)
-    able = [other for other, one in sorted(classes.items()) if shared_storage(one.get("provisioner", ""))]
-    write = f"Write {listed(able, 'or')} there" if able else "Ask the cluster's admin for one"
-    raise Stop(problem, f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.")
 
 
 def _default(classes: dict[str, Manifest]) -> str:

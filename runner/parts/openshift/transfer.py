@@ -21,7 +21,7 @@ from runner.parts.jobs.kubernetes import SENT_FILES
 from runner.parts.openshift.client import Cluster, connect, pieces
 from runner.parts.openshift.errors import TryAgain, pause, recent
 from runner.parts.openshift.file_server import CHUNK, Piece, partial
-from runner.parts.openshift.helper_pod import Share, Tell, helper
+from runner.parts.openshift.helper_pod import Share, helper
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, RunRecord, require_of
@@ -32,6 +32,7 @@ from runner.tools.files import read_record, sha256, write_json
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
+from runner.tools.text import Tell
 
 # Bytes of one request: small files travel together, large ones in parts.
 MOST = 8 * 2**20
@@ -43,7 +44,6 @@ LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # The main results of a stage: if only some of them come, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-OLDER = "The results on the claim belong to an older version of the recipe; the current version has none yet. `recipe status` shows the progress of its job. Fetch again when that has finished."
 ELSEWHERE = "Name another folder with `--to`."
 # Files of a stage that name a model, and the key of its name.
 NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
@@ -291,7 +291,7 @@ def require_imported(folder: RunFolder, plan: Plan) -> None:
         raise Stop(f"`{folder.path}` contains a run of this machine.", ELSEWHERE)
 
 
-def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> bool:
+def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Tell) -> bool:
     """Marks the run folder, and replaces folder names of the cluster. Returns whether the results are of the current
     recipe. number: the run's id on the claim, which its evaluations name; empty if it has none."""
     home = folder.path / stage.folder
@@ -301,7 +301,7 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     status = "running" if older or not state else state.status
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
-        tell(OLDER)
+        tell(worded("openshift.older-results")[0])
     # A folder of the cluster becomes the base model that was downloaded to it, or the run's folder here.
     for file, setting in NAMING:
         facts, place = read_record(home / file), plan.place
@@ -316,7 +316,7 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
 
 
 @contextmanager
-def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
+def copied(recipe: Recipe, folder: str, tell: Tell) -> Iterator[Path]:
     """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder here. The recipe
     need not be valid yet, because its model is unknown before. Raises Stop without such a claim or folder."""
     if not recipe.on_claim(folder):

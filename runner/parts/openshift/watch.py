@@ -28,12 +28,13 @@ from runner.parts.openshift.status import (
     seconds,
 )
 from runner.recipe.document import flat
-from runner.tools import child_process
+from runner.tools import child_process, packaged
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell, filled
 
 # Called with the state, None while the cluster cannot be reached, and the sentences about it.
 Show = Callable[[JobState | None, list[str]], None]
-TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent", "sent by")
+COLUMNS: Mapping[str, list[str]] = packaged.toml(__file__, "columns.toml")
 
 
 class Failed(Stop):
@@ -105,48 +106,26 @@ class JobRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The values of TITLES; empty if unknown or over."""
-        state, latest = self.state, self.state.progress.latest or {}
+        """The cells of COLUMNS; empty if unknown or over."""
+        state, latest, queued = self.state, self.state.progress.latest or {}, self.state.phase == QUEUED
+        missing = not queued and not state.ended and state.running < jobs.machines(state.job)
         left = state.progress.seconds_left if state.phase == TRAINING else None
-        return (
-            state.name,
-            self._phase(),
-            f"{latest['step']} of {latest['steps']}" if latest else "",
-            f"{latest['loss']:.3f}" if latest.get("loss") is not None else "",
-            self._speed(latest),
-            self._memory(latest),
-            rest(left) if left is not None else "",
-            self._spent(),
-            jobs.Owner.of(state.job).person,
+        tokens, rows, price = (
+            float(text) if (text := jobs.foreseen(state.job, what)) else None
+            for what in ("tokens-per-second", "samples-per-second", "price-per-gpu-hour")
         )
-
-    def _phase(self) -> str:
-        state = self.state
-        if state.phase == QUEUED:
-            return f"{state.phase}{f', {self.place}' if self.place else ''}"
-        missing = not state.ended and state.running < jobs.machines(state.job)
-        return state.phase + (f", {state.running} of {jobs.machines(state.job)} machines" if missing else "")
-
-    def _speed(self, latest: Mapping[str, Any]) -> str:
-        for what, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "rows/s")):
-            if (real := latest.get(what)) is not None:
-                plan = jobs.foreseen(self.state.job, what.replace("_", "-"))
-                return f"{real:,.0f} {unit}" + (f" (plan {float(plan):,.0f})" if plan else "")
-        return ""
-
-    def _memory(self, latest: Mapping[str, Any]) -> str:
-        """The reserved memory of the first GPU, because that must fit."""
-        real = latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib")
-        if real is None:
-            return ""
-        plan = jobs.foreseen(self.state.job, "gpu-memory")
-        return f"{real:.1f} GiB" + (f" (plan {plan.removesuffix(' GiB')})" if plan else "")
-
-    def _spent(self) -> str:
-        if not self.gpu_hours:
-            return "unknown" if self.gpu_hours is None else ""
-        price = jobs.foreseen(self.state.job, "price-per-gpu-hour")
-        return f"{self.gpu_hours * float(price):,.2f}" if price else f"{self.gpu_hours:.1f} GPU h"
+        words = {
+            **latest, "name": state.name, "phase": state.phase, "place": self.place or None if queued else None,
+            "running": state.running if missing else None, "machines": jobs.machines(state.job),
+            "planned_tokens": tokens, "planned_rows": rows,
+            # The reserved memory of the first GPU, because that must fit.
+            "memory": latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib"),
+            "planned_memory": jobs.foreseen(state.job, "gpu-memory").removesuffix(" GiB") or None,
+            "left": rest(left) if left is not None else None, "gpu_hours": self.gpu_hours or None,
+            "money": self.gpu_hours * price if price is not None and self.gpu_hours else None,
+            "unknown": "unknown" if self.gpu_hours is None else None, "person": jobs.Owner.of(state.job).person,
+        }  # fmt: skip
+        return tuple(next(filled(forms, words), "") for forms in COLUMNS.values())
 
 
 def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
@@ -188,8 +167,8 @@ def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
 def table(rows: list[JobRow], width: int | None = None) -> list[str]:
     """The rows under their titles, without empty columns, and below each row its problems. width: columns of the
     screen; each job takes several lines where the table is wider."""
-    cells = [TITLES, *(row.cells for row in rows)]
-    kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
+    cells = [(*COLUMNS,), *(row.cells for row in rows)]
+    kept = [column for column in range(len(COLUMNS)) if any(line[column] for line in cells[1:])]
     width_of = {column: max(len(line[column]) for line in cells) for column in kept}
     lines = ["  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip() for line in cells]
     said, below = lines[:1], lines[1:]
@@ -203,7 +182,9 @@ def table(rows: list[JobRow], width: int | None = None) -> list[str]:
 def _block(cells: tuple[str, ...], width: int) -> str:
     """A row of the table in several lines: the job and its state, and below them what else is known."""
     # A fact stays on one line, so its blanks do not break.
-    facts = [f"{title} {cell}".replace(" ", "\xa0") for title, cell in zip(TITLES[2:], cells[2:], strict=True) if cell]
+    facts = [
+        f"{title} {cell}".replace(" ", "\xa0") for title, cell in zip([*COLUMNS][2:], cells[2:], strict=True) if cell
+    ]
     below = fill(", ".join(facts), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return f"{cells[0]}: {cells[1]}\n{below}".replace("\xa0", " ").rstrip()
 
@@ -313,7 +294,7 @@ def _restarts(pod: Manifest) -> int:
     return sum(entry.get("restartCount", 0) for entry in jobs.containers_of(pod))
 
 
-def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
+def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Tell) -> None:
     """Prints every new line of a machine's log until its job ends, also after restarts and lost connections. Raises
     Stop if the cluster refuses, and if there is no such machine."""
     since, silent, restarts, waits = "", False, 0, False

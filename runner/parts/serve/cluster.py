@@ -5,7 +5,7 @@ These distinguish them from pods of an earlier server of the same name, which ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.catalog import troubles
@@ -25,8 +25,8 @@ from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port
+from runner.tools.text import Tell
 
-Tell = Callable[[str], None]
 Plans = Sequence[Plan]
 RUNTIME = "ServingRuntime"
 REMOVING = "`recipe serve RECIPE --stop` removes it."
@@ -359,11 +359,7 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
 
 def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     serves = entry["name"] == server.container
-    remedy = (
-        "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin."
-        if serves
-        else "If the model is there, correct `serve.model`; otherwise ask the cluster's admin."
-    )
+    remedy = worded("serve.image-of-runtime")[0] if serves else worded("serve.image-of-model")[0]
     yield from diagnose.unfetched(pod, entry, where, remedy)
     yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` generates what it needs.")
     again = diagnose.again(entry)

@@ -97,18 +97,8 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     """Prints the content of each GPU, and its room for requests."""
     words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
     say(str(words.above(server, needs)))
-    split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
-    adapters, several = ("adapters", f"{needs.adapters} × ") if needs.adapters > 1 else ("adapter", "")
     fewer = [f"{units.gib(size)} in {form}" for form in serving.COMPRESSED_BYTES if (size := needs.compressed(form))]
-    exported = f" ({' or '.join(fewer)}: `recipe export --format`)" if fewer else ""
-    rows = (
-        ("weights", needs.weights, f"{needs.precision}{split}{exported}"),
-        (adapters, needs.adapter, f"{several}room for rank {needs.rank} beside every linear layer"),
-        ("cache of keys and values", needs.cache, f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"),
-        ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
-        ("graphs and CUDA context", needs.overhead, "assumed"),
-    )
-    table([(what, units.gib(size), why) for what, size, why in rows if size])
+    table([line.split(" | ") for line in str(words.rows(needs, fewer)).splitlines()])
     say()
     say(str(words.below(server, listed(one.name for one in server.source.adapters))).rstrip())
 

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import urllib.error
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -29,8 +29,8 @@ from runner.scenarios import translate
 from runner.tools.names import listed, served
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL
+from runner.tools.text import Tell
 
-Tell = Callable[[str], None]
 PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
 AT_WORK = ("pending", "running")
@@ -76,12 +76,13 @@ def measured(
     shots, measures = _shots(evaluation.tasks), Measures()
     # One after another: vLLM 0.32 on a processor dies of two requests for log-probabilities at once beside an adapter.
     for model in asked.models:
-        job = server.start(asked.job(model, shots))
+        job = str(server.ask("evaluations/jobs", asked.job(model, shots))["resource"]["id"])
         tell(f"EvalHub measures `{model}` at {asked.url}: job {job}")
         try:
             _take(measures, model != asked.models[0], server.ended(job, model, tell))
         except BaseException:
-            server.cancel(job)  # its results would be read by no one
+            with suppress(Stop):
+                server.ask(f"evaluations/jobs/{job}", method="DELETE")  # its results would be read by no one
             raise
     found = Measurement(**vars(measures.found(())), stage=asked.stage.name, checkpoint=asked.url, seed=evaluation.seed)
     return StageFolder(asked.plan, asked.stage), found
@@ -179,37 +180,28 @@ class _Hub:
         return cls(whole, named | ({"Authorization": f"Bearer {token}"} if token else {}))
 
     def tasks(self) -> set[str]:
-        return {str(one["id"]) for one in self._ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()}
-
-    def start(self, job: Mapping[str, Any]) -> str:
-        return str(self._ask("evaluations/jobs", job)["resource"]["id"])
+        return {str(one["id"]) for one in self.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()}
 
     def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
         """The job once it has ended. Raises Stop if EvalHub does not answer for two minutes."""
         said, silent = "", 0
         while True:
             try:
-                now = self._ask(f"evaluations/jobs/{job}")
-            except Silence:
-                silent += 1
-                if silent >= PATIENCE:
-                    raise
-            else:
-                silent, status = 0, now["status"]
-                if status["state"] not in AT_WORK:
+                now, silent = self.ask(f"evaluations/jobs/{job}"), 0
+                if (status := now["status"])["state"] not in AT_WORK:
                     return now
                 done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
                 line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
                 if line != said:
                     tell(line)
                 said = line
+            except Silence:
+                silent += 1
+                if silent >= PATIENCE:
+                    raise
             time.sleep(SECONDS)
 
-    def cancel(self, job: str) -> None:
-        with suppress(Stop):
-            self._ask(f"evaluations/jobs/{job}", method="DELETE")
-
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
+    def ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
         try:
             with openai_api.opened(f"{self.url}/api/v1/{path}", body, 60, self.headers, method) as answer:
                 text = answer.read()

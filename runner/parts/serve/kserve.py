@@ -39,8 +39,7 @@ def named(recipe: Recipe) -> bool:
 
 
 def emitted(recipe: Recipe) -> list[Artifact]:
-    plan, server, _ = served(recipe)
-    return render(plan, server)
+    return render(*served(recipe)[:2])
 
 
 def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
@@ -80,8 +79,9 @@ def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
     """The server, and the ServingRuntime if it has one of its own. plan: whole, with a place on a cluster."""
-    name, text = (server.kind or SERVICE).lower(), header(plan, server) + yaml_text(service(plan, server))
-    files = [Artifact(f"{FOLDER}/{name}.yaml", text)]
+    kind, words = (server.kind or SERVICE).lower(), macros(Path(__file__).with_name("header.jinja"), listed=listed)
+    header = str(words.header(plan, server, kind, kubernetes.job_name(plan), server.kind == LLM))
+    files = [Artifact(f"{FOLDER}/{kind}.yaml", header + yaml_text(service(plan, server)))]
     if made := runtime(plan, server):
         files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(made)))
     return files
@@ -105,7 +105,7 @@ def service(plan: Plan, server: Serving) -> Manifest:
         security=kubernetes.CLOSED,
         runtime=own_runtime(plan) if server.image else server.runtime,
         image=server.image,
-        pull=_pull(server),
+        pull=kubernetes.pull(server.image) if server.image else None,
         **({"uri": source.uri} if alone else _storage(plan, source.uri)),
         base_name=server.base_name or server.name,
         lora={"adapters": declared} if declared else None,
@@ -157,17 +157,10 @@ def arguments(server: Serving, namespace: str = "") -> list[str]:
     source, adapters, alone = server.source, server.source.adapters, server.kind == LLM
     trained = {one.name: pod_path(source, one.results) for one in adapters}
     homes = (f"{ADAPTERS}/{name}" if alone else f"{folder}/{BEST_MODEL}" for name, folder in trained.items())
-    words = macros(Path(__file__).with_name("arguments.jinja"), share=serving.GPU_SHARE, template=SERVED_TEMPLATE)
-    said = words.arguments(
-        server,
-        names=[one.base_name for one in adapters] or [server.name],
-        home=next(homes, MODELS),
-        model=f"{MODELS}/{source.model}" if source.model else "",
-        modules=[f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()],
-        alone=alone,
-        namespace=namespace,
-    )
-    return str(said).splitlines()
+    modules = [f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()]
+    known = {"share": serving.GPU_SHARE, "template": SERVED_TEMPLATE, "mount": MODELS}
+    words = macros(Path(__file__).with_name("arguments.jinja"), **known)
+    return str(words.arguments(server, next(homes, MODELS), modules, alone, namespace)).splitlines()
 
 
 def mount_of(index: int) -> str:
@@ -196,14 +189,10 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
         labels=_labels(plan),
         title=f"vLLM for {plan.name}",
         image=server.image,
-        pull=_pull(server),
+        pull=kubernetes.pull(server.image),
         module=SERVER,
         env=podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
     )
-
-
-def _pull(server: Serving) -> str | None:
-    return "Always" if server.image and "@" not in server.image else None
 
 
 def _folders(server: Serving) -> list[Folder]:
@@ -214,10 +203,3 @@ def _folders(server: Serving) -> list[Folder]:
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
         found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
     return [*found, *([kubernetes.memory(SHM_GIB)] if server.gpus > 1 else [])]
-
-
-def header(plan: Plan, server: Serving) -> str:
-    """The first lines of the server's file, for people."""
-    kind, trained = server.kind or SERVICE, listed([one.name for one in server.source.adapters] or [server.name], "or")
-    where = kind.lower(), kubernetes.job_name(plan), plan.site["namespace"]
-    return str(macros(Path(__file__).with_name("header.jinja")).header(plan, server, *where, trained, kind == LLM))

@@ -300,14 +300,12 @@ class Served:
 
     def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
         """An answer to each question, without sampling. Raises Stop if the server gives none."""
-        return [self._answer(chat, question) for question in questions]
-
-    def _answer(self, chat: Chat, question: str) -> str:
+        if not chat.chat:
+            return [str(self.goes_on(chat.model, each, chat.max_new_tokens)["text"]).strip() for each in questions]
         how = {"model": chat.model, "max_tokens": chat.max_new_tokens, "temperature": 0.0}
-        if chat.chat:
-            said = self._ask("chat/completions", how | {"messages": messages(chat.system_prompt, question)})
-            return str(said["message"].get("content") or "").strip()
-        return str(self._ask("completions", how | {"prompt": question})["text"]).strip()
+        asked = (how | {"messages": messages(chat.system_prompt, each)} for each in questions)
+        said = (self._ask("chat/completions", body)["message"].get("content") for body in asked)
+        return [str(text or "").strip() for text in said]
 
     def goes_on(self, model: str, prompt: str | Sequence[int], length: int, **more: Any) -> Mapping[str, Any]:
         """A model's continuation of a prompt: the one choice of `/v1/completions`, with `usage`. Raises Stop."""

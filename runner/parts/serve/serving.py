@@ -88,14 +88,9 @@ class ServedModel:
     mistral: bool = False
 
     @property
-    def rank(self) -> int | None:
-        """The largest of its adapters, None for a whole model."""
-        return max((adapter.rank for adapter in self.adapters), default=None)
-
-    @property
     def room_for_rank(self) -> int | None:
-        """The smallest rank of vLLM that is large enough for its adapters."""
-        return room_for(self.rank) if self.rank is not None else None
+        """The smallest rank of vLLM that is large enough for its adapters; None for a whole model."""
+        return room_for(max(adapter.rank for adapter in self.adapters)) if self.adapters else None
 
 
 @dataclass(frozen=True)
@@ -338,7 +333,7 @@ def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingFo
     of_runtime = recipe.document.lookup(("serve", "runtime")) is not None  # only an InferenceService has one
     server = Serving(
         name=name,
-        base_name=base_name if found.rank else None,
+        base_name=base_name if found.adapters else None,
         source=found,
         precision=precision,
         context=context,

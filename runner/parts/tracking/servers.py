@@ -15,12 +15,12 @@ from runner.data.report import REPORT_FILE
 from runner.plan import tracker
 from runner.recipe.document import flat
 from runner.run import pipeline
-from runner.run.pipeline import Tell
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import Record, read_record
 from runner.tools.names import shortened
 from runner.tools.problem import worded
 from runner.tools.run_files import ANSWERS, EVALUATION, PAGE, PLANNED, PROMOTION, SUMMARY, TRACKED
+from runner.tools.text import Tell
 
 if TYPE_CHECKING:
     from runner.trainer.settings import RunSettings

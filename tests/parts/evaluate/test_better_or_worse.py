@@ -11,7 +11,7 @@ import pytest
 from runner.check.validate import load
 from runner.data import general_documents
 from runner.parts.evaluate import gates
-from runner.parts.evaluate.evaluation_report import shown
+from runner.parts.evaluate.commands import shown
 from runner.parts.songs import tasks
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder

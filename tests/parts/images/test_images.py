@@ -18,7 +18,7 @@ from runner.check.validate import load
 from runner.commands.cli import _code as command
 from runner.parts.images import network, training, translation
 from runner.parts.images.data import SPLITS
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.proof import hooks, judging
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
@@ -556,12 +556,12 @@ def test_any_recipe_may_take_its_code_from_git(recipe):
     spec = pod(recipe, *CODE)
     (init,) = spec["initContainers"]
     (container,) = spec["containers"]
-    assert init["command"][-3:] == ["https://github.com/my-team/code.git", COMMIT, code.FOLDER]
+    assert init["command"][-3:] == ["https://github.com/my-team/code.git", COMMIT, podspec.CODE]
     assert init["image"] == container["image"]
     assert {"name": "code", "emptyDir": {}} in spec["volumes"]
-    assert {"name": "PYTHONPATH", "value": code.FOLDER} in container["env"]
-    assert {"name": "code", "mountPath": code.MOUNT, "readOnly": True} in container["volumeMounts"]
-    assert {"name": "code", "mountPath": code.MOUNT} in init["volumeMounts"]
+    assert {"name": "PYTHONPATH", "value": podspec.CODE} in container["env"]
+    assert {"name": "code", "mountPath": kubernetes.CODE_DIR, "readOnly": True} in container["volumeMounts"]
+    assert {"name": "code", "mountPath": kubernetes.CODE_DIR} in init["volumeMounts"]
     assert init["securityContext"] == container["securityContext"]
 
 
@@ -584,7 +584,7 @@ def test_the_clone_is_exactly_the_commit_or_fails(tmp_path):
         commits.append(done.stdout.strip())
 
     def clone(commit):
-        script = ["sh", "-c", code.SCRIPT, "clone-code", f"file://{tmp_path}/origin", commit, str(tmp_path / "code")]
+        script = ["sh", "-c", podspec.CLONE, "clone-code", f"file://{tmp_path}/origin", commit, str(tmp_path / "code")]
         return subprocess.run(
             script, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
         )

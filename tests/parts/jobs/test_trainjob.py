@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import kubernetes, podspec
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.tools.problem import Stop
@@ -111,7 +111,7 @@ def test_both_jobs_give_every_machine_the_same(path, version, options):
     for one, other in zip(old, new, strict=True):
         before = of_pytorchjob(one)
         # What an init container does in the one, the trainer's own command does first in the other.
-        assert before | {"command": code.wrapped(plan, before["command"])} == of_trainjob(other)
+        assert before | {"command": podspec.wrapped(plan, before["command"])} == of_trainjob(other)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -17,7 +17,7 @@ from runner.check.batch import CheckReport
 from runner.commands import cli, options
 from runner.parts.ci import pull_request
 from runner.parts.evaluate import commands as comparing
-from runner.parts.evaluate.evaluation_report import ComparedLine
+from runner.parts.evaluate.commands import ComparedLine
 from runner.parts.openshift import commands, errors, file_server
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.diagnose import reasons

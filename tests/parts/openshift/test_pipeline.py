@@ -14,7 +14,7 @@ import pytest
 from runner.check.validate import load
 from runner.commands import cli
 from runner.parts.evaluate import seal
-from runner.parts.evaluate.evaluation_report import compare
+from runner.parts.evaluate.commands import compared
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.openshift import pipeline
 from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, sent
@@ -626,7 +626,7 @@ def test_the_gate_of_a_fetched_stage_is_judged_by_what_lies_here(site, capsys, c
     assert "it misses the threshold" in said and "another" not in said
     assert judged("dpo", "--set", "dpo.gates.0=preference_accuracy > 0.95") == 1
     capsys.readouterr()
-    rows = compare(load(ROOT / SEVEN_B)[0], [run_folder.folder("seven-b", "run")])
+    rows = compared(load(ROOT / SEVEN_B)[0], [run_folder.folder("seven-b", "run")])
     shown = {(row.stage, row.what): row.texts[0] for row in rows}
     assert shown["dpo", "gate preference_accuracy >= 0.6"] == "holds"
     assert not [text for text in shown.values() if "another" in text or "something else" in text]

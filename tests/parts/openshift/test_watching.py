@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import client, errors, helper_pod, jobs, status, submit, transfer, watch
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, patiently
@@ -313,7 +313,7 @@ def test_a_worker_that_waits_for_the_master(golden_message):
 
 
 def cloning(state: dict) -> str:
-    return why([a_pod(initContainerStatuses=[{"name": code.CONTAINER, "image": "stock", "state": state}])])
+    return why([a_pod(initContainerStatuses=[{"name": podspec.CLONER, "image": "stock", "state": state}])])
 
 
 @pytest.mark.parametrize("state", [{"running": {}}, {"terminated": {"exitCode": 0}}], ids=["at work", "done"])
@@ -322,7 +322,7 @@ def test_nothing_is_said_of_a_pod_that_clones_its_code(state):
 
 
 def test_a_pod_that_clones_its_code_does_not_wait_for_a_machine():
-    init = [{"name": code.CONTAINER, "state": {"running": {}}}]
+    init = [{"name": podspec.CLONER, "state": {"running": {}}}]
     creating = [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]
     pods = [a_pod(initContainerStatuses=init, containerStatuses=creating)]
     assert status._phase(job(), pods, None) == status.PULLING
@@ -931,8 +931,8 @@ def test_where_the_code_comes_by_git_the_helper_has_it_too():
     pod = helper_pod.pod(plan, plan.stages[-1], "word", "/folder")
     assert core_refusals(pod) == []
     (init,), (box,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
-    assert (init["name"], init["image"]) == (code.CONTAINER, box["image"])
-    assert {"name": "PYTHONPATH", "value": code.FOLDER} in box["env"]
+    assert (init["name"], init["image"]) == (podspec.CLONER, box["image"])
+    assert {"name": "PYTHONPATH", "value": podspec.CODE} in box["env"]
     volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
     assert {mount["name"] for one in (init, box) for mount in one["volumeMounts"]} == volumes
     assert all(mount.get("readOnly") for mount in box["volumeMounts"] if mount["name"] != "tmp")

@@ -139,7 +139,7 @@ def test_results_may_lie_at_the_top_of_their_claim():
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (8, 8), (24, 32), (128, 128), (200, 256), (512, 512)])
 def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
     _, server, _ = made("lyrics", f"train.lora_rank={rank}")
-    assert server.source.rank == rank and server.source.room_for_rank == room
+    assert [one.rank for one in server.source.adapters] == [rank] and server.source.room_for_rank == room
     assert room in RANKS and str(room) in map(str, KNOWN["arguments"]["max-lora-rank"])
 
 
@@ -167,7 +167,7 @@ def test_an_adapter_on_layers_that_vllm_may_not_know_is_served_merged():
     stage = plan.stages[-1]
     config = dict(stage.config) | {"lora_target_modules": ["qkv_proj", "gate_inner"]}
     found = source(plan, replace(stage, config=config))
-    assert found.rank is None and "gate_inner" in found.whole_because
+    assert not found.adapters and "gate_inner" in found.whole_because
 
 
 def test_no_route_and_no_runtime_unless_they_are_written():
