@@ -93,19 +93,6 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {**first, **common.evaluated(recipe.train), **last}
 
 
-def normalising(recipe: Recipe) -> Iterator[Problem]:
-    data = recipe.data
-    for there, lacking in (("mean", "std"), ("std", "mean")):
-        if data.get(there) and not data.get(lacking):
-            yield recipe.problem(("data", there), *worded("images.mean-without-std", there=there, lacking=lacking))
-
-
-def crop(recipe: Recipe) -> Iterator[Problem]:
-    padding = recipe.data.random_crop_padding
-    if padding >= (size := recipe.model.image_size):
-        yield recipe.problem("data.random_crop_padding", *worded("images.crop-misses", padding=padding, size=size))
-
-
 def classes(recipe: Recipe) -> Iterator[Problem]:
     """The number of classes must be that of the folders of images, or of the hub's data set in the catalog."""
     data, stated = recipe.data, recipe.model.classes
@@ -125,7 +112,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.classes", *said)
 
 
-RULES = (normalising, crop, classes, common.cadence)
+RULES = (classes, common.cadence, *common.contradictions(__file__))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -250,7 +250,7 @@ MOST_TIMES = 40
 
 
 def shape(recipe: Recipe) -> Iterator[Problem]:
-    model, tokenizer = recipe.model, recipe.tokenizer
+    model = recipe.model
     if model.hidden_size % model.attention_heads:
         yield recipe.problem("model.attention_heads", *worded("pretrain.width-not-divided", model=model))
     elif model.hidden_size // model.attention_heads % 2:
@@ -258,9 +258,6 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.attention_heads", *said)
     if model.attention_heads % model.key_value_heads:
         yield recipe.problem("model.key_value_heads", *worded("pretrain.groups-not-equal", model=model))
-    if not tokenizer.base and tokenizer.vocabulary > model.vocabulary:
-        said = worded("pretrain.vocabulary-too-large", tokenizer=tokenizer, model=model)
-        yield recipe.problem("tokenizer.vocabulary", *said)
 
 
 def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -288,8 +285,6 @@ def order(recipe: Recipe) -> Iterator[Problem]:
 
 def schedule(recipe: Recipe) -> Iterator[Problem]:
     pretrain = recipe.pretrain
-    if pretrain.min_learning_rate > pretrain.learning_rate:
-        yield recipe.problem("pretrain.min_learning_rate", *worded("pretrain.minimum-above-rate", pretrain=pretrain))
     if (warmup := architecture.warmup_steps(recipe)) >= pretrain.steps:
         said = worded("pretrain.warmup-too-long", warmup=warmup, pretrain=pretrain)
         yield recipe.problem(("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"), *said)
@@ -309,8 +304,6 @@ def context(recipe: Recipe) -> Iterator[Problem]:
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
     data, pretrain = recipe.data, recipe.pretrain
-    if data.min_words > data.max_words:
-        yield recipe.problem("data.min_words", *worded("pretrain.no-such-documents", data=data))
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
@@ -324,8 +317,6 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
         yield recipe.note("tokenizer.vocabulary", *worded("pretrain.vocabulary-without-effect", recipe=recipe))
-    elif recipe.data.packed and not recipe.tokenizer.base:
-        yield recipe.problem("data.packed", *worded("pretrain.packed-without-tokenizer"))
 
 
 def packed_files(recipe: Recipe) -> Iterator[Problem]:
@@ -361,10 +352,6 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
         if not own and value != known["defaults"].get(setting):
             said = worded("pretrain.not-of-executor", setting=setting, name=name)
             yield recipe.problem(("data", "cleaning", setting), *said, key=True)
-    if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
-        yield recipe.problem("data.cleaning.tasks", *worded("pretrain.pods-without-work", section=section))
-    if name == "pods" and "openshift" not in recipe.settings:
-        yield recipe.problem("data.cleaning.executor", *worded("pretrain.pods-without-cluster"))
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
@@ -382,7 +369,7 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, cleaning, stage_job_names),
-    common.cadence,
+    *(common.cadence, *common.contradictions(__file__)),
 )
 FILE_RULES = (packed_files,)
 
