@@ -39,12 +39,12 @@ def check(
 
     `check` needs no network, unless you add `--online`. `recipe submit` always asks the hub.
     """
-    found = find(paths, strict)
-    verdict = judged(found.recipes, changing.from_options(sets), online, allowed, jobs)
+    recipes, others = find(paths, strict)
+    verdict = judged(recipes, changing.from_options(sets), online, allowed, jobs)
     errors = len(verdict.errors)
     shown = replace(verdict, problems=verdict.errors) if quiet else verdict
     if style != "text":
-        if text := formats()[style](found.recipes, shown):
+        if text := formats()[style](recipes, shown):
             say(text)
         return _code(verdict)
     for problem in shown.problems:
@@ -53,8 +53,8 @@ def check(
         notes = len(verdict.problems) - errors
         counts = _counted(errors, "error") + (f", {_counted(notes, 'note')}" if notes else "")
         say(f"{_counted(verdict.checked, 'recipe')} checked, {counts if errors or notes else 'no problems'}.")
-        if found.others:
-            left, do = _counted(len(found.others), "other YAML file"), "does" if len(found.others) == 1 else "do"
+        if others:
+            left, do = _counted(len(others), "other YAML file"), "does" if len(others) == 1 else "do"
             say(f"Skipped {left}, which {do} not look like a recipe. `--strict` checks all files.")
         if errors:
             fix = "it" if errors == 1 else "the first one first"
@@ -64,7 +64,7 @@ def check(
             named = ["RECIPE" if name == "-" else name for name in paths]
             end("The recipe is valid, as far as it can be checked before it runs.", "plan", *named)
         else:
-            end("The recipes are valid, as far as they can be checked before they run.", "plan", found.recipes[0])
+            end("The recipes are valid, as far as they can be checked before they run.", "plan", recipes[0])
     return _code(verdict)
 
 
