@@ -223,7 +223,8 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
         stage["train"]["objective"] = {"sigmoid": "dpo"}.get(stage["train"]["objective"], stage["train"]["objective"])
     else:
         stage["train"]["cross_entropy"] = "fused" if speed.fused_cross_entropy else "plain"
-    if earlier := round(1 - stage.pop(EARLIER_ROWS, 1), 12) if recipe.settings.get("sft") else 0:
+    earlier = round(1 - stage.pop(EARLIER_ROWS, 1), 12)
+    if earlier and recipe.settings.get("sft"):
         stage[EARLIER_ROWS] = earlier
     faster = {name: speed[name] for name in ("tf32", "data_workers", "persistent_workers")}
     faster |= {"compile": compile_mode(recipe, kind) or "off"} | ({"fp8": True} if precision == "fp8" else {})
