@@ -5,13 +5,11 @@ goes through every stage and every gate on any machine, with a tiny twin of the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from runner import catalog
 from runner.check.validate import as_written
@@ -376,6 +374,7 @@ FILE_RULES = (packed_files,)
 
 
 # Of a rehearsal.
+REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 # Half of the words of a warmed-up twin, because this model meets each word only in its own few steps.
 VOCABULARY = 1024
 
@@ -389,14 +388,12 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
             made += overrides.from_data_option(data)
         else:
             made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
-    table = yaml.safe_load(Path(__file__).with_name("rehearsal.yaml").read_text(encoding="utf-8"))
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
-    for setting, value, why in table["whole"]:
-        if recipe.settings.get(setting.partition(".")[0]) is not None:
-            made.append(substitute(setting, sizes[value[1:]] if str(value).startswith("$") else value, why))
+    changes = (substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
+    made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
     made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(BY)]
     for kind in filter(recipe.settings.get, TRAINED):
-        made += _few_steps(recipe, kind, table[kind])
+        made += _few_steps(recipe, kind)
     return [*made, *rehearsal.gates(recipe)]
 
 
@@ -407,8 +404,8 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
 
 
-def _few_steps(recipe: Recipe, kind: str, rows: Iterable[tuple[str, Any, str]]) -> Iterator[Override]:
-    """The substitutions of a stage. rows: its part of the table."""
+def _few_steps(recipe: Recipe, kind: str) -> Iterator[Override]:
+    """The substitutions of a stage."""
     section = recipe.settings[kind]
     yield from rehearsal.optimizer(kind, section)
     if kind == "lora":
@@ -416,7 +413,7 @@ def _few_steps(recipe: Recipe, kind: str, rows: Iterable[tuple[str, Any, str]]) 
     if "packing" in section:
         yield rehearsal.packing(recipe, kind, section)
     yield from rehearsal.any_improvement(kind, section)
-    for name, value, why in rows:
+    for name, value, why in rehearsal.table(kind, REHEARSAL):
         for bound, limit in value.items() if isinstance(value, dict) else ():
             value = {"most": min, "least": max}[bound](limit, section[name])
         yield substitute(f"{kind}.{name}", value, why)
