@@ -1,20 +1,15 @@
 """`recipe check`: everything that is wrong, at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from runner.check.batch import CheckReport, find, formats, judged
 from runner.check.validate import load
 from runner.commands.options import command, end, say, table, training_verb
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
+from runner.run.run_folder import RunFolder, folder
 from runner.tools import packaged
 from runner.tools.run_files import RUN
-
-if TYPE_CHECKING:
-    from runner.run.run_folder import RunFolder
 
 STYLES = ("text", *formats())
 STANDING = packaged.toml(__file__, "standing.toml")
@@ -70,8 +65,6 @@ def check(
 
 def standing(path: str) -> int:
     """Print how far the recipe at `path` has come on this machine, and the command that comes next."""
-    from runner.run.run_folder import folder  # here, because `check` must start quickly
-
     verdict = judged([path], [], False, (), 1)
     rows = [("checked", _counted(len(verdict.errors), "mistake"))]
     following = ["check"] if verdict.errors else []

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner import catalog
 from runner.data.report import PreparedRows
-from runner.parts.images.data import ImageSet, class_folders, class_names
+from runner.parts.images.data import ImageSet, class_folders, class_names, named_classes
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
@@ -127,8 +127,6 @@ def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Overrid
         return
     import pyarrow
     from pyarrow import parquet
-
-    from runner.parts.images.data import named_classes
 
     with suppress(OSError, pyarrow.ArrowInvalid):
         count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))

@@ -2,8 +2,6 @@
 here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`. A rehearsal
 goes through every stage and every gate on any machine, with a tiny twin of the architecture."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace

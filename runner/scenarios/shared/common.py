@@ -1,7 +1,5 @@
 """What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
