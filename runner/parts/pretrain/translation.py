@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import catalog
 from runner.check.validate import as_written
@@ -27,9 +27,6 @@ from runner.tools import packaged
 from runner.tools.names import listed, longest_job_name
 from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -352,8 +349,7 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
-    site: Openshift | None = recipe.settings.get("openshift")
-    if site is None:
+    if (site := recipe.openshift) is None:
         return
     name = site.job_name or recipe.name
     stages = ["data", "init", *(length.name for length in curriculum(recipe)), *filter(recipe.settings.get, AFTER)]
