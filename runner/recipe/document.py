@@ -108,7 +108,7 @@ def holds(data: Section, term: str) -> bool:
     return value is not None if sign == "?" else bool(value)
 
 
-def contradicts(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> bool:
+def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> bool:
     """Whether all terms of `when` hold, and none of `unless`."""
     return all(holds(data, term) for term in when) and not any(holds(data, term) for term in unless)
 

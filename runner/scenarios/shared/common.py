@@ -18,7 +18,7 @@ from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
-from runner.recipe.document import contradicts, path_of, value_at
+from runner.recipe.document import applies, path_of, value_at
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, in_image, remote
@@ -167,7 +167,7 @@ def contradictions(file: str) -> tuple[Callable[[Recipe], Iterator[Problem]], ..
 def _contradicting(row: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
     for home in filter(recipe.sections.get, TRAINING_SECTIONS) if "*" in row["when"][0] else ("",):
         when, unless = ([term.replace("*", home) for term in row.get(key, ())] for key in ("when", "unless"))
-        if contradicts(recipe.settings, when, unless):
+        if applies(recipe.settings, when, unless):
             at = path_of(re.split("[=><~?]", when[0])[0])
             known = {"recipe": recipe, "home": home, "value": value_at(recipe.settings, at)}
             problem = recipe.note if row.get("note") else recipe.problem
