@@ -1,28 +1,24 @@
 """Renders a plan as files for targets, the places where a recipe can run. Targets belong to parts."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from runner import parts
 from runner.plan import RUNS, Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios import forecasting, translate
+from runner.scenarios.contract import Target
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop
-
-if TYPE_CHECKING:
-    from runner.scenarios.contract import Target
 
 NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
 
 
 def target(name: str) -> Target:
-    return cast("Target", import_module(parts.table("targets")[name]))
+    return cast(Target, import_module(parts.table("targets")[name]))
 
 
 def place(recipe: Recipe, name: str | None = None) -> Place:

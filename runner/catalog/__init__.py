@@ -22,7 +22,6 @@ from runner.catalog.tables import (
     Facts,
     Optimizer,
     Schema,
-    axolotl_refusal,
     axolotl_settings,
     dataset,
     dataset_of,

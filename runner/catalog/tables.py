@@ -1,7 +1,6 @@
 """The tables of the catalog, read once, and lookups in the small ones."""
 
 import json
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -113,26 +112,3 @@ def fused_loss_models() -> frozenset[str]:
     """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
     that memory never holds the logits. Tests compare them with the package itself."""
     return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())
-
-
-def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str | None:
-    """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence, or None."""
-    if value is None or setting in config:
-        return None
-    values = value if isinstance(value, list) else [value]
-    for known in table("axolotl-refusals").values():
-        off = not known.get("even_off") and (value is False or value == [])
-        least, good = known.get("above", math.inf), known.get("fine", ())
-        fine = values and all(one in good or (isinstance(one, int | float) and one > least) for one in values)
-        met = "needs" in known and all(_there(config, name) for name in known["needs"])
-        free = "without" in known and not any(config.get(name) for name in known["without"])
-        free |= not all(_there(config, name) for name in known.get("beside", ()))
-        if setting in known["settings"] and not (off or fine or met or free):
-            return str(known["why"])
-    return None
-
-
-def _there(config: Mapping[str, Any], name: str) -> bool:
-    """Whether a config has a setting, for `setting=value` this value, or for `one|other` either."""
-    pairs = (one.partition("=") for one in name.split("|"))
-    return any(config.get(key) == value if value else config.get(key) for key, _, value in pairs)

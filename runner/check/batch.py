@@ -23,16 +23,9 @@ OWN = {"build", "runs"}  # folders that recipe-runner writes: generated files an
 SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "nodes", "demo", "limits", "pretrain", "sft"}
 
 
-@dataclass(frozen=True)
-class RecipeFiles:
-    """recipes: the files to judge, in the order of the arguments; others: other YAML below folders."""
-
-    recipes: tuple[str, ...]
-    others: tuple[str, ...]
-
-
-def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
-    """The recipe files at these paths. strict: all YAML below a folder. Raises Stop (exit 2) if a folder has none."""
+def find(paths: Iterable[str], strict: bool = False) -> tuple[list[str], list[str]]:
+    """The recipe files at these paths, in their order, and other YAML below folders. strict: all YAML below a folder
+    is a recipe. Raises Stop (exit 2) if a folder has none."""
     recipes: list[str] = []
     others: list[str] = []
     for path in paths:
@@ -49,7 +42,7 @@ def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
             raise Stop(*worded("check.no-scenario", number=number, path=path, looks=looks), code=2)
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
-    return RecipeFiles(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
+    return list(dict.fromkeys(recipes)), list(dict.fromkeys(others))
 
 
 def within(folder: Path) -> list[Path]:

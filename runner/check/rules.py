@@ -315,19 +315,6 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.effective_batch_size", *said)
 
 
-def one_warmup(recipe: Recipe) -> Iterator[Problem]:
-    for name in ("train", "pretrain"):
-        section = recipe.settings.get(name) or {}
-        if section.get("warmup_ratio") is not None and section.get("warmup_steps") is not None:
-            yield recipe.problem(f"{name}.warmup_steps", *worded("check.two-warmups", name=name))
-
-
-def counted_here(recipe: Recipe) -> Iterator[Problem]:
-    """A recipe that names no machines runs on this one alone."""
-    if not ("openshift" in recipe.settings or "nodes" in recipe.settings) and recipe.machines.nodes > 1:
-        yield recipe.note("machines.nodes", *worded("check.nodes-without-section", recipe=recipe))
-
-
 # No machine has less or more, so another unit was meant.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
 LONGEST_SECONDS = 365 * 86400
@@ -536,21 +523,17 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
 
 # Above these learning rates, runs of our starters and of the papers that they cite diverge. On images, SGD takes more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
-# The largest usual share of warmup steps, and the smallest usual number of epochs.
-LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1
 # The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges. PEFT's
 # published run of rsLoRA has 8 (method_comparison, rank 64).
 LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 
-def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
-    return ((name, section) for name, section in recipe.sections.items() if section.knows("learning_rate"))
-
-
 def rates(recipe: Recipe) -> Iterator[Problem]:
     gpus, images = sum(recipe.gpu_counts), recipe.scenario == "image-classification"
     scaled = gpus > 8 and not images
-    for name, section in _sections(recipe):
+    for name, section in recipe.sections.items():
+        if not section.knows("learning_rate"):
+            continue
         rate = section["learning_rate"]
         if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
@@ -558,15 +541,6 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
         elif scaled and section.get("learning_rate_scaling") == "linear" and rate * gpus > HIGHEST_SCALED:
             said = worded("check.scaled-rate-diverges", gpus=gpus, rate=rate * gpus)
             yield recipe.note((name, "learning_rate_scaling"), *said)
-
-
-def lengths(recipe: Recipe) -> Iterator[Problem]:
-    for name, section in _sections(recipe):
-        ratio, epochs = section.get("warmup_ratio"), section.get("epochs")
-        if ratio is not None and ratio > LONGEST_WARMUP:
-            yield recipe.note((name, "warmup_ratio"), *worded("check.long-warmup", ratio=ratio))
-        if epochs is not None and epochs < FEWEST_EPOCHS:
-            yield recipe.note((name, "epochs"), *worded("check.less-than-an-epoch", epochs=epochs))
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
@@ -668,14 +642,15 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 
 
 # Notes on values that are valid, but probably not intended.
-UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters)
+UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, adapters)
 RULES: tuple[Rule, ...] = (
     *(known_model, known_type, custom_code, chat_template, precision_fits, master_weights_fit),
     *(loss_fits_model, attention_fits_model, attention_fits_precision),
-    *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
+    *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch),
     *(needs_gpus, *of_section("sharding", offload_places, offload_disk), optimizers),
     *sources.RULES,
-    *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
+    *(memory_sizes, limits_can_be_meant, advanced_settings),
+    *common.contradictions(__file__),
     *UNUSUAL,
 )
 # Rules that read files of this machine.

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from runner import catalog
 from runner.catalog.models import why_no_hub
-from runner.data import conversation_formats, row_files, rows
+from runner.data import conversation_formats, data_sets, row_files, rows
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
@@ -276,8 +276,6 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
-    from runner.data import data_sets
-
     named = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split")}
     try:
         there = data_sets.hub_columns(data_sets.DataSource(**named, path=None))

@@ -16,7 +16,8 @@ from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import PRETRAIN
-from runner.scenarios import forecasting
+from runner.render import place
+from runner.scenarios import forecasting, translate
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
 
@@ -152,10 +153,6 @@ def examined(
     recipe, problems = judge(document)
     if recipe is None or errors_of(problems):
         return None, problems
-    # Imported late, because only a recipe without errors needs them.
-    from runner.render import place
-    from runner.scenarios import translate
-
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:

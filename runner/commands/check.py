@@ -1,20 +1,15 @@
 """`recipe check`: everything that is wrong, at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from runner.check.batch import CheckReport, find, formats, judged
 from runner.check.validate import load
 from runner.commands.options import command, end, say, table, training_verb
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
+from runner.run.run_folder import RunFolder, folder
 from runner.tools import packaged
 from runner.tools.run_files import RUN
-
-if TYPE_CHECKING:
-    from runner.run.run_folder import RunFolder
 
 STYLES = ("text", *formats())
 STANDING = packaged.toml(__file__, "standing.toml")
@@ -39,12 +34,12 @@ def check(
 
     `check` needs no network, unless you add `--online`. `recipe submit` always asks the hub.
     """
-    found = find(paths, strict)
-    verdict = judged(found.recipes, changing.from_options(sets), online, allowed, jobs)
+    recipes, others = find(paths, strict)
+    verdict = judged(recipes, changing.from_options(sets), online, allowed, jobs)
     errors = len(verdict.errors)
     shown = replace(verdict, problems=verdict.errors) if quiet else verdict
     if style != "text":
-        if text := formats()[style](found.recipes, shown):
+        if text := formats()[style](recipes, shown):
             say(text)
         return _code(verdict)
     for problem in shown.problems:
@@ -53,8 +48,8 @@ def check(
         notes = len(verdict.problems) - errors
         counts = _counted(errors, "error") + (f", {_counted(notes, 'note')}" if notes else "")
         say(f"{_counted(verdict.checked, 'recipe')} checked, {counts if errors or notes else 'no problems'}.")
-        if found.others:
-            left, do = _counted(len(found.others), "other YAML file"), "does" if len(found.others) == 1 else "do"
+        if others:
+            left, do = _counted(len(others), "other YAML file"), "does" if len(others) == 1 else "do"
             say(f"Skipped {left}, which {do} not look like a recipe. `--strict` checks all files.")
         if errors:
             fix = "it" if errors == 1 else "the first one first"
@@ -64,14 +59,12 @@ def check(
             named = ["RECIPE" if name == "-" else name for name in paths]
             end("The recipe is valid, as far as it can be checked before it runs.", "plan", *named)
         else:
-            end("The recipes are valid, as far as they can be checked before they run.", "plan", found.recipes[0])
+            end("The recipes are valid, as far as they can be checked before they run.", "plan", recipes[0])
     return _code(verdict)
 
 
 def standing(path: str) -> int:
     """Print how far the recipe at `path` has come on this machine, and the command that comes next."""
-    from runner.run.run_folder import folder  # here, because `check` must start quickly
-
     verdict = judged([path], [], False, (), 1)
     rows = [("checked", _counted(len(verdict.errors), "mistake"))]
     following = ["check"] if verdict.errors else []

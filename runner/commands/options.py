@@ -19,10 +19,12 @@ from typing import Any, TypeVar, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from runner import catalog
+from runner import catalog, scenarios
+from runner.check import by_schema
 from runner.check.validate import load, override, valid
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
+from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
@@ -59,15 +61,13 @@ OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}  # the catalo
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Settings of the recipe that the command line names, or of all scenarios; after a `=`, the setting's values."""
-    from runner.check import by_schema
-
-    scenarios = _scenarios(context)
+    having = _scenarios(context)
     name, equals, value = begun.partition("=")
     if not equals:
         ending = "=" if parameter.name == "sets" else ""
-        settings = (f"{each}{ending}" for one in scenarios for each, _ in by_schema.settings(one))
+        settings = (f"{each}{ending}" for one in having for each, _ in by_schema.settings(one))
         return _words(begun, dict.fromkeys(settings))
-    parts = [part for one in scenarios if (part := by_schema.part(one, name))]
+    parts = [part for one in having if (part := by_schema.part(one, name))]
     of_kind = {"boolean": ("true", "false")}
     values = (choice for part in parts for choice in part.get("enum", of_kind.get(str(part.get("type")), ())))
     offered = next((OFFERED[part["x-offers"]]() for part in parts if part.get("x-offers") in OFFERED), None)
@@ -77,9 +77,6 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
 
 def _scenarios(context: click.Context) -> Sequence[str]:
     """The scenario of the recipe, or the starter, that the command line names; all if it names no readable one."""
-    from runner import scenarios
-    from runner.recipe.reading import read
-
     # `args` has the words that click could not assign yet, because the option before them lacks its value.
     words = [context.params.get("path"), context.params.get("source"), *context.args]
     for file in (packaged.named().get(str(word), Path(str(word))) for word in words if word):

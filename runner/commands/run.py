@@ -1,7 +1,5 @@
 """`recipe run`, `rehearse` and `prepare`: a recipe, with a tiny model, or its data alone; `ask`: its model."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -9,21 +7,31 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say, training_verb
+from runner.entrypoints import prepare as preparing
 from runner.recipe import overrides as changing
+from runner.recipe.overrides import Override
+from runner.recipe.reading import read
+from runner.recipe.recipe import Recipe
+from runner.recipe.stages import STAGES, one_file
+from runner.run import inference, pipeline, run_manifest
+from runner.run import run as running
+from runner.run.launch import forking
+from runner.run.pipeline import Selection
+from runner.run.run_folder import RunFolder, folder, session
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.scenarios.shared.rehearsal import SMALL
 from runner.tools.child_process import TRAINING, Event, event_line
+from runner.tools.files import cache_folder
 from runner.tools.problem import Stop, worded
+from runner.tools.run_files import TRACKED
 from runner.tools.text import Styled, printable
-
-if TYPE_CHECKING:
-    from runner.recipe.overrides import Override
-    from runner.recipe.recipe import Recipe
-    from runner.run.run_folder import RunFolder
 
 # Set by a program that watches, and then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
@@ -41,8 +49,6 @@ def at_work(
 ) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
     """The recipe, the user's changes, and its locked run folder: `out`, else OUTPUT_DIR. At the end, successful or not,
     parts do their work, such as the page. data_below: the folder in DATA_DIR; more: further changes."""
-    from runner.run.run_folder import folder, session
-
     recipe, made = open_recipe(path, sets, environment=True, more=more)
     output_dir, data_dir = os.environ.get("OUTPUT_DIR"), os.environ.get("DATA_DIR")
     if output_dir and not out:
@@ -59,10 +65,6 @@ def at_work(
 
 def send_results(run: RunFolder) -> None:
     """Sends the results of each stage to the server that got its curves, if any."""
-    from runner.run import pipeline, run_manifest
-    from runner.run.stage_folder import StageFolder
-    from runner.tools.run_files import TRACKED
-
     if any(run.path.rglob(TRACKED)):
         plan = run_manifest.plan_of(run)
         for stage in plan.stages:
@@ -162,9 +164,6 @@ def run(
 ) -> None:
     """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
-    from runner.run import run as running
-    from runner.run.pipeline import Selection
-
     with at_work("run", path, sets, out, fresh) as (recipe, made, home):
         running.run(recipe, home, Selection(stage, first, last), say, watch, made, partial(confirm, yes))
     part = stage or first or last
@@ -185,12 +184,8 @@ def rehearse(
     fresh: bool,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
-    from runner.run import run as rehearsing
-    from runner.run.launch import forking
-    from runner.run.pipeline import Selection
-
     with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
-        rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, watch, made, real_model(model))
+        running.rehearse(recipe, home, data, Selection(stage, first, last), say, watch, made, real_model(model))
     done = f"Rehearsal passed: {'these stages work' if stage or first or last else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, training_verb(recipe), path)
 
@@ -199,13 +194,9 @@ def real_model(named: str | None) -> Path | None:
     """The folder of the model that `rehearse --model` names; the small one is downloaded, once."""
     if named != "small":
         return Path(named).resolve() if named else None
-    from runner.entrypoints import prepare
-    from runner.scenarios.shared.rehearsal import SMALL
-    from runner.tools.files import cache_folder
-
     folder = cache_folder() / SMALL.rpartition("/")[2]
     hint = "Check the network, or name a folder with a model: `--model DIR`. Without `--model`, a rehearsal downloads nothing."
-    prepare.fetch_model({"base": SMALL, "revision": "main", "folder": str(folder)}, say, hint)
+    preparing.fetch_model({"base": SMALL, "revision": "main", "folder": str(folder)}, say, hint)
     return folder
 
 
@@ -213,18 +204,12 @@ def real_model(named: str | None) -> Path | None:
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
     """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports how every row was
     used."""
-    from runner.entrypoints.prepare import carry_out
-    from runner.recipe.reading import read
-    from runner.recipe.stages import STAGES, one_file
-    from runner.run.run_folder import folder
-    from runner.scenarios import translate
-
     if data and STAGES in read(path).data:
         raise one_file()
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     place = folder(recipe.name, "run").place(str(Path(out).resolve()) if out else None)
     # The trained tokens are proven on request, and again before a stage reserves a GPU.
-    carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
+    preparing.carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):
@@ -238,8 +223,6 @@ def ask(
 ) -> None:
     """Ask the trained model a QUESTION, formatted as in training. Ask a model for images about the file of a
     PICTURE."""
-    from runner.run import inference as asking
-
     recipe, _ = open_recipe(path, sets, look=False)
     if url:
         server = parts.hook("models_at")(url, recipe, stage)
@@ -249,19 +232,19 @@ def ask(
         say(server.answers(chat, [question])[0])
         end(f"The {'original' if base else 'trained'} model has answered.", "compare", path, "--url", url)
         return
-    folder, formatted = asking.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
-    if classes := asking.of_pictures(folder):
+    folder, formatted = inference.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
+    if classes := inference.of_pictures(folder):
         if base:
             raise Stop(*worded("commands.no-original"))
-        said, formatted = asking.shares(classes(Path(question).expanduser())), "It read the picture as in training."
+        said, formatted = inference.shares(classes(Path(question).expanduser())), "It read the picture as in training."
         say(f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}")
     else:
-        before, after = asking.models(recipe, folder)
+        before, after = inference.models(recipe, folder)
         chat, did = (before, "started from") if base else (after, "trained")
         say(f"The model that `{folder.stage.name}` {did} in this {folder.run.kind}: {chat.model}")
         if folder.run.kind == "rehearsal" and not folder.plan.stages[0].config.get("real_model"):
             formatted = "It is a rehearsal's tiny twin, so it writes fragments."
-        said = asking.answers_of(chat, [question])[0]
+        said = inference.answers_of(chat, [question])[0]
     say()
     say(said)
     end(f"The {'original' if base else 'trained'} model has answered. {formatted}", "compare", path)

@@ -3,7 +3,6 @@
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +12,13 @@ from runner.check.validate import load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table, with_options
 from runner.recipe import overrides as changing
+from runner.render import emit, place
+from runner.run.run_folder import RunFolder, all_here
 from runner.tools import packaged
+from runner.tools.files import write_all
 from runner.tools.problem import Stop
+from runner.tools.run_files import RUN
 from runner.tools.text import json_text
-
-if TYPE_CHECKING:
-    from runner.run.run_folder import RunFolder
 
 
 @command
@@ -52,12 +52,8 @@ def render(
 ) -> None:
     """Generate the training settings and the manifests of a recipe. This needs no GPU, no cluster and no
     network."""
-    from runner.render import emit, place
-    from runner.scenarios import translate
-    from runner.tools.files import write_all
-
     recipe, _ = open_recipe(path, sets)
-    print_notes(validate.require_fits(recipe, translate(recipe, place(recipe)), allowed))
+    print_notes(validate.require_fits(recipe, scenarios.translate(recipe, place(recipe)), allowed))
     folder = Path(out) if out else Path("build") / recipe.name
     written = write_all(folder, emit(recipe, targets))
     for file in written:
@@ -93,10 +89,8 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
     }
 
 
-def run_row(run: "RunFolder") -> dict[str, str]:
+def run_row(run: RunFolder) -> dict[str, str]:
     """A run folder's row in the list."""
-    from runner.tools.run_files import RUN
-
     state = run.state
     status = "interrupted" if state.status == "running" and not run.at_work else state.status
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
@@ -107,8 +101,6 @@ def run_row(run: "RunFolder") -> dict[str, str]:
 @with_options
 def list_recipes(style: str) -> None:
     """List the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
-    from runner.run.run_folder import all_here
-
     starters = [facts(path) for path in packaged.starters()]
     minimal = [facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()]
     own = [facts(path, str(path)) for path in batch.within(Path())]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from pyarrow import parquet
 
 from runner.data import RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
-from runner.data.report import Examined, Examiner, Lengths, examiners, parts_of, require_few
+from runner.data.report import Examined, Examiner, Lengths, examiners, lines_of, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing
@@ -93,7 +92,7 @@ def prepare(
     key = content_hash([settings, contents, tokens, sample_rows], 32)
     known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
-        known.notes = list(_notes(plain_text, known))
+        known.notes = _notes(plain_text, known)
         return known
     said_as = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
     report = TextReport(key=key, source=plain_text.name, tokenizer=said_as, block_len=plain_text.sequence_len)
@@ -113,7 +112,7 @@ def prepare(
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:
         examiner.end()
-    report.notes = list(_notes(plain_text, report))
+    report.notes = _notes(plain_text, report)
     report.write(out)
     return report
 
@@ -132,12 +131,11 @@ def documents(
     source = plain_text.of(side)
     waiting = deque(_of_set(source, index, side, report, examining) for index in range(len(source.sets)))
     while waiting:
-        for text in islice(waiting[0], 1):
+        if (text := next(waiting[0], None)) is None:
+            waiting.popleft()
+        else:
             yield text
             waiting.rotate(-1)
-            break
-        else:
-            waiting.popleft()
 
 
 def _of_set(
@@ -177,14 +175,9 @@ def _wrong(row: DataRow, column: str) -> str:
     return "" if text and text.strip() else "the text is empty"
 
 
-def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
-    batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
-    steps = int(-(-report.train["blocks"] // batch) * epochs)
-    yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epoch{'' if epochs == 1 else 's'}"
-    if steps <= plain_text.warmup_steps:
-        yield f"  note: the learning rate still rises at the end, because `train.warmup_steps` is {plain_text.warmup_steps:,}"
-    if every and steps < every:
-        yield f"  note: the only evaluations are at the start and at the end, because `train.eval_steps` is {every:,}"
+def _notes(plain_text: PlainText, report: TextReport) -> list[str]:
+    steps = int(-(-report.train["blocks"] // plain_text.effective_batch_size) * plain_text.epochs)
+    return lines_of("text_notes", plain_text, steps)
 
 
 @dataclass

@@ -134,7 +134,8 @@ def local(address: str) -> Path:
     with asking(address) as store:
         there = objects(store, address)
         home, name = content_hash([address, etags(there)]), PurePosixPath(path_of(address)).name
-        target = _cache() / home / name
+        # Beside the hub's cache if that has a place of its own, which in pods is on a claim.
+        target = Path(os.environ.get("HF_HOME") or cache_folder()) / "s3" / home / name
         if not target.exists():
             # Folders get their name once they are whole; several processes may copy at once.
             partial = target.parent.with_name(f".{home}.{uuid.uuid4().hex}.partial")
@@ -155,9 +156,3 @@ def version(address: str) -> str:
             return content_hash(etags(objects(store, address)), 32)
     except Stop:
         return ""
-
-
-def _cache() -> Path:
-    """Beside the hub's cache if that has a place of its own, which in pods is on a claim."""
-    home = os.environ.get("HF_HOME")
-    return Path(home) / "s3" if home else cache_folder() / "s3"

@@ -93,7 +93,7 @@ class DataFinding:
 
     def told(self) -> list[str]:
         """The finding for people, with the listed lines."""
-        return _lines("finding", self)
+        return lines_of("finding", self)
 
 
 def too_long(
@@ -158,11 +158,11 @@ class Examined:
 
     def examined(self) -> list[str]:
         """The findings, for people."""
-        return _lines("examined", self)
+        return lines_of("examined", self)
 
     def lines(self, part: str = "lines") -> list[str]:
         """The report, for people; or the part that the macro KIND_`part` writes."""
-        return _lines(f"{self.KIND}_{part}", self, template=self.TEMPLATE)
+        return lines_of(f"{self.KIND}_{part}", self, template=self.TEMPLATE)
 
     def write(self, folder: Path) -> None:
         write_json(folder / REPORT_FILE, _form(type(self)).dump_python(self, mode="json"))
@@ -188,7 +188,8 @@ def examiners(report: Examined) -> list[Examiner]:
     return [begin(report) for begin in parts.hooks("examiner")]
 
 
-def _lines(macro: str, *said: object, template: Path = Examined.TEMPLATE) -> list[str]:
+def lines_of(macro: str, *said: object, template: Path = Examined.TEMPLATE) -> list[str]:
+    """The lines that a macro writes. template: its file; other files can import the macros of `report.txt.jinja`."""
     known = {"numbers": numbers, "SHOWN": SHOWN_BAD_LINES, "FILE": REPORT_FILE}
     return str(getattr(macros(template, Examined.TEMPLATE.parent, **known), macro)(*said)).split("\n")[:-1]
 
@@ -257,7 +258,7 @@ class Report(Examined):
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
         """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
         try:
-            require_few(lost, of, share, [*self.left_out(), *_lines("findings", self)])
+            require_few(lost, of, share, [*self.left_out(), *lines_of("findings", self)])
         except Stop:
             self.key = ""
             self.write(folder)

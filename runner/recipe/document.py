@@ -91,6 +91,30 @@ def value_at(value: Any, path: Path_) -> Any:
     return value
 
 
+def holds(data: Section, term: str) -> bool:
+    """Whether a term of a table of contradictions is true: `key` is on, or one of `key|other`; `key=this|that`,
+    `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is written and not empty."""
+    name, sign, asked = (*re.split("([=><~?])", term, maxsplit=1), "", "")[:3]
+    value = value_at(data, tuple(name.split(".")))
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if sign == "=":
+        return text in asked.split("|")
+    if sign in (">", "<"):
+        other = value_at(data, tuple(asked.split("."))) if asked[:1].isalpha() else float(asked)
+        known = isinstance(value, int | float) and isinstance(other, int | float)
+        return known and (value > other if sign == ">" else value < other)
+    if sign == "~":
+        return isinstance(value, str) and re.fullmatch(asked, value, re.IGNORECASE) is not None
+    if sign == "?":
+        return value is not None
+    return any(value_at(data, tuple(one.split("."))) for one in name.split("|"))
+
+
+def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> bool:
+    """Whether all terms of `when` hold, and none of `unless`."""
+    return all(holds(data, term) for term in when) and not any(holds(data, term) for term in unless)
+
+
 def leaves(
     value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
 ) -> Iterator[tuple[Path_, Any]]:

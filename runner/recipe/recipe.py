@@ -12,6 +12,7 @@ from runner.catalog import Model, Schema
 from runner.plan import Section, claim_of
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
+from runner.tools import packaged
 from runner.tools.files import normal, remote
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop, worded
@@ -21,20 +22,8 @@ if TYPE_CHECKING:
 else:
     Sections = object
 
-# Settings that cannot change a result: names, words, the site, and questions and evaluations afterwards.
-OUTSIDE_RESULT = (
-    *("name", "description", "openshift", "nodes", "serve", "resume_from"),
-    *("demo", "limits", "report_to", "gates", "evaluation", "search"),
-)
-# The same within sections. A run that ran out of memory can thus continue from its checkpoints with more.
-_OUTSIDE_IN = {
-    "machines": ("memory", "cpus"),
-    "train": ("logging_steps", "report_to", "keep_checkpoints"),
-    "communication": ("nccl_debug",),
-    # Only rehearsals read the sample, and where text is cleaned does not change the documents.
-    "data": ("sample", "cleaning"),
-    **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
-}
+# Settings that cannot change a result, and those within sections.
+OUTSIDE_RESULT, _OUTSIDE_IN = packaged.toml(__file__, "outside.toml").values()
 DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
 
 

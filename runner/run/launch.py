@@ -125,12 +125,6 @@ def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[
     return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
 
 
-def visible_devices(visible: str | None, numbers: Sequence[int], count: int, most: int) -> str:
-    """CUDA_VISIBLE_DEVICES for processes on the recipe's GPUs here. most: GPUs at most; else as for `particular`."""
-    names = device_names(visible, count)
-    return ",".join(names[index] for index in particular(visible, numbers, count)[:most])
-
-
 def end(process: subprocess.Popen[str] | Forked) -> None:
     """Ends the engine and all its processes, with SIGTERM first."""
     with suppress(ProcessLookupError):

@@ -15,7 +15,7 @@ from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
-from runner.scenarios.shared.axolotl import LIGER
+from runner.scenarios.shared.axolotl import LIGER, refusal
 from tests.catalog.axolotls_own import validated
 from tests.conftest import RECIPES, ROOT, setting_of
 
@@ -98,7 +98,7 @@ def test_what_is_refused_axolotl_refuses(key):
     for kind in KINDS:
         config = config_of(kind)
         for value in values(part):
-            if catalog.axolotl_refusal(key, value, config):
+            if refusal(key, value, config):
                 refused += not takes(kind, {key: value})
         if refused:
             return

@@ -52,15 +52,15 @@ def test_in_a_folder_recipes_are_judged_and_other_yaml_is_counted(folder):
     (folder / "sixteen.yaml").write_text(GOOD, encoding="utf-16")
     (folder / "models_lock.yaml").rename(folder / "models.lock.yaml")
     (folder / "_hidden").rename(folder / ".hidden")
-    found = find(["."])
-    assert found.recipes == ("broken.yaml", "one.yaml", "sixteen.yaml", "three.yml", "two.yml", "deep/er.yaml")
-    assert found.others == ("compose.yaml", "empty.yaml")
-    assert set(find(["."], strict=True).recipes) == {*found.recipes, *found.others}
+    recipes, others = find(["."])
+    assert recipes == ["broken.yaml", "one.yaml", "sixteen.yaml", "three.yml", "two.yml", "deep/er.yaml"]
+    assert others == ["compose.yaml", "empty.yaml"]
+    assert set(find(["."], strict=True)[0]) == {*recipes, *others}
 
 
 def test_a_file_that_is_named_is_always_judged(folder, capsys):
     _write(folder, compose_yaml="services: {}\n", runs__mine__x_yaml="a: b\n")
-    assert find(["compose.yaml", "runs/mine/x.yaml"]).recipes == ("compose.yaml", "runs/mine/x.yaml")
+    assert find(["compose.yaml", "runs/mine/x.yaml"])[0] == ["compose.yaml", "runs/mine/x.yaml"]
     assert cli._code(["check", "compose.yaml"]) == 1
     assert "lacks `scenario`" in capsys.readouterr().out
 

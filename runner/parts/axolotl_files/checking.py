@@ -7,7 +7,7 @@ from typing import Any
 from runner import catalog
 from runner.check import schema_errors
 from runner.check.rules import AXOLOTL, BELOW_ZERO
-from runner.recipe.document import Document, Path_, value_at
+from runner.recipe.document import Document, Path_, applies, value_at
 from runner.recipe.reading import scalar
 from runner.tools import packaged
 from runner.tools.names import nearest
@@ -153,22 +153,6 @@ def table(name: str = "contradictions") -> Mapping[str, Any]:
 def contradictions(document: Document) -> Iterator[Problem]:
     """Combinations that Axolotl's validation refuses although each line is valid by itself."""
     for row in table()["refused"]:
-        free = any(holds(document.data, term) for term in row.get("unless", ()))
-        if not free and all(holds(document.data, term) for term in row["when"]):
-            at = re.split("[=>~?]", row["when"][0])[0].split(".")
+        if applies(document.data, row["when"], row.get("unless", ())):
+            at = re.split("[=><~?]", row["when"][0])[0].split(".")
             yield document.problem(tuple(at), row["says"], row["do"], key=True)
-
-
-def holds(data: Mapping[str, Any], term: str) -> bool:
-    """Whether a term of contradictions.toml is true: `key` is on, `key=this|that`, `key>number`, `key~expression`, or
-    `key?`, written and not empty."""
-    name, sign, asked = (*re.split("([=>~?])", term, maxsplit=1), "", "")[:3]
-    value = value_at(data, tuple(name.split(".")))
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if sign == "=":
-        return text in asked.split("|")
-    if sign == ">":
-        return isinstance(value, int | float) and value > float(asked)
-    if sign == "~":
-        return isinstance(value, str) and re.fullmatch(asked, value, re.IGNORECASE) is not None
-    return value is not None if sign == "?" else bool(value)

@@ -208,7 +208,7 @@ def _machines(made: Import) -> None:
 def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]:
     """Whether the file trains an adapter, the kind of its rows, and its objective."""
     stage, kind = made.get("stage", "sft"), made.get("finetuning_type", "lora")
-    loss = made.get("pref_loss", "sigmoid") if stage == "dpo" else stage if stage in ("kto", "rm") else None
+    loss = str(made.get("pref_loss", "sigmoid")) if stage == "dpo" else stage if stage in ("kto", "rm") else None
     if stage not in ("pt", "sft", "dpo", "kto", "rm"):
         made.refuse(("stage",), f"Recipes have no stage `{stage}` of LLaMA-Factory.")
     if loss and loss not in facts["objectives"]:

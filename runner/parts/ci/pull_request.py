@@ -136,7 +136,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     forge, *paths = arguments
     request = Request.of(forge, environment)
     recipes = changed(request.base, paths or ["."]) if request else {}
-    files = list(recipes) if request else list(find(paths or ["."]).recipes)
+    files = list(recipes) if request else find(paths or ["."])[0]
     verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())
     for problem in verdict.problems:
         print(printable(f"{problem}\n"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner import catalog
 from runner.data.report import PreparedRows
-from runner.parts.images.data import ImageSet, class_folders, class_names
+from runner.parts.images.data import ImageSet, class_folders, class_names, named_classes
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
@@ -93,19 +93,6 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {**first, **common.evaluated(recipe.train), **last}
 
 
-def normalising(recipe: Recipe) -> Iterator[Problem]:
-    data = recipe.data
-    for there, lacking in (("mean", "std"), ("std", "mean")):
-        if data.get(there) and not data.get(lacking):
-            yield recipe.problem(("data", there), *worded("images.mean-without-std", there=there, lacking=lacking))
-
-
-def crop(recipe: Recipe) -> Iterator[Problem]:
-    padding = recipe.data.random_crop_padding
-    if padding >= (size := recipe.model.image_size):
-        yield recipe.problem("data.random_crop_padding", *worded("images.crop-misses", padding=padding, size=size))
-
-
 def classes(recipe: Recipe) -> Iterator[Problem]:
     """The number of classes must be that of the folders of images, or of the hub's data set in the catalog."""
     data, stated = recipe.data, recipe.model.classes
@@ -125,7 +112,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.classes", *said)
 
 
-RULES = (normalising, crop, classes, common.cadence)
+RULES = (classes, common.cadence, *common.contradictions(__file__))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -140,8 +127,6 @@ def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Overrid
         return
     import pyarrow
     from pyarrow import parquet
-
-    from runner.parts.images.data import named_classes
 
     with suppress(OSError, pyarrow.ArrowInvalid):
         count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))

@@ -19,6 +19,7 @@ from runner.tools.problem import Stop, worded
 if TYPE_CHECKING:
     from runner.recipe import sections
 
+LINES = Path(__file__).with_name("report.jinja")  # the macros of the lines about text and blocks
 END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuation by the model
 # The results of the data stage for other stages, by folder, and the settings that each depends on.
 PARTS = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}

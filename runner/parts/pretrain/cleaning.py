@@ -23,11 +23,11 @@ from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
 
 from runner.data import data_sets, rows
-from runner.data.report import require_few
+from runner.data.report import lines_of, require_few
 from runner.data.row_files import Bad, DataRow, FilePart
 from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
-from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
+from runner.parts.pretrain.architecture import LINES, Cleaning, Corpus, CorpusSet
 from runner.tools import packaged
 from runner.tools.files import Record
 from runner.tools.names import content_hash
@@ -55,13 +55,8 @@ class CleaningReport(Record):
     missed: int = 0
     seconds: float = 0.0
 
-    def lines(self) -> Iterator[str]:
-        yield f"documents in         {self.documents_in:>11,}   from {self.source}"
-        if self.missed:
-            yield f"  fewer than limit   {self.missed:>11,}   files share `data.limit`, and some hold less; raise it for more"
-        for reason, count in sorted(self.dropped.items(), key=lambda item: -item[1]):
-            yield f"  dropped            {count:>11,}   {reason}"
-        yield f"documents kept       {self.kept:>11,}   byte for byte as they came"
+    def lines(self) -> list[str]:
+        return lines_of("cleaned", self, template=LINES)
 
 
 def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:

@@ -2,16 +2,12 @@
 here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenario `stages`, see `in_stages`. A rehearsal
 goes through every stage and every gate on any machine, with a tiny twin of the architecture."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import Any
 
 from runner import catalog
 from runner.check.validate import as_written
@@ -31,9 +27,6 @@ from runner.tools import packaged
 from runner.tools.names import listed, longest_job_name
 from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -223,7 +216,8 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
         stage["train"]["objective"] = {"sigmoid": "dpo"}.get(stage["train"]["objective"], stage["train"]["objective"])
     else:
         stage["train"]["cross_entropy"] = "fused" if speed.fused_cross_entropy else "plain"
-    if earlier := round(1 - stage.pop(EARLIER_ROWS, 1), 12) if recipe.settings.get("sft") else 0:
+    earlier = round(1 - stage.pop(EARLIER_ROWS, 1), 12)
+    if earlier and recipe.settings.get("sft"):
         stage[EARLIER_ROWS] = earlier
     faster = {name: speed[name] for name in ("tf32", "data_workers", "persistent_workers")}
     faster |= {"compile": compile_mode(recipe, kind) or "off"} | ({"fp8": True} if precision == "fp8" else {})
@@ -250,7 +244,7 @@ MOST_TIMES = 40
 
 
 def shape(recipe: Recipe) -> Iterator[Problem]:
-    model, tokenizer = recipe.model, recipe.tokenizer
+    model = recipe.model
     if model.hidden_size % model.attention_heads:
         yield recipe.problem("model.attention_heads", *worded("pretrain.width-not-divided", model=model))
     elif model.hidden_size // model.attention_heads % 2:
@@ -258,9 +252,6 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.attention_heads", *said)
     if model.attention_heads % model.key_value_heads:
         yield recipe.problem("model.key_value_heads", *worded("pretrain.groups-not-equal", model=model))
-    if not tokenizer.base and tokenizer.vocabulary > model.vocabulary:
-        said = worded("pretrain.vocabulary-too-large", tokenizer=tokenizer, model=model)
-        yield recipe.problem("tokenizer.vocabulary", *said)
 
 
 def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -288,8 +279,6 @@ def order(recipe: Recipe) -> Iterator[Problem]:
 
 def schedule(recipe: Recipe) -> Iterator[Problem]:
     pretrain = recipe.pretrain
-    if pretrain.min_learning_rate > pretrain.learning_rate:
-        yield recipe.problem("pretrain.min_learning_rate", *worded("pretrain.minimum-above-rate", pretrain=pretrain))
     if (warmup := architecture.warmup_steps(recipe)) >= pretrain.steps:
         said = worded("pretrain.warmup-too-long", warmup=warmup, pretrain=pretrain)
         yield recipe.problem(("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"), *said)
@@ -309,8 +298,6 @@ def context(recipe: Recipe) -> Iterator[Problem]:
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
     data, pretrain = recipe.data, recipe.pretrain
-    if data.min_words > data.max_words:
-        yield recipe.problem("data.min_words", *worded("pretrain.no-such-documents", data=data))
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
@@ -324,8 +311,6 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
         yield recipe.note("tokenizer.vocabulary", *worded("pretrain.vocabulary-without-effect", recipe=recipe))
-    elif recipe.data.packed and not recipe.tokenizer.base:
-        yield recipe.problem("data.packed", *worded("pretrain.packed-without-tokenizer"))
 
 
 def packed_files(recipe: Recipe) -> Iterator[Problem]:
@@ -361,15 +346,10 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
         if not own and value != known["defaults"].get(setting):
             said = worded("pretrain.not-of-executor", setting=setting, name=name)
             yield recipe.problem(("data", "cleaning", setting), *said, key=True)
-    if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
-        yield recipe.problem("data.cleaning.tasks", *worded("pretrain.pods-without-work", section=section))
-    if name == "pods" and "openshift" not in recipe.settings:
-        yield recipe.problem("data.cleaning.executor", *worded("pretrain.pods-without-cluster"))
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
-    site: Openshift | None = recipe.settings.get("openshift")
-    if site is None:
+    if (site := recipe.openshift) is None:
         return
     name = site.job_name or recipe.name
     stages = ["data", "init", *(length.name for length in curriculum(recipe)), *filter(recipe.settings.get, AFTER)]
@@ -382,12 +362,13 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, cleaning, stage_job_names),
-    common.cadence,
+    *(common.cadence, *common.contradictions(__file__)),
 )
 FILE_RULES = (packed_files,)
 
 
 # Of a rehearsal.
+REHEARSAL = Path(__file__).with_name("rehearsal.toml")
 # Half of the words of a warmed-up twin, because this model meets each word only in its own few steps.
 VOCABULARY = 1024
 
@@ -401,14 +382,12 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
             made += overrides.from_data_option(data)
         else:
             made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
-    table = yaml.safe_load(Path(__file__).with_name("rehearsal.yaml").read_text(encoding="utf-8"))
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
-    for setting, value, why in table["whole"]:
-        if recipe.settings.get(setting.partition(".")[0]) is not None:
-            made.append(substitute(setting, sizes[value[1:]] if str(value).startswith("$") else value, why))
+    changes = (substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
+    made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
     made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(BY)]
     for kind in filter(recipe.settings.get, TRAINED):
-        made += _few_steps(recipe, kind, table[kind])
+        made += _few_steps(recipe, kind)
     return [*made, *rehearsal.gates(recipe)]
 
 
@@ -419,8 +398,8 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
 
 
-def _few_steps(recipe: Recipe, kind: str, rows: Iterable[tuple[str, Any, str]]) -> Iterator[Override]:
-    """The substitutions of a stage. rows: its part of the table."""
+def _few_steps(recipe: Recipe, kind: str) -> Iterator[Override]:
+    """The substitutions of a stage."""
     section = recipe.settings[kind]
     yield from rehearsal.optimizer(kind, section)
     if kind == "lora":
@@ -428,7 +407,7 @@ def _few_steps(recipe: Recipe, kind: str, rows: Iterable[tuple[str, Any, str]]) 
     if "packing" in section:
         yield rehearsal.packing(recipe, kind, section)
     yield from rehearsal.any_improvement(kind, section)
-    for name, value, why in rows:
+    for name, value, why in rehearsal.table(kind, REHEARSAL):
         for bound, limit in value.items() if isinstance(value, dict) else ():
             value = {"most": min, "least": max}[bound](limit, section[name])
         yield substitute(f"{kind}.{name}", value, why)

@@ -14,6 +14,8 @@ from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import RenderedExample, blocks, rows, tokenizers
 from runner.data.data_sets import hash_64
+from runner.data.report import lines_of
+from runner.parts.pretrain import architecture
 from runner.parts.pretrain.architecture import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, worded
@@ -52,15 +54,7 @@ def _text(everything: Data, out: Path) -> Iterator[str]:
         tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
         counts = pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
-    yield f"tokenizer            {len(tokenizer):>11,}   entries, of {everything.tokenizer.most:,} rows of the embedding"
-    for name, side in counts.items():
-        told = (
-            f"blocks of {side['tokens']:,} tokens, taken as they are"
-            if text.packed
-            else f"blocks from {side['tokens']:,} tokens of {side['documents']:,} documents; {side['dropped']:,} tokens "
-            "after the last whole block"
-        )
-        yield f"{name:<20} {side['blocks']:>11,}   {told}"
+    yield from lines_of("blocks", len(tokenizer), everything, counts, template=architecture.LINES)
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:

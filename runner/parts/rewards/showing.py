@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from itertools import groupby
+from pathlib import Path
 
 from runner.plan import Plan
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
 from runner.tools.names import shortened
 from runner.tools.run_files import SAMPLES
+from runner.tools.text import macros
 
-SHOWN, GLANCE = 3, 160  # samples of an evaluation, and characters of a text
+SHOWN = 3  # samples of an evaluation
 
 
 def before_stage(folder: StageFolder, tell: Callable[[str], None], where: str) -> None:
@@ -25,14 +27,9 @@ def before_stage(folder: StageFolder, tell: Callable[[str], None], where: str) -
 
 def samples(plan: Plan) -> Iterator[str]:
     """Answers to held-out prompts with their rewards, from the first evaluation and the last."""
+    words = macros(Path(__file__).with_name("samples.jinja"), shortened=shortened)
     for stage in plan.stages:
         rows = read_json(StageFolder(plan, stage).path / SAMPLES) if stage.trains else None
         by_step = [list(group) for _, group in groupby(rows or (), lambda row: row["step"])]
         for group in (by_step[0], by_step[-1]) if len(by_step) > 1 else by_step:
-            yield ""
-            yield f"Answers to held-out prompts after step {group[0]['step']:,}, with their rewards"
-            for row in group[:SHOWN]:
-                each = ", ".join(f"{name} {score:.2f}" for name, score in row["scores"].items())
-                yield f"  {row['reward']:.2f} ({each})"
-                for part in ("question", "reference", "answer"):
-                    yield f"    {part:<10} {shortened(row[part], GLANCE)}"
+            yield from str(words.samples(group[:SHOWN])).splitlines()

@@ -1,8 +1,6 @@
 """`recipe doctor RECIPE --gpu`: a few minutes of a stage's training at full size on this machine, beside its plan. The
 weights are random numbers in the shape of the recipe's model, and images are random too, so nothing is downloaded."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping

@@ -227,8 +227,6 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
 
 def preferring(recipe: Recipe) -> Iterator[Problem]:
     train, objective = recipe.train, recipe.train.get("objective")
-    if train.get("simpo_margin") is not None and objective != "simpo":
-        yield recipe.problem("train.simpo_margin", *worded("scenarios.margin-without-simpo", objective=objective))
     if recipe.scores and recipe.document.lookup(("train", "beta")) is not None:
         yield recipe.problem("train.beta", *worded("scenarios.scores-without-beta"))
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks")
@@ -236,68 +234,39 @@ def preferring(recipe: Recipe) -> Iterator[Problem]:
     for section, asks in asking.items() if recipe.scores else ():
         if asks:
             yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
-    if objective == "kto" and train.micro_batch_size == 1:
-        yield recipe.problem("train.micro_batch_size", *worded("scenarios.kto-alone"))
     bits = "eight_bit_base" if train.get("eight_bit_base") else "adapter" if train.get("adapter") == "qlora" else ""
     if objective not in (None, "simpo", "grpo") and bits and sharding.by_fsdp(recipe):
         yield recipe.problem(f"train.{bits}", *worded("scenarios.packed-by-fsdp", objective=objective))
 
 
 def experts(recipe: Recipe) -> Iterator[Problem]:
-    """Lines about experts need a model with experts, and settings that Axolotl and PEFT support with them."""
+    """Lines about experts need a model with experts."""
     facts, train = recipe.model_facts, recipe.train
     for line in ("lora_experts", "quantize_experts") if facts else ():
         if train.get(line) and not (facts and facts.has_experts):
             yield recipe.problem(f"train.{line}", *worded("scenarios.no-experts", recipe=recipe))
-    if train.get("lora_experts") and train.get("lora_dropout"):
-        yield recipe.problem("train.lora_dropout", *worded("scenarios.dropout-of-experts"), mending=0)
-    if train.get("quantize_experts") and train.adapter != "qlora" and not train.get("eight_bit_base"):
-        yield recipe.problem("train.quantize_experts", *worded("scenarios.experts-in-few-bits"))
 
 
 def eight_bits(recipe: Recipe) -> Iterator[Problem]:
-    if not recipe.train.get("eight_bit_base"):
-        return
-    message, hint = "", "Delete the line, or write `distribution: fsdp`, `zero2` or `ddp`."
-    if recipe.train.adapter == "qlora":
-        message, hint = "The base model of `adapter: qlora` is in 4 bits already.", "Delete one of the two lines."
-    elif recipe.train.get("generator") == "vllm":
-        # TRL 1.9, generation/vllm_generation.py
-        message, hint = "vLLM generates with no weights in 8 bits.", "Delete one of the two lines."
-    elif recipe.distribution == "zero3":
-        message = "DeepSpeed cannot split weights in 8 bits between GPUs (bitsandbytes 0.50.2)."
-    if message:
-        yield recipe.problem("train.eight_bit_base", message, hint)
-
-
-def decay(recipe: Recipe) -> Iterator[Problem]:
-    if recipe.train.get("loraplus_lr_ratio") and recipe.train.get("weight_decay"):
-        yield recipe.problem("train.weight_decay", *worded("scenarios.decay-without-effect"))
+    train = recipe.train
+    alone = train.get("eight_bit_base") and train.adapter != "qlora" and train.get("generator") != "vllm"
+    if alone and recipe.distribution == "zero3":
+        yield recipe.problem("train.eight_bit_base", *worded("scenarios.eight-bits-in-one-piece"))
 
 
 def products(recipe: Recipe) -> Iterator[Problem]:
-    """Products in 8 bits need a GPU that has them, and weights in bf16."""
+    """Products in 8 bits need a GPU that has them."""
     gpu = catalog.gpu(recipe.machines.gpu)
-    if not (recipe.settings.get("speed") or {}).get("fp8"):
-        return
-    if recipe.model.precision != "bf16":
-        yield recipe.problem("speed.fp8", *worded("scenarios.products-need-half", recipe=recipe))
-    elif gpu and not gpu.fp8:
+    asked = (recipe.settings.get("speed") or {}).get("fp8") and recipe.model.precision == "bf16"
+    if asked and gpu and not gpu.fp8:
         yield recipe.problem("speed.fp8", common.no_fp8(gpu), "Delete the line, or name an H100 or newer.")
 
 
 def answers(recipe: Recipe) -> Iterator[Problem]:
-    """What a model that learns from its own answers needs: rewards, whole groups of answers in a step, and room."""
-    if recipe.rows != PROMPTS:
-        return
-    train, rows = recipe.train, common.effective_batch_size(recipe)
-    if "rewards" not in recipe.settings:
-        yield recipe.problem("data.form", *worded("scenarios.no-rewards"))
-    if rows % train.generations:
-        said = worded("scenarios.odd-groups", rows=rows, generations=train.generations)
+    """A model that learns from its own answers needs whole groups of answers in a step."""
+    if recipe.rows == PROMPTS and (rows := common.effective_batch_size(recipe)) % recipe.train.generations:
+        said = worded("scenarios.odd-groups", rows=rows, generations=recipe.train.generations)
         yield recipe.problem("train.generations", *said)
-    if train.answer_tokens >= (most := recipe.model.sequence_len):
-        yield recipe.problem("train.answer_tokens", *worded("scenarios.no-room", most=most))
 
 
 # Settings that give validation data; each of the first two needs the setting beside it.
@@ -356,7 +325,8 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(answers, pattern, layers, products, trained_layers, experts, eight_bits, decay, preferring, one_validation),
+    *(answers, pattern, layers, products, trained_layers, experts, eight_bits, preferring, one_validation),
+    *common.contradictions(__file__),
     partial(common.cadence, validates=validates),
 )
 

@@ -2,6 +2,7 @@
 to the runner's plugin, under `recipe_runner`."""
 
 import json
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import MISTRAL, jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
+from runner.recipe.document import holds
 from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
@@ -320,9 +322,26 @@ def with_advanced(
             hint = f"Delete it, and change {listed(homes, 'or')} instead." if homes else "Delete it."
             wrong.append((key, (message, hint)))
         others = config | {name: other for name, other in extra.items() if name != key}
-        if why := catalog.axolotl_refusal(key, value, others):
+        if why := refusal(key, value, others):
             said = worded("scenarios.axolotl-refuses", version=catalog.AXOLOTL_VERSION, key=key, why=why)
             wrong.append((key, said))
     if wrong:
         raise Stop(recipe.document.problem(("advanced", home, key), *said, key=True) for key, said in wrong)
     return config | extra
+
+
+def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
+    """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence, or None."""
+    if value is None or setting in config:
+        return None
+    values = value if isinstance(value, list) else [value]
+    for known in catalog.table("axolotl-refusals").values():
+        off = not known.get("even_off") and (value is False or value == [])
+        least, good = known.get("above", math.inf), known.get("fine", ())
+        fine = values and all(one in good or (isinstance(one, int | float) and one > least) for one in values)
+        met = "needs" in known and all(holds(config, term) for term in known["needs"])
+        free = "without" in known and not any(holds(config, term) for term in known["without"])
+        free |= not all(holds(config, term) for term in known.get("beside", ()))
+        if setting in known["settings"] and not (off or fine or met or free):
+            return str(known["why"])
+    return None

@@ -1,9 +1,7 @@
 """What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
-from __future__ import annotations
-
-import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import partial
@@ -20,13 +18,14 @@ from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
+from runner.recipe.document import applies, path_of, value_at
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, in_image, remote
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
 from runner.tools.run_files import TENSORBOARD
-from runner.tools.text import yaml_text
+from runner.tools.text import json_text, yaml_text
 
 Made = TypeVar("Made")
 
@@ -157,6 +156,22 @@ def cadence(recipe: Recipe, validates: Callable[[Recipe], bool] = lambda recipe:
             fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
             said = worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting)
             yield recipe.problem((name, "save_steps"), *said, mending=fitting)
+
+
+def contradictions(file: str) -> tuple[Callable[[Recipe], Iterator[Problem]], ...]:
+    """A rule for each row of the `contradictions.toml` beside a module (the one in `runner/check/` explains the
+    entries). file: the module's `__file__`."""
+    return tuple(partial(_contradicting, row) for row in packaged.toml(file, "contradictions.toml")["rows"])
+
+
+def _contradicting(row: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
+    for home in filter(recipe.sections.get, TRAINING_SECTIONS) if "*" in row["when"][0] else ("",):
+        when, unless = ([term.replace("*", home) for term in row.get(key, ())] for key in ("when", "unless"))
+        if applies(recipe.settings, when, unless):
+            at = path_of(re.split("[=><~?]", when[0])[0])
+            known = {"recipe": recipe, "home": home, "value": value_at(recipe.settings, at)}
+            problem = recipe.note if row.get("note") else recipe.problem
+            yield problem(at, *(row[key].format(**known) for key in ("says", "do")), mending=row.get("mending"))
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -384,7 +399,7 @@ def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
-        files.append(LazyArtifact(plans.RECIPE_FILE, lambda: _json(recipe.settings.plain())))
+        files.append(LazyArtifact(plans.RECIPE_FILE, lambda: json_text(recipe.settings.plain()) + "\n"))
     return replace(stage, files=(*files, *stage.files), **changes)
 
 
@@ -392,13 +407,9 @@ def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
     return _written(recipe, replace(stage, config={**stage.config, **more}, files=()))
 
 
-def _json(facts: Mapping[str, Any]) -> str:
-    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-
-
 def _text(recipe: Recipe, stage: Stage) -> str:
     if not stage.trains:
-        return _json(stage.config)
+        return json_text(stage.config) + "\n"
     reader = f"Axolotl {catalog.AXOLOTL_VERSION}" if stage.engine == "axolotl" else f"its own engine `{stage.engine}`"
     return (
         f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"

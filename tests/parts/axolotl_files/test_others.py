@@ -155,6 +155,11 @@ def test_what_no_recipe_can_say_is_refused_by_name(case, text, folder, golden_me
     golden_message("\n".join(f"{one.line}: {one.message} {one.hint}".rstrip() for one in refused), case)
 
 
+def test_losses_in_a_list_are_refused_in_words(folder):
+    refused = made_of(changed(FACTORY, stage="dpo", pref_loss=["sigmoid"], dataset="pairs")).refused
+    assert "Recipes have no objective `['sigmoid']`." in [one.message for one in refused]
+
+
 def test_a_command_that_no_recipe_can_say_and_a_variable_are_refused(golden_message):
     (problem,) = others.read(others.command_line("a.sh", COMMAND.replace("trl sft", "trl rloo")), "trl").refused
     golden_message(f"{problem.line}: {problem.message} {problem.hint}", "another command")

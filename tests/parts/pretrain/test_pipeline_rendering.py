@@ -252,6 +252,11 @@ def test_a_recipe_without_lora_ends_after_dpo(tmp_path):
     assert [stage.name for stage in translate(recipe, kubernetes.place(recipe)).stages][-1] == "dpo"
 
 
+def test_a_recipe_without_sft_has_no_earlier_rows():
+    stages = plan_of("sft=").stages
+    assert "sft" not in [stage.name for stage in stages] and stages[0].config["earlier_rows"] == {}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -1,0 +1,48 @@
+"""The tables of contradictions name settings that recipes have, and hold as their terms say."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from runner.check import by_schema
+from runner.recipe.document import applies, holds, path_of
+from runner.scenarios import names
+from runner.scenarios.shared.common import TRAINING_SECTIONS
+from tests.conftest import ROOT
+
+TABLES = [file for file in sorted((ROOT / "runner").rglob("contradictions.toml")) if "axolotl_files" not in file.parts]
+ROWS = [(file.parent.name, row) for file in TABLES for row in tomllib.loads(file.read_text("utf-8"))["rows"]]
+DATA = {"a": {"on": True, "off": False, "four": 4, "two": 2, "word": "Two words"}}
+
+
+@pytest.mark.parametrize("room, row", ROWS, ids=lambda part: part if isinstance(part, str) else part["when"][0])
+def test_each_term_names_a_setting_of_one_scenario(room, row):
+    for home in TRAINING_SECTIONS if "*" in row["when"][0] else [""]:
+        terms = [term.replace("*", home) for term in (*row["when"], *row.get("unless", ()))]
+        named = [
+            name for term in terms for name in re.split("[=><~?]", term)[:2] if re.fullmatch(r"[a-z]+\.[a-z_.]+", name)
+        ]
+        if any(all(by_schema.part(scenario, path_of(name)) for name in named) for scenario in names()):
+            return
+    raise AssertionError(f"{room}: no scenario has all of {row['when']}")
+
+
+@pytest.mark.parametrize(
+    "term", ["a.on", "a.four=4", "a.four=3|4", "a.four>3", "a.four>a.two", "a.two<4", "a.word~two.*", "a.off?"]
+)
+def test_a_term_holds(term):
+    assert holds(DATA, term)
+
+
+@pytest.mark.parametrize(
+    "term", ["a.off", "a.none", "a.four=5", "a.four>4", "a.two>a.four", "a.word>1", "a.none<1", "a.word~two", "b?"]
+)
+def test_a_term_does_not_hold(term):
+    assert not holds(DATA, term)
+
+
+def test_all_terms_hold_and_none_of_the_others():
+    assert applies(DATA, ["a.on", "a.four"]) and not applies(DATA, ["a.on"], ["a.off", "a.two"])
