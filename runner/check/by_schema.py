@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from functools import cache, partial, reduce
 from math import isfinite
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import parts, scenarios
 from runner.catalog import Schema
 from runner.check import schema_errors
-from runner.plan import Section
 from runner.recipe import stages
 from runner.recipe.document import Document, Path_, leaves, path_of
 from runner.recipe.overrides import Override
@@ -151,9 +150,9 @@ def _rows(document: Document) -> str:
     return rows_of(document.data, schema(document.data["scenario"]))
 
 
-def _filled(document: Document) -> Section:
+def _filled(document: Document) -> MutableMapping[str, Any]:
     whole = schema(document.data["scenario"], _rows(document))
-    filled: Section = with_defaults(document.data, whole)
+    filled: MutableMapping[str, Any] = with_defaults(document.data, whole)
     for _, index, one in stages.documents(document) if stages.STAGES in whole["properties"] else ():
         filled[stages.STAGES][index] = stages.filled(filled[stages.STAGES][index], _filled(one))
     return filled
