@@ -218,8 +218,7 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
         folder.clear()
     log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
     tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
-    if "dataset_prepared_path" in stage.config:
-        forget_older(stage.config)
+    forget_older(stage.config)
     folder.mark("begun", inputs=inputs(plan, stage), keys=dict(stage.keys), outputs=None)
     for name in (SUMMARY, STOPPED):
         (folder.path / name).unlink(missing_ok=True)

@@ -295,18 +295,8 @@ def node() -> None:
 @click.option("--gpus", required=True)
 @click.option("--total", type=int, required=True)
 def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -> None:
-    """Meets the other machines; on the main one, prepares data and config for all. Prints which of several stages is next."""
-    recipe = read(file)
-    # A script of several stages reads its standard output; everything else is for people.
-    with redirect_stdout(sys.stderr):
-        stage = met(recipe, rank, address, port, gpus, total)
-    if recipe.stage_recipes:
-        _tell(stage)
-
-
-def met(recipe: Recipe, rank: int, address: str, port: int, gpus: str, total: int) -> str:
-    """Meets the other machines, and returns the name of the stage that they now train."""
-    mine, cpu = len(gpus.split(",")), os.environ.get("ACCELERATE_USE_CPU") == "true"
+    """Meets the other machines; on the main one, prepares data and config. Prints which of several stages is next."""
+    recipe, mine, cpu = read(file), len(gpus.split(",")), os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         import torch
 
@@ -317,22 +307,23 @@ def met(recipe: Recipe, rank: int, address: str, port: int, gpus: str, total: in
     comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
     hello = Hello(rank, mine, total, recipe.fingerprint, comparable)
     patience_s: float = recipe.settings["nodes"].wait_minutes * 60
-    if rank != 0:
-        ready = join(hello, address, port, patience_s, _tell)
-        # Each machine has its own tokenised rows, by the config that the main one wrote for all.
-        config = _shared(recipe, rank, ready).stage(ready.stage).config
-        if "dataset_prepared_path" in config:
-            forget_older(config)
-        return ready.stage
-    with Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
-        counts = main.gather()
-        try:
-            ready = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
-        except Stop as stop:
-            main.ready(refused=stop.text)
-            raise
-        main.ready(ready)
-    return ready.stage
+    # A script of several stages reads the standard output; everything else is for people.
+    with redirect_stdout(sys.stderr):
+        if rank != 0:
+            ready = join(hello, address, port, patience_s, _tell)
+            # Each machine has its own tokenised rows, by the config that the main one wrote for all.
+            forget_older(_shared(recipe, rank, ready).stage(ready.stage).config)
+        else:
+            with Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
+                counts = main.gather()
+                try:
+                    ready = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
+                except Stop as stop:
+                    main.ready(refused=stop.text)
+                    raise
+                main.ready(ready)
+    if recipe.stage_recipes:
+        _tell(ready.stage)
 
 
 @node.command()

@@ -88,10 +88,6 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
         yield recipe.problem("nodes.machines", *message, key=True)
     elif max(counts) != stated.gpus_per_node:
         yield recipe.problem("nodes.machines", *worded("nodes.other-gpus", most=max(counts), stated=stated), key=True)
-    for index, machine in enumerate(plain.machines):
-        if len(set(machine.gpus)) < len(machine.gpus):
-            place = ("nodes", "machines", index, "gpus")
-            yield recipe.problem(place, "A GPU is listed twice.", "List each GPU of a machine once.")
     if "openshift" in recipe.settings and len(set(counts)) > 1:
         shown = " and ".join(map(str, counts))
         yield recipe.problem("nodes.machines", *worded("nodes.unequal-gpus", shown=shown), key=True)

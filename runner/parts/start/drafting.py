@@ -34,7 +34,6 @@ from runner.recipe.document import Document, leaves
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
-from runner.recipe.stages import PRETRAIN, STAGES
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
@@ -57,6 +56,7 @@ class Technique:
     model: str = ""
     words: str = ""
     least: int = 1
+    places: Mapping[str, str] = field(default_factory=lambda: {"data": "data", "text": "data.text"})
 
 
 @dataclass(frozen=True)
@@ -227,17 +227,6 @@ class Answers:
     def columns(self) -> list[str]:
         return columns_of(self.data, self.of.rows in ("images", *TEXTS))
 
-    @cached_property
-    def homes(self) -> dict[str, str]:
-        """The starter's sections of data, by the answer that names the rows of each."""
-        if STAGES not in self.document.data:
-            return {"data": "data", "questions": "sft.data", "preferences": "dpo.data"}
-        found: dict[str, str] = {}
-        for index, stage in enumerate(self.document.data[STAGES]):
-            form = "text" if stage["technique"] == PRETRAIN else stage["data"].get("form")
-            found[{"text": "data", "preferences": "preferences"}.get(form, "questions")] = f"{STAGES}.{index}.data"
-        return found
-
     @property
     def guessed(self) -> tuple[str, str]:
         """Templates for the question and the answer; empty for unknown columns. Raises Stop if the data lacks them."""
@@ -296,10 +285,9 @@ class Answers:
         return _overrides(said)
 
     def _of_data(self) -> dict[str, tuple[Any, str]]:
-        said = source(home := self.homes["data"], self.data)
+        said = source(self.way.places["data"], self.data)
         if self.of.rows in TEXTS and (column := self.column or self.holding_text):
-            named = "column" if self.of.rows == "pipeline" else "text"
-            said[f"{home}.{named}"] = (column, "the column with the text")
+            said[self.way.places["text"]] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "what people think of answers")}
@@ -338,12 +326,12 @@ class Answers:
         """The files of later stages. Raises Stop if their columns are others."""
         said: dict[str, tuple[Any, str]] = {}
         if self.questions:
-            home, own = self.homes["questions"], Answers("questions", data=self.questions)
+            home, own = self.way.places["questions"], Answers("questions", data=self.questions)
             told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
             said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
             said |= dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, "")) if own.form else {}
         if self.preferences:
-            home = self.homes["preferences"]
+            home = self.way.places["preferences"]
             said |= source(home, self.preferences) | _preferred(home, self.preferences)
         return said
 
