@@ -234,6 +234,7 @@ _MET: dict[str, Callable[[Any], Fits]] = {
     "exclusiveMaximum": lambda bound: lambda value: value < bound,
     **dict.fromkeys(("minLength", "minItems"), lambda bound: lambda value: len(value) >= bound),
     **dict.fromkeys(("maxLength", "maxItems"), lambda bound: lambda value: len(value) <= bound),
+    "uniqueItems": lambda _: lambda value: all(value.count(item) == 1 for item in value),
     "pattern": lambda pattern: lambda value: matches(pattern, value),
     "required": lambda names: lambda value: all(name in value for name in names),
     "items": lambda schema: partial(_all_fit, fitting(schema)),

@@ -16,7 +16,6 @@ from runner.tools.files import Record
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop, worded
 
-# Environment variables that `run` and `rehearse` read. Each sets the first of these settings that the scenario has.
 ENVIRONMENT: Mapping[str, list[str]] = packaged.toml(__file__, "environment.toml")
 
 

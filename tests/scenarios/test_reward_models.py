@@ -83,5 +83,7 @@ def test_it_has_no_beta_and_none_is_shown(tmp_path, recipe_command):
     path = written(tmp_path, "lora", PREFERENCES)
     config, _ = workload(path, REWARD)
     assert "rl_beta" not in config
-    shown = {name: recipe_command("show", path, "--set", f"train.objective={name}").stdout for name in ("dpo", "reward")}
+    shown = {
+        name: recipe_command("show", path, "--set", f"train.objective={name}").stdout for name in ("dpo", "reward")
+    }
     assert ["beta:" in shown[name] for name in ("dpo", "reward")] == [True, False]

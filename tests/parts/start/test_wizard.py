@@ -354,7 +354,11 @@ SYSTEMS = {
     ),
     "conversations, then preferences": (
         "--what questions-preferences --questions talks.jsonl",
-        {"stages.0.data.path": "talks.jsonl", "stages.0.data.question": None, "stages.1.data.hub": "Intel/orca_dpo_pairs"},
+        {
+            "stages.0.data.path": "talks.jsonl",
+            "stages.0.data.question": None,
+            "stages.1.data.hub": "Intel/orca_dpo_pairs",
+        },
     ),
     "plain text, then questions": (
         "--what text-questions --data text.txt --questions my.csv --where here",
