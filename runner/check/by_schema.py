@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from functools import cache, partial, reduce
 from math import isfinite
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import parts, scenarios
 from runner.catalog import Schema
 from runner.check import schema_errors
-from runner.plan import Section
 from runner.recipe import stages
 from runner.recipe.document import Document, Path_, leaves, path_of
 from runner.recipe.overrides import Override
@@ -151,9 +150,9 @@ def _rows(document: Document) -> str:
     return rows_of(document.data, schema(document.data["scenario"]))
 
 
-def _filled(document: Document) -> Section:
+def _filled(document: Document) -> MutableMapping[str, Any]:
     whole = schema(document.data["scenario"], _rows(document))
-    filled: Section = with_defaults(document.data, whole)
+    filled: MutableMapping[str, Any] = with_defaults(document.data, whole)
     for _, index, one in stages.documents(document) if stages.STAGES in whole["properties"] else ():
         filled[stages.STAGES][index] = stages.filled(filled[stages.STAGES][index], _filled(one))
     return filled
@@ -235,6 +234,7 @@ _MET: dict[str, Callable[[Any], Fits]] = {
     "exclusiveMaximum": lambda bound: lambda value: value < bound,
     **dict.fromkeys(("minLength", "minItems"), lambda bound: lambda value: len(value) >= bound),
     **dict.fromkeys(("maxLength", "maxItems"), lambda bound: lambda value: len(value) <= bound),
+    "uniqueItems": lambda _: lambda value: all(value.count(item) == 1 for item in value),
     "pattern": lambda pattern: lambda value: matches(pattern, value),
     "required": lambda names: lambda value: all(name in value for name in names),
     "items": lambda schema: partial(_all_fit, fitting(schema)),

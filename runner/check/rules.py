@@ -16,7 +16,7 @@ from runner import catalog, parts, scenarios
 from runner.catalog import models
 from runner.catalog.models import ModelConfig
 from runner.check import by_schema, schema_errors, sources
-from runner.data.tokenizers import MISTRAL, TEKKEN, unfit
+from runner.data.tokenizers import MISTRAL, unfit
 from runner.recipe import lock, units
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
@@ -27,6 +27,7 @@ from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.names import hub_name, listed, nearest
 from runner.tools.problem import Problem, Stop, worded
+from runner.tools.run_files import TEKKEN
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")

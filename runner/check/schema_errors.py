@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
+from runner.tools import packaged
 from runner.tools.names import did_you_mean, hub_name, listed, nearest, setting, shortened
 from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
 
-BOUNDS = {
-    "minimum": "at least {}",
-    "exclusiveMinimum": "more than {}",
-    "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}",
-}
+BOUNDS, KINDS, YES_OR_NO = packaged.toml(__file__, "schema_errors.toml").values()
 MOST_FORMS = 12  # the most accepted forms that a hint lists
 
 
@@ -157,19 +153,12 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     if rule in ("maxLength", "maxItems"):
         unit = "characters" if rule == "maxLength" else "entries"
         return f"{name} has {len(value):,} {unit}. At most {allowed:,} are allowed.", "Shorten it."
+    if rule == "uniqueItems":
+        return f"{name} has an entry twice.", "Write each entry once."
     return f"{name} does not fit: {rule} {allowed}.", means
 
 
 SHOWN = 40  # characters of a value that are shown
-KINDS = {
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "`true` or `false`",
-    "object": "a section with settings of its own",
-    "array": "a list",
-}
-YES_OR_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 

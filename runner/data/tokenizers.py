@@ -12,6 +12,8 @@ from runner.catalog import ChatTemplate, Model
 from runner.tools.files import read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, first_line, worded
+from runner.tools.run_files import TEKKEN
+from runner.trainer.generation import tokenizer_in
 
 LONGEST_WORD = 200  # the training of a tokenizer cuts longer words into parts of this many characters
 
@@ -28,7 +30,6 @@ class Pretrained:
 # Given texts, the tokenizer to count them with; None if there is none on this machine.
 TokenizerFor = Callable[[Iterable[str]], Any]
 
-TEKKEN = "tekken.json"  # the tokenizer of Mistral's own package
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model"),
     TEKKEN,
@@ -52,12 +53,9 @@ def content(base: str) -> str:
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:
     """A model's tokenizer, from this machine, else, unless `local_only`, from the hub; None if it is not available.
     Raises Stop if it has code of its own that may not run, or fails."""
-    from transformers import AutoTokenizer
-
-    options = {"trust_remote_code": trust_remote_code} | ({"revision": revision} if revision else {})
     for local in (True,) if local_only else (True, False):
         try:
-            return _named(AutoTokenizer.from_pretrained(base, local_files_only=local, **options), base)
+            return tokenizer_in(base, trust_remote_code, revision, local)
         except Exception as error:
             if "trust_remote_code" in str(error):
                 raise Stop(*worded("data.tokenizer-code-untrusted", base=base)) from None
@@ -84,21 +82,6 @@ def unfit(template: str, base: str, tekken: bool) -> tuple[str, str] | None:
     return worded("data.has-tekken", base=base) if tekken else worded("data.no-tekken", base=base)
 
 
-def in_folder(folder: Path) -> Any:
-    """The tokenizer in a folder, which needs no model beside it."""
-    from transformers import AutoTokenizer
-    from transformers.tokenization_mistral_common import MistralCommonBackend
-
-    own = MistralCommonBackend if (folder / TEKKEN).is_file() else AutoTokenizer
-    return _named(own.from_pretrained(str(folder)), str(folder))
-
-
-def _named(tokenizer: Any, base: str) -> Any:
-    """The tokenizer with its origin, which mistral-common's does not know."""
-    tokenizer.name_or_path = tokenizer.name_or_path or base
-    return tokenizer
-
-
 def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
     """A byte-level BPE tokenizer with the special tokens of `model` and `template`, trained on `texts` and saved in
     `folder`. vocabulary: the maximum number of tokens."""
@@ -106,7 +89,7 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
     from transformers import PreTrainedTokenizerFast
 
     if any((folder / name).is_file() for name in (TEKKEN, "tokenizer.json")):
-        return in_folder(folder)
+        return tokenizer_in(folder)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -127,7 +110,7 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
     else:
         fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=jinja(template), **special)
         fast.save_pretrained(str(folder))
-    return in_folder(folder)
+    return tokenizer_in(folder)
 
 
 def _tekken(tokenizer: Any) -> Mapping[str, Any]:
@@ -210,6 +193,8 @@ def _files(config: Mapping[str, Any]) -> list[Path]:
 
 def forget_older(config: Mapping[str, Any]) -> None:
     """Deletes tokenised rows of earlier files at the same paths: Axolotl 0.19.0 finds them by path alone."""
+    if "dataset_prepared_path" not in config:
+        return  # a pretraining reads blocks
     folder = Path(config["dataset_prepared_path"])
     now = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in _files(config)]
     made_from = folder.with_name(f"{folder.name}-from.json")

@@ -11,18 +11,12 @@ from runner.recipe import reading
 from runner.recipe.document import Document, path_of
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
+from runner.tools import packaged
 from runner.tools.files import Record
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop, worded
 
-# Environment variables that `run` and `rehearse` read. Each sets the first of these settings that the scenario has.
-ENVIRONMENT = {
-    "EPOCHS": ("train.epochs",),
-    "BATCH_SIZE": ("train.micro_batch_size",),
-    "LEARNING_RATE": ("train.learning_rate",),
-    "LORA_RANK": ("train.lora_rank", "lora.rank"),
-    "NCCL_DEBUG": ("communication.nccl_debug",),
-}
+ENVIRONMENT: Mapping[str, list[str]] = packaged.toml(__file__, "environment.toml")
 
 
 @dataclass(frozen=True)

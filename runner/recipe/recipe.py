@@ -161,7 +161,8 @@ def with_defaults(value: Any, schema: Schema) -> Any:
         if key in value:
             filled[key] = with_defaults(value[key], part)
         elif (when := part.get("x-default-if")) and filled.get(when[0]) in when[1::2]:
-            filled[key] = when[when.index(filled[when[0]]) + 1]
+            if (chosen := when[when.index(filled[when[0]]) + 1]) is not None:
+                filled[key] = chosen
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = with_defaults(part["default"], part)
         elif other := part.get("x-default-twice"):

@@ -164,7 +164,23 @@ def carry_out(
 
 
 def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
-    """Runs one stage. Raises Stop if a stage before it is unfinished or outdated, or a gate before it is closed."""
+    """Runs one stage. Raises Stop as `require_earlier`."""
+    require_earlier(folder, tell)
+    decision = decision_on(folder)
+    if decision.action == "keep":
+        tell(f"{folder.stage.name}: done already")
+    else:
+        begin(folder, decision, tell)
+        _launch(folder, watch)
+        for line in finish(folder):
+            tell(f"  {line}")
+    # A stage that reached its time limit can continue later, and is measured then. Random weights never are.
+    if folder.finished and folder.run.kind != "measurement":
+        judge(folder, tell)
+
+
+def require_earlier(folder: StageFolder, tell: Tell) -> None:
+    """Raises Stop if a stage before this one is unfinished or outdated, or a gate before it is closed."""
     stage = folder.stage
     for name in stage.reads:
         if not folder.other(name).finished:
@@ -175,17 +191,6 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
         if wrong := folder.other(name).changed_outputs(beginnings):
             raise _not_as_it_was(stage, name, f"has changed since it was made (`{wrong[0]}`)")
     guard(folder, tell)
-    decision = decision_on(folder)
-    if decision.action == "keep":
-        tell(f"{stage.name}: done already")
-    else:
-        begin(folder, decision, tell)
-        _launch(folder, watch)
-        for line in finish(folder):
-            tell(f"  {line}")
-    # A stage that reached its time limit can continue later, and is measured then. Random weights never are.
-    if folder.finished and folder.run.kind != "measurement":
-        judge(folder, tell)
 
 
 def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
@@ -213,8 +218,7 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
         folder.clear()
     log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
     tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
-    if "dataset_prepared_path" in stage.config:
-        forget_older(stage.config)
+    forget_older(stage.config)
     folder.mark("begun", inputs=inputs(plan, stage), keys=dict(stage.keys), outputs=None)
     for name in (SUMMARY, STOPPED):
         (folder.path / name).unlink(missing_ok=True)

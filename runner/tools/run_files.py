@@ -23,6 +23,8 @@ BEST_MODEL = "best_model"
 # In the model's folder, if it was trained with a system prompt: the template for a server, for requests without one.
 SERVED_TEMPLATE = "served_template.jinja"
 ADAPTER = "lora_adapter"
+# In a model's folder: the tokenizer of Mistral's own package.
+TEKKEN = "tekken.json"
 BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES = "best_model.pth", "final_model.pth", "checkpoint_latest.pth"
 CHECKPOINTS = "checkpoints"
 # The last file that is written into a checkpoint.

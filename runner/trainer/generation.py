@@ -21,7 +21,7 @@ from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
-from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
+from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS, TEKKEN
 from runner.tools.text import from_template, learned, macros, words
 from runner.trainer.records import evenly
 
@@ -227,11 +227,20 @@ def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
             yield from _beginnings(block, tokenizer)
 
 
-def tokenizer_in(folder: Path | str, trust: bool) -> Any:
-    """The tokenizer of a model, by its folder or name. trust: whether it may bring its own code."""
+def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False) -> Any:
+    """The tokenizer in a folder, which needs no model beside it, or of a model on the hub. trust: whether it may bring
+    its own code; local: whether nothing is downloaded."""
     from transformers import AutoTokenizer
+    from transformers.tokenization_mistral_common import MistralCommonBackend
 
-    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust)
+    options = {"local_files_only": local, "revision": revision or "main"}
+    if Path(base, TEKKEN).is_file():
+        tokenizer = MistralCommonBackend.from_pretrained(str(base), **options)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=trust, **options)
+    # Mistral-common's does not know its origin.
+    tokenizer.name_or_path = tokenizer.name_or_path or str(base)
+    return tokenizer
 
 
 def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from runner.tools import child_process
 from runner.tools.files import read_json, read_record, replacing_folder
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
+from runner.trainer.generation import tokenizer_in
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 Base = tuple[str, str | None]
@@ -37,25 +38,24 @@ def merge(
     memory. Raises NotAnAdapter; OSError or ValueError if a file cannot be read, or adapter and base do not match."""
     from peft import PeftModel
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     without_gpu_kernels()
     base, revision = base_of(adapter, known)
     options: dict[str, Any] = {"revision": revision} if revision else {}
-    trust = {"trust_remote_code": trust_remote_code}
     kind = AutoModelForCausalLM
     if read_record(adapter / "adapter_config.json").get("task_type") == "SEQ_CLS":  # a reward model
         kind, options = AutoModelForSequenceClassification, {**options, "num_labels": 1}
     try:
-        model = kind.from_pretrained(base, dtype=PRECISIONS[precision], **trust, **options)
+        model = kind.from_pretrained(base, dtype=PRECISIONS[precision], trust_remote_code=trust_remote_code, **options)
         merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(str(error)) from error
     # The adapter's tokenizer carries the chat template of its training.
-    named_by, options = (adapter, {}) if (adapter / "tokenizer_config.json").is_file() else (base, options)
+    named_by, revision = (adapter, None) if (adapter / "tokenizer_config.json").is_file() else (base, revision)
     with replacing_folder(out) as partial:
         merged.save_pretrained(str(partial))
-        AutoTokenizer.from_pretrained(str(named_by), **trust, **options).save_pretrained(str(partial))
+        tokenizer_in(named_by, trust_remote_code, revision).save_pretrained(str(partial))
     return out
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, set_seed
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -27,7 +27,13 @@ def main(run: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(run / "base_model")
     rows = load_dataset("parquet", data_files=str(run / "data/train.parquet"), split="train")
 
-    def texts(row: dict[str, Any]) -> dict[str, str]:
+    rl = told.get("rl", "reward")
+
+    def texts(row: dict[str, Any]) -> dict[str, Any]:
+        if rl == "reward":
+            # As TRL itself writes it: the score is that of the last token, which in ChatML is a line break.
+            sides = ("chosen", "rejected")
+            return {side: [*row["messages"], {"role": "assistant", "content": row[side]}] for side in sides}
         prompt = tokenizer.apply_chat_template(row["messages"], tokenize=False, add_generation_prompt=True)
 
         def answer(message: Any) -> str:
@@ -51,7 +57,6 @@ def main(run: Path) -> None:
         "lr_scheduler_type": told["lr_scheduler"],
         "optim": told["optimizer"],
         "max_length": told["sequence_len"],
-        "beta": told["rl_beta"],
         **{name: told[name] for name in ("learning_rate", "weight_decay", "max_grad_norm", "seed")},
         **{"output_dir": str(run / "plain"), "logging_steps": 1, "report_to": [], "save_strategy": "no"},
         **{"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "disable_tqdm": True},
@@ -59,12 +64,20 @@ def main(run: Path) -> None:
     trainer_class, config = {
         **{"orpo": (ORPOTrainer, ORPOConfig), "simpo": (CPOTrainer, CPOConfig)},
         **{"dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig)},
-    }[told["rl"]]
-    if told["rl"] == "simpo":
+        "reward": (RewardTrainer, RewardConfig),
+    }[rl]
+    kind, own = AutoModelForCausalLM, {}
+    if rl == "reward":
+        kind, own = AutoModelForSequenceClassification, {"num_labels": 1}
+        # The layer of the score is new. Its first numbers are drawn while the model is loaded, as in the rehearsal.
+        set_seed(told["seed"])
+    else:
+        numbers["beta"] = told["rl_beta"]
+    if rl == "simpo":
         numbers |= {"loss_type": "simpo", "cpo_alpha": 0.0, "simpo_gamma": told["simpo_gamma"]}
-    if told["rl"] == "kto":
+    if rl == "kto":
         numbers |= {"desirable_weight": 1.0, "undesirable_weight": told["kto_undesirable_weight"]}
-    model = AutoModelForCausalLM.from_pretrained(run / "base_model", attn_implementation="sdpa")
+    model = kind.from_pretrained(run / "base_model", attn_implementation="sdpa", **own)
     trainer = trainer_class(model=model, args=config(**numbers), train_dataset=rows, processing_class=tokenizer)
     trainer.train()
     (state, *_) = sorted((run / "checkpoints").glob("checkpoint-*/trainer_state.json"), key=lambda one: -len(str(one)))

@@ -114,7 +114,7 @@ def test_a_margin_belongs_to_simpo_alone(tmp_path, golden_message):
 
 @pytest.mark.long
 @pytest.mark.parametrize("technique", ["full", "lora"])
-@pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo", "kto"])
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo", "kto", "reward"])
 def test_each_step_of_a_rehearsal_has_the_loss_of_trls_own_trainer(objective, technique, tmp_path, recipe_command):
     path, run = written(tmp_path, technique, LABELS if objective == "kto" else PREFERENCES), tmp_path / "run"
     more = ", kto_undesirable_weight: 1.5" if objective == "kto" else ""
@@ -122,7 +122,8 @@ def test_each_step_of_a_rehearsal_has_the_loss_of_trls_own_trainer(objective, te
     done = recipe_command("rehearse", path, "--out", run, env={"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     proof = read_record(run / "proof.json")
-    assert proof["kind"] == "preferences" and proof["judged"] == proof["rows"] > 100 and proof["batches"] > 1
+    assert proof["kind"] == ("scores" if objective == "reward" else "preferences")
+    assert proof["judged"] == proof["rows"] > 100 and proof["batches"] > 1
     if technique != "full":
         return
     command = [sys.executable, "-m", "tests.scenarios.plain_preferences", str(run)]

@@ -77,3 +77,13 @@ def test_the_trained_model_prefers_what_it_did_in_training_and_answers_nothing(t
     for command in (("ask", path, "How?", "--run", run, *sets), ("export", run)):
         refused = recipe_command(*command)
         assert refused.returncode == 1 and "trains a reward model" in refused.stdout + refused.stderr
+
+
+def test_it_has_no_beta_and_none_is_shown(tmp_path, recipe_command):
+    path = written(tmp_path, "lora", PREFERENCES)
+    config, _ = workload(path, REWARD)
+    assert "rl_beta" not in config
+    shown = {
+        name: recipe_command("show", path, "--set", f"train.objective={name}").stdout for name in ("dpo", "reward")
+    }
+    assert ["beta:" in shown[name] for name in ("dpo", "reward")] == [True, False]

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.data.tokenizers import TEKKEN
 from runner.parts.evaluate import language
 from runner.parts.export import card, compressed, gguf, llama_cpp, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.problem import Stop, worded
-from runner.tools.run_files import BEST_MODEL, EXPORTED
+from runner.tools.run_files import BEST_MODEL, EXPORTED, TEKKEN
 from runner.tools.text import GENERAL_TEXT, Tell
 from runner.tools.vllm import room_for, saved
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.data.tokenizers import TEKKEN
 from runner.parts.export import llama_cpp
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
 from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, worded
+from runner.tools.run_files import TEKKEN
 from runner.trainer.generation import Chat, end_tokens, prompt
 
 KINDS: dict[str, dict[str, Any]] = packaged.toml(__file__, "kinds.toml")

@@ -1,12 +1,13 @@
 """`python -m runner.parts.nodes.node`: the steps of a plain machine's start script around training.
 
-Before training, the machines meet and compare, and the main one prepares the data and writes the config for the present
-GPUs. After it, the main one checks the results.
+Before each stage that trains, the machines meet and compare. The main one checks the stage before it and its gates, and
+prepares the data and the config for the present GPUs. After the last stage, the main one checks the results.
 
-They meet in a TCPStore of torch on the main machine, on the port of training. Each machine takes a number (`arrivals`),
-writes `hello/NUMBER`, counts up `beat/NUMBER` while it waits, and finally writes `left/NUMBER`. When all have come, the
-main one writes `met`, {"refused": [...]} or {"accepted": [NUMBER, ...]}, prepares the data, and writes `ready`. A store
-that disappears before that, or does not answer for `wait_minutes`, means that the main machine has stopped.
+They meet in a TCPStore of torch on the main machine, on the port of training; its key `meeting` tells it from the store
+of a training. Each machine takes a number (`arrivals`), writes `hello/NUMBER`, counts up `beat/NUMBER` while it waits,
+and finally writes `left/NUMBER`. When all have come, the main one writes `met`, {"refused": [...]} or {"accepted":
+[NUMBER, ...]}, prepares, and writes `ready`. A store that disappears before that, or does not answer for
+`wait_minutes`, means that the main machine has stopped.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import nullcontext, redirect_stdout, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,17 +33,18 @@ from runner import parts
 from runner.check.validate import changed, valid
 from runner.data.tokenizers import forget_older
 from runner.parts.nodes import target
-from runner.plan import PLAN_FILE, Plan, read_plan
+from runner.plan import PLAN_FILE, Plan, Stage, read_plan
 from runner.recipe import reading
-from runner.recipe.overrides import Override
+from runner.recipe.overrides import Override, of_each
 from runner.recipe.recipe import Recipe
+from runner.recipe.stages import STAGES
 from runner.run import pipeline
 from runner.run.run import report
 from runner.run.run_folder import RunFolder, open_for
 from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.tools.files import Artifact, write_text
+from runner.tools.files import write_text
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
 from runner.trainer.records import versions
@@ -67,6 +69,16 @@ class Hello:
     total: int
     fingerprint: str
     versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What the main machine has prepared. stage: the next to train; files: the hash of each file of its config, by its
+    path below the folder of configs; model: the paths of the files of the earlier stage's model."""
+
+    stage: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    model: tuple[str, ...] = ()
 
 
 def differences(main: Hello, other: Hello) -> Iterator[str]:
@@ -104,6 +116,7 @@ class Main:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("", port))
             self.store = _store("127.0.0.1", port, main=True)
+            self.store.set("meeting", "")
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
             raise Stop(*worded("nodes.port-in-use", port=port, reason=reason)) from None
@@ -152,9 +165,9 @@ class Main:
             *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
         ]
 
-    def ready(self, files: Mapping[str, str] | None = None, refused: str = "") -> None:
-        """files: written for all machines, the hash of each by its name. refused: why there are none."""
-        self._say("ready", {"refused": [refused]} if refused else {"ready": True, "files": files or {}})
+    def ready(self, prepared: Ready | None = None, refused: str = "") -> None:
+        """refused: why nothing is prepared."""
+        self._say("ready", {"refused": [refused]} if refused else {"ready": asdict(prepared or Ready())})
 
     def _say(self, word: str, value: Mapping[str, Any]) -> None:
         """Writes a key that has no value yet."""
@@ -176,35 +189,34 @@ class Main:
         return {number: arrival.hello for number, arrival in self.arrivals.items() if arrival.heard > last}
 
 
-def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> dict[str, str]:
-    """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready; returns the
-    hash of each file that the main machine wrote. Raises Stop if the main machine does not come, refuses, or stops."""
-    _wait_for_port(address, port, patience_s, tell)
-    heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()
+def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> Ready:
+    """Another machine's side: waits for the main machine's meeting, says hello, and waits until all is ready. Raises
+    Stop if the main machine does not come, refuses, or stops."""
+    heard: queue.Queue[str | Stop | Ready] = queue.Queue()
     # In a thread, because a store that does not answer blocks its caller.
-    threading.Thread(target=_talk, args=(hello, address, port, heard), daemon=True).start()
+    thread = threading.Thread(target=_talk, args=(hello, address, port, patience_s, heard), daemon=True)
+    thread.start()
     while True:
         try:
             said = heard.get(timeout=max(patience_s, SILENT_S))
         except queue.Empty:
             raise _stopped(hello) from None
+        if not isinstance(said, str):
+            # An interpreter that ends while a thread is in a store aborts.
+            thread.join(SILENT_S)
         if isinstance(said, Stop):
             raise said
-        if isinstance(said, dict):
+        if isinstance(said, Ready):
             tell("Ready")
             return said
         if said:
             tell(said)
 
 
-def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop | dict[str, str]]) -> None:
+def _talk(hello: Hello, address: str, port: int, patience_s: float, heard: queue.Queue[str | Stop | Ready]) -> None:
     """Puts the main machine's answers into `heard`, and "" as a sign that it lives."""
     try:
-        store = _store(address, port)
-    except RuntimeError:
-        heard.put(Stop(f"{address}:{port} answers, but it is not the main machine.", "Check `nodes.port`."))
-        return
-    try:
+        store = _meeting(hello, address, port, patience_s, heard.put)
         number = store.add("arrivals", 1)
         store.set(f"hello/{number}", json.dumps(asdict(hello)))
         for word in ("met", "ready"):
@@ -220,10 +232,12 @@ def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop |
                 heard.put(_stopped(hello))
                 break
             met = "Same recipe and packages as machine 0, which now prepares the data"
-            heard.put(met if word == "met" else answer["files"])
+            heard.put(met if word == "met" else Ready(**answer["ready"]))
         store.set(f"left/{number}", "")
     except RuntimeError:
         heard.put(_stopped(hello))
+    except Stop as stop:
+        heard.put(stop)
 
 
 def _refused(problems: list[str]) -> Stop:
@@ -241,22 +255,31 @@ def _store(address: str, port: int, main: bool = False) -> Any:
     return TCPStore(address, port, is_master=main, wait_for_workers=False, timeout=timedelta(seconds=10))
 
 
-def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> None:
-    """Waits until the main machine's port is open; a TCPStore would print tracebacks meanwhile."""
-    deadline, told = time.monotonic() + patience_s, 0.0
+def _meeting(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> Any:
+    """The store of the main machine's meeting, once it is open; a TCPStore alone would print tracebacks meanwhile. On
+    the same port, the main machine may still be in the training before. Raises Stop if it does not come."""
+    deadline, told, foreign = time.monotonic() + patience_s, 0.0, 0
     while True:
+        silent: Stop = _stopped(hello)
         try:
             socket.create_connection((address, port), timeout=10).close()
-            return
+            store = _store(address, port)
+            with suppress(RuntimeError):  # a training may end now
+                if store.check(["meeting"]):
+                    return store
         except OSError as error:
-            now = time.monotonic()
-            if now >= deadline:
-                why = error.strerror or error
-                raise Stop(*worded("nodes.main-silent", address=address, port=port, why=why)) from None
-            if now - told >= TELL_EVERY_S:
-                tell(f"Waiting for the main machine at {address}:{port}")
-                told = now
-            time.sleep(1)
+            why = error.strerror or error
+            silent = Stop(*worded("nodes.main-silent", address=address, port=port, why=why))
+        except RuntimeError:
+            # A training may have ended between the two connections, but not twice.
+            if (foreign := foreign + 1) > 1:
+                raise Stop(*worded("nodes.other-program", address=address, port=port)) from None
+        if (now := time.monotonic()) >= deadline:
+            raise silent
+        waiting = now - told >= TELL_EVERY_S
+        tell(f"Waiting for the main machine at {address}:{port}" if waiting else "")
+        told = now if waiting else told
+        time.sleep(1)
 
 
 @click.group()
@@ -272,9 +295,8 @@ def node() -> None:
 @click.option("--gpus", required=True)
 @click.option("--total", type=int, required=True)
 def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -> None:
-    """Meets the other machines; on the main one, prepares data and config for all."""
-    recipe, mine = read(file), len(gpus.split(","))
-    cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
+    """Meets the other machines; on the main one, prepares data and config. Prints which of several stages is next."""
+    recipe, mine, cpu = read(file), len(gpus.split(",")), os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         import torch
 
@@ -285,19 +307,23 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
     hello = Hello(rank, mine, total, recipe.fingerprint, comparable)
     patience_s: float = recipe.settings["nodes"].wait_minutes * 60
-    if rank != 0:
-        files = join(hello, address, port, patience_s, _tell)
-        # Each machine has its own tokenised rows, by the config that the main one wrote for all.
-        forget_older(_shared(recipe, rank, files).stages[-1].config)
-        return
-    with Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
-        counts = main.gather()
-        try:
-            files = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
-        except Stop as stop:
-            main.ready(refused=stop.text)
-            raise
-        main.ready(files)
+    # A script of several stages reads the standard output; everything else is for people.
+    with redirect_stdout(sys.stderr):
+        if rank != 0:
+            ready = join(hello, address, port, patience_s, _tell)
+            # Each machine has its own tokenised rows, by the config that the main one wrote for all.
+            forget_older(_shared(recipe, rank, ready).stage(ready.stage).config)
+        else:
+            with Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
+                counts = main.gather()
+                try:
+                    ready = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
+                except Stop as stop:
+                    main.ready(refused=stop.text)
+                    raise
+                main.ready(ready)
+    if recipe.stage_recipes:
+        _tell(ready.stage)
 
 
 @node.command()
@@ -312,25 +338,31 @@ def finish(results: str) -> None:
     for after_plan in parts.hooks("after_plan"):
         for line in after_plan(plan, training.run):
             _tell(line)
+    _judge(training, _tell)
+
+
+def _judge(training: StageFolder, tell: Tell) -> None:
+    """Sends what a stage has left, whether its gates open or not. Raises Stop if one does not."""
     try:
         if training.finished:
-            pipeline.judge(training, _tell)
+            pipeline.judge(training, tell)
     finally:
-        pipeline.send(training, _tell)
+        pipeline.send(training, tell)
 
 
 def read(file: str) -> Recipe:
-    """The recipe beside the script. Its sample is for rehearsals, and need not be on this machine."""
+    """The recipe beside the script. Its samples are for rehearsals, and need not be on this machine."""
     document = reading.read(file)
-    data = document.lookup(("data",))
-    for one in (data, *(data.get("sets") or ())) if isinstance(data, dict) else ():
-        one.pop("sample", None)
+    for section in (document.data, *document.data.get(STAGES, ())):
+        data = section.get("data", {})
+        for one in (data, *(data.get("sets") or ())):
+            one.pop("sample", None)
     return valid(document)[0]
 
 
-def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:
-    """On the main machine: prepares the data and the config for the present GPUs, in the shared folder; returns the
-    hash of each file of the config."""
+def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> Ready:
+    """On the main machine: finishes the stage that has just been trained, and prepares the next one's data and its config
+    for the present GPUs, in the shared folder. Raises Stop if a gate between them is closed."""
     if sum(counts) != total:
         together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
         raise Stop(*worded("nodes.other-total", together=together, total=total, counts=sum(counts)))
@@ -340,17 +372,38 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     run = RunFolder(Path(place.run_dir))
     open_for(run, recipe.name, fresh=False, remedy=ELSEWHERE)
     run.mark("running", recipe=recipe.name)
-    data, training = (StageFolder(plan, plan.stage(name)) for name in ("data", "train"))
     if pipeline.is_done(plan):
         raise Stop(f"The run in `{run.path}` is already done.", "Name another `nodes.output_dir` for another run.")
     pipeline.keep_what_took_training(plan, pipeline.decide(plan, plan.stages), ELSEWHERE)
     keep(run, asked, plan, recipe)
-    pipeline.carry_out(plan, [data.stage], tell, lambda: nullcontext(lambda event: None))
-    pipeline.begin(training, pipeline.decision_on(training), tell)
-    files = (*training.stage.files, Artifact(PLAN_FILE, plan.as_json()))
-    for file in files:
-        write_text(Path(place.config_dir) / file.path, file.text)
-    return {file.path: content_hash(file.text) for file in files}
+    stage = _next(plan, tell)
+    below = Path(stage.folder)
+    texts = {str(below / file.path): file.text for file in stage.files} | {PLAN_FILE: plan.as_json()}
+    for name, text in texts.items():
+        write_text(Path(place.config_dir) / name, text)
+    models = (StageFolder(plan, plan.stage(name)).model for name in stage.reads)
+    files = tuple(str(file) for model in models for file in model.rglob("*") if file.is_file())
+    return Ready(stage.name, {name: content_hash(text) for name, text in texts.items()}, files)
+
+
+def _next(plan: Plan, tell: Tell) -> Stage:
+    """Begins the next stage to train, and returns it. Before that, it does the stages that train nothing and finishes
+    those that the machines have trained; the last one's results are for `finish`."""
+    for stage in plan.stages:
+        folder = StageFolder(plan, stage)
+        if not stage.trains:
+            pipeline.carry_out(plan, [stage], tell, lambda: nullcontext(lambda event: None))
+            continue
+        decision, last = pipeline.decision_on(folder), stage is plan.stages[-1]
+        if decision.action == "go on" and folder.summary and folder.state.status == "begun" and not last:
+            for line in pipeline.finish(folder):
+                tell(line)
+            _judge(folder, tell)
+        elif decision.action != "keep" or last:
+            pipeline.require_earlier(folder, tell)
+            pipeline.begin(folder, decision, tell)
+            break
+    return stage
 
 
 def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
@@ -362,20 +415,24 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
         for rank, count in enumerate(counts)
         if count != recipe.gpu_counts[rank]
     ]
+    changes.append(Override("machines.gpus_per_node", None, max(counts), BY))
     batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
-    recipe, made = changed(recipe, [*changes, Override("machines.gpus_per_node", None, max(counts), BY), batch])
+    changes += of_each(recipe, lambda name, one: [batch] if "train" in one.settings else [])
+    recipe, made = changed(recipe, changes)
     for change in made:
         tell(f"  {change}")
     return recipe
 
 
-def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
+def _shared(recipe: Recipe, rank: int, ready: Ready) -> Plan:
     """The plan, once this machine sees the files that the main one has just written: a network file system may show
-    those of an earlier start for a while. files: the hash of each, by its name."""
+    those of an earlier start for a while."""
     place = target.place(recipe)
     config = Path(place.config_dir)
     deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
-    while any(_hash_of(config / name) != written for name, written in files.items()):
+    while any(_hash_of(config / name) != written for name, written in ready.files.items()) or not all(
+        Path(file).is_file() for file in ready.model
+    ):
         if time.monotonic() < deadline:
             time.sleep(0.5)
             continue

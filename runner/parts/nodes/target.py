@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from runner.check.rules import of_section
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
+from runner.recipe.stages import STAGES
 from runner.render import planned
 from runner.tools import packaged
 from runner.tools.files import Artifact, remote
@@ -39,10 +40,16 @@ def named(recipe: Recipe) -> bool:
 def emitted(recipe: Recipe) -> list[Artifact]:
     """The engine's own configs, as they will be in the results folder, and a script for each machine."""
     plan = planned(recipe, FOLDER)
-    stage = plan.stages[-1]
-    ranks = range(stage.machines.nodes)
-    scripts = [Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stage, rank)) for rank in ranks]
-    return [*(Artifact(f"{FOLDER}/{file.path}", file.text) for file in stage.files), *scripts]
+    stages = [stage for stage in plan.stages if stage.trains]
+    texts = {
+        RECIPE_FILE if file.path == RECIPE_FILE else f"{stage.folder}/{file.path}".lstrip("/"): file.text
+        for stage in stages
+        for file in stage.files
+    }
+    scripts = [
+        Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stages, rank)) for rank in range(recipe.machines.nodes)
+    ]
+    return [*(Artifact(f"{FOLDER}/{path}", text) for path, text in texts.items()), *scripts]
 
 
 def place(recipe: Recipe) -> Place:
@@ -55,16 +62,20 @@ def place(recipe: Recipe) -> Place:
     return Place(f"{results}/config", f"{results}/data", results, f"/tmp/recipe-runner-{recipe.name}")
 
 
-def script(plan: Plan, stage: Stage, rank: int) -> str:
-    """The start script of one machine."""
-    meanings = packaged.toml(__file__, "environment.toml")
-    return str(macros(TEMPLATE, shlex=shlex).script(plan, stage, rank, meanings, _data_files(stage)))
+def script(plan: Plan, stages: list[Stage], rank: int) -> str:
+    """The start script of one machine. stages: those that train."""
+    meanings, first = packaged.toml(__file__, "environment.toml"), stages[0].env.items()
+    shared = {name: value for name, value in first if all(stage.env.get(name) == value for stage in stages)}
+    words = macros(TEMPLATE, shlex=shlex)
+    return str(words.script(plan, stages, shared, rank, meanings, _data_files(stages[-1])))
 
 
 def _data_files(stage: Stage) -> list[str]:
     """Relative data files as the recipe names them; the stage's own paths start from the folder of rendering."""
-    data = json.loads(next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")).get("data", {})
-    named = [*(one.get("path") for one in data.get("sets", [data])), data.get("validation_path")]
+    recipe = json.loads(next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}"))
+    sections = [one["data"] for one in recipe.get(STAGES, [recipe]) if "data" in one]
+    named = [one.get("path") for data in sections for one in data.get("sets", [data])]
+    named += [data.get("validation_path") for data in sections]
     return [path for path in named if path and not path.startswith("/") and not remote(path)]
 
 
@@ -77,10 +88,6 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
         yield recipe.problem("nodes.machines", *message, key=True)
     elif max(counts) != stated.gpus_per_node:
         yield recipe.problem("nodes.machines", *worded("nodes.other-gpus", most=max(counts), stated=stated), key=True)
-    for index, machine in enumerate(plain.machines):
-        if len(set(machine.gpus)) < len(machine.gpus):
-            place = ("nodes", "machines", index, "gpus")
-            yield recipe.problem(place, "A GPU is listed twice.", "List each GPU of a machine once.")
     if "openshift" in recipe.settings and len(set(counts)) > 1:
         shown = " and ".join(map(str, counts))
         yield recipe.problem("nodes.machines", *worded("nodes.unequal-gpus", shown=shown), key=True)

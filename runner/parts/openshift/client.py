@@ -37,12 +37,7 @@ if TYPE_CHECKING:
 
 ROOT = "kubernetes"
 # Packages that `client_parts` replaces while it imports: the client uses them only for an `auth-provider` or a proxy.
-LATER = {
-    "requests": ("utils",),
-    "requests_oauthlib": (),
-    "oauthlib": ("oauth2",),
-    "google": ("auth", "auth.transport", "auth.transport.requests"),
-}
+LATER: Mapping[str, list[str]] = packaged.toml(__file__, "later.toml")
 
 
 class Later(ModuleType):

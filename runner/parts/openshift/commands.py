@@ -399,7 +399,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
             stopped.append(f"the run `{run}` of Kubeflow Pipelines")
         except Stop as refusal:
             say(refusal.text)
-            say(f"The run `{run}` of Kubeflow Pipelines waits for a new submit. Stop it in the dashboard, under Runs.")
+            say(worded("openshift.run-stays", run=run)[0])
     milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
     chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
     if not (milestone or stage):

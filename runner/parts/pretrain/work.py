@@ -21,6 +21,7 @@ from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
+from runner.trainer.generation import tokenizer_in
 
 Tell = Callable[[str], None]
 
@@ -62,11 +63,8 @@ def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
     Stop if it has more entries than the embedding has rows, or cannot be loaded."""
     template = catalog.chat_template("chatml")
     if chosen.base:
-        from transformers import AutoTokenizer
-
-        options = {} if Path(chosen.base).is_dir() else {"revision": chosen.revision}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(chosen.base, **options)
+            tokenizer = tokenizer_in(chosen.base, revision=chosen.revision)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise Stop(*worded("pretrain.no-tokenizer", base=chosen.base, reason=reason)) from None
@@ -171,9 +169,9 @@ FIRST = {"text": _documents}
 
 def init(weights: FirstWeights, tell: Tell) -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    words = AutoTokenizer.from_pretrained(weights.tokenizer)
+    words = tokenizer_in(weights.tokenizer)
     numbers = {"bos_token_id": None, "eos_token_id": words.eos_token_id, "pad_token_id": words.pad_token_id}
     config = AutoConfig.for_model(**weights.architecture, **numbers)
     torch.manual_seed(weights.seed)

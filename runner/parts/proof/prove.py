@@ -24,6 +24,7 @@ from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Tokens, spread
 from runner.tools import child_process
 from runner.tools.names import same, shortened
+from runner.trainer.generation import tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
@@ -115,14 +116,12 @@ class Prover:
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer as users of the trained model load it."""
-        from transformers import AutoTokenizer
-
         with tempfile.TemporaryDirectory() as folder:
             used = self.trainer.processing_class
             used.save_pretrained(folder)
             if self.cfg.tokenizer_use_mistral_common:
                 return type(used).from_pretrained(folder)
-            return AutoTokenizer.from_pretrained(folder, trust_remote_code=bool(self.cfg.trust_remote_code))
+            return tokenizer_in(folder, bool(self.cfg.trust_remote_code))
 
     @cached_property
     def ends(self) -> frozenset[int]:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from runner.check.validate import load
-from runner.data.tokenizers import TEKKEN
 from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
@@ -40,7 +39,7 @@ from runner.tools import child_process, names
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port, hush
-from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING
+from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
 from runner.tools.vllm import SERVER, room_for, saved
 from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, tokenizer_in, with_system

@@ -56,6 +56,7 @@ class Technique:
     model: str = ""
     words: str = ""
     least: int = 1
+    places: Mapping[str, str] = field(default_factory=lambda: {"data": "data", "text": "data.text"})
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class DataKind:
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
+TEXTS = ("text", "text-questions", "pipeline")  # the kinds of rows that begin with plain text
 SHARED = "/shared/models"  # the default folder for results on plain machines
 COLUMNS: Mapping[str, list[str]] = TABLES["columns"]
 _, BETTER, WORSE = PAIR = COLUMNS["preferences"]
@@ -153,7 +155,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 @dataclass(frozen=True)
 class Answers:
     """Missing answers are empty. question, answer: templates of columns; column: of documents. questions, preferences:
-    for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
+    of later stages. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
     main one first; results: a folder that they share. prompt, chosen, rejected: of preferences."""
 
     kind: str = "questions"
@@ -223,7 +225,7 @@ class Answers:
 
     @cached_property
     def columns(self) -> list[str]:
-        return columns_of(self.data, self.of.rows in ("text", "images", "pipeline"))
+        return columns_of(self.data, self.of.rows in ("images", *TEXTS))
 
     @property
     def guessed(self) -> tuple[str, str]:
@@ -283,9 +285,9 @@ class Answers:
         return _overrides(said)
 
     def _of_data(self) -> dict[str, tuple[Any, str]]:
-        said = source("data", self.data)
-        if self.of.rows in ("text", "pipeline") and (column := self.column or self.holding_text):
-            said["data.column" if self.of.rows == "pipeline" else "data.text"] = (column, "the column with the text")
+        said = source(self.way.places["data"], self.data)
+        if self.of.rows in TEXTS and (column := self.column or self.holding_text):
+            said[self.way.places["text"]] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "what people think of answers")}
@@ -321,15 +323,16 @@ class Answers:
         return said | gone | {"data.songs": (drawn, why)}
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
-        """The files of a pipeline's later stages. Raises Stop if their columns are others."""
+        """The files of later stages. Raises Stop if their columns are others."""
         said: dict[str, tuple[Any, str]] = {}
         if self.questions:
-            own = Answers("questions", data=self.questions)
+            home, own = self.way.places["questions"], Answers("questions", data=self.questions)
             told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
-            said |= {f"sft.{setting}": value for setting, value in told.items()}
-            said |= dict.fromkeys(("sft.data.question", "sft.data.answer"), (None, "")) if own.form else {}
+            said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
+            said |= dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, "")) if own.form else {}
         if self.preferences:
-            said |= source("dpo.data", self.preferences) | _preferred("dpo.data", self.preferences)
+            home = self.way.places["preferences"]
+            said |= source(home, self.preferences) | _preferred(home, self.preferences)
         return said
 
     def _of_place(self) -> dict[str, tuple[Any, str]]:

@@ -72,8 +72,6 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **how,
         **axolotl.training(recipe, place, held_out),
     }
-    if recipe.scores:
-        config.pop("rl_beta", None)
     if how.get("rl") == "simpo" and "warmup_ratio" in config:
         # Axolotl 0.19.0 refuses it here, although its trainer supports it.
         own["warmup_ratio"] = config.pop("warmup_ratio")

@@ -22,7 +22,7 @@ from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.process import without_gpu_kernels
 from runner.tools.text import words
-from runner.trainer.generation import taught, tokens
+from runner.trainer.generation import taught, tokenizer_in, tokens
 
 MADE_FROM = "twin.json"
 
@@ -95,7 +95,7 @@ def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> 
     folder, model = Path(twin["folder"]), of_facts(twin["model"])
     if (folder / "config.json").is_file():
         return
-    words = tokenizers.in_folder(folder)
+    words = tokenizer_in(folder)
     numbers = {f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     ready = partial(first, tokenizer=words) if first else None
     if twin["layers"]:

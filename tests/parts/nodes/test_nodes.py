@@ -24,7 +24,7 @@ from runner.check.validate import load
 from runner.data.tokenizers import forget_older
 from runner.parts.nodes import node
 from runner.parts.nodes import target as nodes
-from runner.parts.nodes.node import Hello
+from runner.parts.nodes.node import Hello, Ready
 from runner.plan import PLAN_FILE
 from runner.recipe.overrides import from_options
 from runner.render import emit
@@ -42,12 +42,13 @@ from tests.conftest import ROOT, own_time
 from tests.stages import leave
 
 GEMMA = ROOT / "recipes" / "gemma.yaml"
+STAGES = ROOT / "recipes" / "sft-dpo.yaml"
 SAMPLE = ROOT / "recipes" / "data" / "gemma-sample.txt"
 
 
-def scripts(folder: Path, *options: str) -> list[Path]:
-    """The emitted folder of the Gemma recipe with settings changed."""
-    recipe, _, _ = load(GEMMA, from_options(options))
+def scripts(folder: Path, *options: str, file: Path = GEMMA) -> list[Path]:
+    """The emitted folder of a recipe with settings changed."""
+    recipe, _, _ = load(file, from_options(options))
     write_all(folder, emit(recipe, ("nodes",)))
     return sorted((folder / "nodes").glob("run_node*.sh"))
 
@@ -133,19 +134,32 @@ def test_each_machine_gets_a_script_with_its_own_rank_and_gpus(counts, batch, tm
     assert f"effective_batch_size: {batch}\n" in config
 
 
-def test_every_line_of_a_script_has_a_comment_before_it(tmp_path):
+def of_stages(folder: Path, *options: str, file: Path = STAGES) -> list[Path]:
+    """The scripts of a recipe of several stages for two machines, with settings changed."""
+    machines = json.dumps([{"address": "10.0.0.1", "gpus": [0]}, {"address": "10.0.0.2", "gpus": [0]}])
+    plain = [f"nodes.output_dir={folder}/out", f"nodes.machines={machines}", "machines.nodes=2"]
+    return scripts(folder, *plain, *options, file=file)
+
+
+# What only ends something in a script, or names a stage in it.
+STRUCTURE = re.compile(r"\s*(;;|esac|done|[a-z0-9]+\))$")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_every_line_of_a_script_has_a_comment_before_it(tmp_path, several):
     looked_at = 0
-    for file in scripts(tmp_path):
-        lines = file.read_text().splitlines()
+    for file in of_stages(tmp_path) if several else scripts(tmp_path):
+        lines = [line.strip() for line in file.read_text().splitlines()]
         for number, line in enumerate(lines):
-            if line and not line.startswith("#"):
+            if line and not line.startswith("#") and not STRUCTURE.match(line):
                 looked_at += 1
                 assert lines[number - 1].startswith("# "), f"{file.name}:{number + 1}: {line}"
     assert looked_at > 40
 
 
-def test_bash_can_read_the_scripts(tmp_path):
-    for file in scripts(tmp_path):
+@pytest.mark.parametrize("several", [False, True])
+def test_bash_can_read_the_scripts(tmp_path, several):
+    for file in of_stages(tmp_path) if several else scripts(tmp_path):
         assert subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True).stderr == ""
 
 
@@ -153,8 +167,36 @@ def test_shellcheck_finds_nothing_wrong(tmp_path):
     checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     if checker is None:
         pytest.skip("shellcheck is not installed; `make install` brings it")
-    done = subprocess.run([checker, *map(str, scripts(tmp_path))], capture_output=True, text=True)
+    both = [*scripts(tmp_path / "one"), *of_stages(tmp_path / "several")]
+    done = subprocess.run([checker, *map(str, both)], capture_output=True, text=True)
     assert done.stdout + done.stderr == ""
+
+
+def test_the_scripts_of_several_stages_train_each_in_its_own_folder(tmp_path):
+    for rank, file in enumerate(of_stages(tmp_path)):
+        text = file.read_text()
+        assert '\nwhile [[ "$STAGE" != dpo ]]; do\n' in text
+        for stage in ("sft", "dpo"):
+            assert f"axolotl train {tmp_path}/out/config/{stage}/axolotl.yaml --launcher torchrun" in text
+            assert f'"$OUTPUT_DIR/{stage}/train-node$NODE_RANK.log"' in text
+            assert f"\n      export TENSORBOARD_LOGGING_DIR={tmp_path}/out/{stage}/tensorboard\n" in text
+        assert ("node finish" in text) == (rank == 0)
+    emitted = {str(file.relative_to(tmp_path / "nodes")) for file in (tmp_path / "nodes").rglob("*") if file.is_file()}
+    configs = {"recipe.json", "sft/axolotl.yaml", "dpo/axolotl.yaml"}
+    assert emitted == {"run_node0.sh", "run_node1.sh", *configs}
+    assert node.read(str(tmp_path / "nodes" / "recipe.json")).stage_recipes.keys() == {"sft", "dpo"}
+
+
+def test_the_scripts_of_several_stages_name_the_data_files_of_all(tmp_path):
+    options = []
+    for index, name in enumerate(("one", "two")):
+        shutil.copyfile(ROOT / "recipes/data/seven-b-preferences.jsonl", tmp_path / f"{name}.jsonl")
+        options += [f"stages.{index}.data.path={name}.jsonl", f"stages.{index}.data.hub="]
+    options += ["stages.0.data.question=[question]", "stages.0.data.answer=[chosen]", "stages.0.data.sample="]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(STAGES.read_text("utf-8").replace("sample: data/", f"sample: {ROOT}/recipes/data/"))
+    for file in of_stages(tmp_path, *options, file=recipe):
+        assert re.findall(r"beside the recipe: (.*)", file.read_text()) == ["one.jsonl", "two.jsonl"]
 
 
 def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):
@@ -332,6 +374,32 @@ def test_a_main_machine_that_ends_while_it_prepares_has_stopped(killed):
     assert process.wait(30) != 0
 
 
+def test_a_training_that_ends_on_the_port_is_no_meeting():
+    """torchrun of the stage before has a store there too, until it ends on the main machine."""
+    port, ends = free_port(), []
+    training = node._store("127.0.0.1", port, main=True)
+    joined = threading.Thread(
+        target=lambda: ends.append(node.join(hello(1), "127.0.0.1", port, 30, lambda text: None)), daemon=True
+    )
+    joined.start()
+    time.sleep(1.5)
+    assert not training.check(["arrivals"])
+    del training
+    with node.Main(hello(), 2, port, 20, lambda text: None) as main:
+        main.gather()
+        main.ready(Ready("dpo", {"dpo/axolotl.yaml": "1"}, ["model.safetensors"]))
+    joined.join(20)
+    assert [ready.stage for ready in ends] == ["dpo"]
+
+
+def test_a_main_machine_that_trains_without_this_one_is_not_waited_for_longer():
+    port = free_port()
+    training = node._store("127.0.0.1", port, main=True)
+    with pytest.raises(Stop, match="has started without this one"):
+        node.join(hello(1), "127.0.0.1", port, 1, lambda text: None)
+    del training
+
+
 def test_a_port_of_another_program_is_no_main_machine():
     port = free_port()
     talks = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])))\nwhile 1: s.accept()[0].sendall(b'SSH-2.0-x' * 9)"
@@ -457,7 +525,7 @@ def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch, gol
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
     monkeypatch.setattr(node, "PATIENCE_WITH_STORAGE_S", 0.0)
     with pytest.raises(Stop) as stop:
-        node._shared(recipe, 1, {"plan.json": "0"})
+        node._shared(recipe, 1, Ready("train", {"plan.json": "0"}))
     assert stop.value.text.startswith("Machine 1 ") and f"`{tmp_path}/out`" in stop.value.text
     golden_message(stop.value)
 
@@ -478,7 +546,8 @@ def test_a_machine_waits_until_it_sees_the_files_of_this_start(tmp_path, monkeyp
         (config / "axolotl.yaml").write_text(files["axolotl.yaml"])
 
     own_time(monkeypatch, node, sleep=sleep)
-    plan = node._shared(recipe, 1, {name: content_hash(text) for name, text in files.items()})
+    hashes = {name: content_hash(text) for name, text in files.items()}
+    plan = node._shared(recipe, 1, Ready("train", hashes))
     assert len(slept) == 1 and plan.stages[-1].config["dataset_prepared_path"]
 
 
@@ -540,7 +609,13 @@ def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
 
 def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatch):
     recipe, said = begun(tmp_path, checkpoint=False), []
-    monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: said.append(f"{stage.name} is launched"))
+
+    def launch(stage, place, progress) -> None:
+        said.append(f"{stage.name} is launched")
+        Path(place.data_dir).mkdir(exist_ok=True)
+        Path(place.data_dir, "train.parquet").write_text("rows")
+
+    monkeypatch.setattr(pipeline, "launch", launch)
     node.lead(recipe, [2, 2], 4, accelerator=False, tell=said.append)
     assert "data is launched" in said and "train is launched" not in said, "each machine trains by itself"
     assert [file.name for file in (tmp_path / "config").iterdir() if file.name == PLAN_FILE]
@@ -652,3 +727,79 @@ def test_gpus_that_do_not_add_up_are_refused_on_every_machine(small, tmp_path):
         trained(tmp_path, small, [1, 1], 1, GPUS_1="0,1")
     for words in ("1 + 2 = 3 GPUs", "TOTAL_GPUS is 2.", "TOTAL_GPUS=3"):
         assert str(failed.value).count(words) == 2
+
+
+# Several stages
+
+
+RECIPE = """
+scenario: stages
+name: two-stages
+model: {{base: {model}, precision: fp32, attention: sdpa, gradient_checkpointing: false, sequence_len: 256}}
+stages:
+  - name: sft
+    technique: full
+    data: {{path: questions.jsonl, question: "[q]", answer: "[a]", validation_share: 0.25}}
+    train: {{epochs: 2, micro_batch_size: 2, optimizer: adamw_torch, learning_rate: 0.005, logging_steps: 1, cross_entropy: plain, kernels: none}}
+    gates: [perplexity < {most}]
+  - name: dpo
+    technique: lora
+    data: {{path: pairs.jsonl, form: preferences, prompt: "[q]", chosen: "[good]", rejected: "[bad]", validation_share: 0.25}}
+    train: {{epochs: 1, micro_batch_size: 2, optimizer: adamw_torch, learning_rate: 0.001, logging_steps: 1, kernels: none}}
+    gates: [preference_accuracy >= 0]
+machines: {{gpu: NVIDIA-L40S, nodes: 2, memory: 8 GB, cpus: 2}}
+nodes: {{output_dir: {out}, port: {port}, python: {python}, machines: [{{address: 127.0.0.1, gpus: [0]}}, {{address: 127.0.0.1, gpus: [0]}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory) -> Path:
+    """A twin of a model with a chat template."""
+    folder = tmp_path_factory.mktemp("speaker") / "model"
+    recipe, _, _ = load(ROOT / "recipes" / "minimal" / "full.yaml")
+    facts = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), 2, 1, folder)
+    twin.tokenizer_for(facts)(SAMPLE.read_text("utf-8").split("\n\n"))
+    twin.build(facts)
+    return folder
+
+
+def two_machines(folder: Path, model: Path, most: float) -> tuple[list[int], list[str]]:
+    """Exit codes and output of both machines' scripts of a recipe of two stages. most: perplexity at the gate."""
+    folder.mkdir(exist_ok=True)
+    venv, file = folder / "venv", folder / "recipe.yaml"
+    if not venv.exists():
+        venv.symlink_to(sys.prefix)
+        rows = [{"q": f"What is {n}?", "a": f"It is {n}.", "good": f"It is {n}.", "bad": "No."} for n in range(16)]
+        for name in ("questions", "pairs"):
+            (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    facts = {"model": model, "most": most, "out": folder / "out", "port": free_port()}
+    file.write_text(RECIPE.format(**facts, python=venv / "bin" / "python"))
+    found = scripts(folder, file=file)
+    for name in ("questions", "pairs"):
+        shutil.copyfile(folder / f"{name}.jsonl", folder / "nodes" / f"{name}.jsonl")
+    env = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    processes = [start(script, **env) for script in reversed(found)]
+    said = [finish(process, 400) for process in processes]
+    return [process.returncode for process in reversed(processes)], said[::-1]
+
+
+@pytest.mark.long
+def test_two_machines_train_the_stages_one_after_the_other(speaker, tmp_path):
+    """A closed gate ends both scripts; started again, they go on behind it."""
+    codes, said = two_machines(tmp_path, speaker, 1.001)
+    assert codes == [1, 1], said
+    for output in said:
+        assert "`dpo` does not start" in output or "later stages do not start" in output, output[-3000:]
+    out = tmp_path / "out"
+    before = (out / "sft" / "best_model" / "model.safetensors").read_bytes()
+    assert not (out / "dpo" / "checkpoints").exists()
+    codes, said = two_machines(tmp_path, speaker, 1e6)
+    assert codes == [0, 0], "\n\n".join(said)[-6000:]
+    assert (out / "sft" / "best_model" / "model.safetensors").read_bytes() == before
+    assert json.loads((out / "run.json").read_text())["status"] == "finished"
+    assert f"base_model: {out}/sft/best_model\n" in (out / "dpo" / "config" / "axolotl.yaml").read_text()
+    for stage in ("sft", "dpo"):
+        known = json.loads((out / stage / "training_summary.json").read_text())
+        assert (known["world_size"], known["backend"]) == (2, "gloo")
+        assert (out / stage / "train-node1.log").stat().st_size > 0
+    assert "All results are in" in said[0]

@@ -213,6 +213,8 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "preferences.jsonl", "--question", "question", "--answer", "rejected"),
         ("--what", "songs", "--data", "preferences.jsonl"),
         ("--what", "pipeline", "--preferences", "my.csv"),
+        ("--what", "questions-preferences", "--questions", "preferences.jsonl"),
+        ("--what", "text-questions", "--data", "text.txt", "--preferences", "preferences.jsonl"),
         ("--what", "preferences", "--data", "lonely.csv"),
         ("--what", "preferences", "--data", "paare.jsonl", "--prompt", "frage", "--chosen", "besser"),
         ("--what", "text", "--data", "text.txt", "--technique", "network"),
@@ -327,11 +329,51 @@ SYSTEMS = {
     "a pipeline": (
         "--what pipeline --data text.jsonl --questions questions.jsonl --preferences preferences.jsonl",
         {
-            "scenario": "pipeline",
-            "data.path": "text.jsonl",
-            "dpo.data.rejected": "[rejected]",
-            "sft.data.answer": "[response]",
+            "scenario": "stages",
+            "stages.0.technique": "pretrain",
+            "stages.0.data.path": "text.jsonl",
+            "stages.0.data.column": "text",
+            "stages.1.data.answer": "[response]",
+            "stages.2.data.rejected": "[rejected]",
+            "stages.2.data.hub": None,
         },
+    ),
+    "questions, then preferences, on two machines": (
+        "--what questions-preferences --questions my.csv --preferences preferences.jsonl --model HuggingFaceTB/SmolLM2-135M-Instruct "
+        "--where machines --addresses 10.0.0.1,10.0.0.2 --gpu NVIDIA-L4",
+        {
+            "scenario": "stages",
+            "model.base": "HuggingFaceTB/SmolLM2-135M-Instruct",
+            "stages.0.data.path": "my.csv",
+            "stages.0.data.question": "[Question]",
+            "stages.1.data.path": "preferences.jsonl",
+            "stages.1.data.prompt": "[question]",
+            "nodes.machines.1.address": "10.0.0.2",
+            "machines.nodes": 2,
+        },
+    ),
+    "conversations, then preferences": (
+        "--what questions-preferences --questions talks.jsonl",
+        {
+            "stages.0.data.path": "talks.jsonl",
+            "stages.0.data.question": None,
+            "stages.1.data.hub": "Intel/orca_dpo_pairs",
+        },
+    ),
+    "plain text, then questions": (
+        "--what text-questions --data text.txt --questions my.csv --where here",
+        {
+            "scenario": "stages",
+            "stages.0.data.path": "text.txt",
+            "stages.0.data.form": "text",
+            "stages.1.data.path": "my.csv",
+            "stages.1.data.answer": "[Reply]",
+            "openshift": None,
+        },
+    ),
+    "a starter of stages, with rows of one's own": (
+        "--what sft-dpo --preferences preferences.jsonl --where here",
+        {"stages.0.data.hub": "databricks/databricks-dolly-15k", "stages.1.data.path": "preferences.jsonl"},
     ),
     "seven-b with preferences of one's own": (
         "--what seven-b --preferences preferences.jsonl --namespace mine",

@@ -140,7 +140,7 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "gpu": _proposed_card,
     "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
 }
-STARTERS = ", ".join(name for name, kind in KINDS.items() if kind.keeps and name != "pipeline")
+STARTERS = ", ".join(name for name in KINDS if Answers(name).way.starter == name)
 
 
 DATA, PLACE = (
