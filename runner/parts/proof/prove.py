@@ -385,8 +385,13 @@ class Prover:
 
 
 def before_training(cfg: DictDefault, trainer: Any, settings: RunSettings) -> str:
-    """Judges rows and batches in every process, because some figures need all of them; the first writes `proof.json`.
-    Returns what is wrong; empty for nothing."""
+    """The problem of the rows before training; empty for none."""
+    return prove(cfg, trainer, settings).complaint
+
+
+def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
+    """Judges rows and batches in every process, because some figures need all of them; the first writes
+    `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")
@@ -395,4 +400,4 @@ def before_training(cfg: DictDefault, trainer: Any, settings: RunSettings) -> st
         folder = Path(settings.run_dir)
         proof.write(folder)
         child_process.tell("proof", folder=str(folder))
-    return proof.complaint
+    return proof
