@@ -173,6 +173,9 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(f"model.{line}", *worded("check.code-can-change", model=model))
 
 
+CHATML = {"<|im_start|>", "<|im_end|>"}
+
+
 def chat_template(recipe: Recipe) -> Iterator[Problem]:
     """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer.
     `tokenizer_default` needs a tokenizer with a template, and `mistral_common` one of mistral-common."""
@@ -180,7 +183,9 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     template = recipe.data.get("chat_template") if facts else None
     if not facts or not template:
         return
-    if template == "chatml" and facts.chat_template not in ("", "chatml"):
+    own = (recipe.advanced.plain().get("axolotl") or {}) if "advanced" in recipe.settings else {}
+    added = {*(own.get("special_tokens") or {}).values(), *(own.get("tokens") or ())}
+    if template == "chatml" and facts.chat_template not in ("", "chatml") and not added >= CHATML:
         yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
     folder, has_template = recipe.base_folder, facts.own_template
     whole = folder if folder and (folder / models.CONFIG).is_file() else None
@@ -270,7 +275,9 @@ def sequence_length(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.model_facts or "sequence_len" not in recipe.model:
         return
     limit = recipe.model_facts.max_position_embeddings
-    if recipe.model.sequence_len > limit:
+    if recipe.model.sequence_len > limit and common.shared_by(recipe)[0] > 1:
+        yield recipe.note("model.sequence_len", *worded("check.reads-further", model=recipe.model, limit=limit))
+    elif recipe.model.sequence_len > limit:
         yield recipe.problem("model.sequence_len", *worded("check.reads-less", model=recipe.model, limit=limit))
 
 
@@ -304,7 +311,7 @@ def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
 def effective_batch(recipe: Recipe) -> Iterator[Problem]:
     stated, computed = batch_sizes(recipe) or (None, None)
     if stated != computed:
-        gpus = sum(recipe.gpu_counts)
+        gpus = f"{common.replicas(recipe)}{'' if common.shared_by(recipe) == (1, 1) else ' groups of'}"
         said = worded("check.other-batch", stated=stated, computed=computed, train=recipe.train, gpus=gpus)
         yield recipe.problem("train.effective_batch_size", *said)
 
@@ -438,6 +445,37 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
 
 
+def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
+    """What Axolotl 0.19.0 needs if GPUs share rows or matrices (utils/schemas/validation.py and loaders/utils.py), and
+    what it would compute otherwise without a message."""
+    (context, tensor), gpus = common.shared_by(recipe), common.world_size(recipe)
+    if context * tensor == 1:
+        return
+    facts, train, base, flash = recipe.model_facts, recipe.train, _base(recipe), recipe.model.attention == FLASH
+    joins = train.get("packing") == "flatten" or (train.get("packing") == "pack" and train.micro_batch_size > 1)
+    heads = (facts.num_attention_heads, facts.num_key_value_heads) if facts else ()
+    whole = facts and (facts.tied or "whole" in facts.family or any(count % tensor for count in heads))
+    line = "context_parallel_size" if context > 1 else "tensor_parallel_size"
+    for size, path, wrong, said in (
+        (
+            gpus,
+            f"sharding.{line}",
+            gpus % (context * tensor),
+            worded("check.odd-groups", gpus=gpus, group=context * tensor),
+        ),
+        (gpus, "train.objective", train.get("objective"), worded("check.shared-next-token", line=line)),
+        (context, "model.attention", not flash, worded("check.ring-needs-flash", flash=FLASH)),
+        (context, "model.base", facts and "mixes_rows" in facts.family, worded("check.attention-alone", base=base)),
+        (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
+        (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
+        (tensor, "model.base", whole, worded("check.whole-matrices", base=base, tensor=tensor, heads=heads)),
+        (tensor, "train.adapter", "adapter" in train, worded("check.matrices-beside-adapter")),
+        (tensor, "train.cross_entropy", train.get("cross_entropy") == "fused", worded("check.matrices-of-liger")),
+    ):
+        if size > 1 and wrong:
+            yield recipe.problem(path, *said)
+
+
 def offload_places(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     """Each way of sharding can offload different parts to different places."""
     way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
@@ -484,7 +522,8 @@ def optimizers(recipe: Recipe) -> Iterator[Problem]:
         if not facts:
             continue
         if facts.gpu and sharding.offloaded(recipe)["optimizer"]:
-            yield recipe.problem(at, *worded("check.optimizer-on-gpu"))
+            slow = worded("check.optimizer-slow-off-gpu") if facts.package == "torchao" else None
+            yield recipe.note(at, *slow) if slow else recipe.problem(at, *worded("check.optimizer-on-gpu"))
         elif several and not facts.sharded and sharding.by_fsdp(recipe):
             yield recipe.problem(at, *worded("check.optimizer-of-whole-weights"))
         elif several and not facts.rows and sharding.by_zero(recipe):
@@ -539,7 +578,7 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
 
 
 def rates(recipe: Recipe) -> Iterator[Problem]:
-    gpus, images = sum(recipe.gpu_counts), recipe.scenario == "image-classification"
+    gpus, images = common.replicas(recipe), recipe.scenario == "image-classification"
     scaled = gpus > 8 and not images
     for name, section in _sections(recipe):
         rate = section["learning_rate"]
@@ -664,7 +703,7 @@ RULES: tuple[Rule, ...] = (
     *(known_model, known_type, custom_code, chat_template, precision_fits, master_weights_fit),
     *(loss_fits_model, attention_fits_model, attention_fits_precision),
     *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
-    *(needs_gpus, *of_section("sharding", offload_places, offload_disk), optimizers),
+    *(needs_gpus, *of_section("sharding", shared_rows, offload_places, offload_disk), optimizers),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
     *UNUSUAL,

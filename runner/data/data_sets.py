@@ -24,13 +24,15 @@ BYTES_A_TOKEN = 4.2
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """The source of rows: the file or folder `path`, else the dataset `hub` with subset, split and revision."""
+    """The source of rows: the file or folder `path`, else the dataset `hub` with subset, split, revision
+    and, if they are named, only those files."""
 
     hub: str | None
     revision: str | None
     subset: str | None
     split: str | None
     path: str | None
+    files: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -121,7 +123,7 @@ Where = int | str  # a row's place, after the word `line`: its number, and its s
 
 
 # Settings that came later: unwritten, they are no part of a request, so that the rows of older runs still count.
-LATER = ("drop_system", "thinking_field")
+LATER = ("drop_system", "thinking_field", "files")
 
 
 def stated(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -158,7 +160,9 @@ def _from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
     try:
         from datasets import load_dataset
 
-        yield load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=stream)
+        named = {"data_files": list(source.files)} if source.files else {}
+        how = {"split": source.split, "revision": source.revision, "streaming": stream}
+        yield load_dataset(source.hub, source.subset, **named, **how)
     except Exception as error:
         raise no_dataset(source, error) from None
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
+ONE_MACHINE = 8  # of its GPUs
 # The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
-# By an attention, or a tokenizer, that only some models have.
+# By an attention, a tokenizer or a chat template that only some models have.
 STAND_INS = {
     "kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b",
     MISTRAL: "mistralai/Mistral-7B-Instruct-v0.3",
+    "chatml": "Qwen/Qwen2.5-7B-Instruct",
 }
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
 NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
@@ -78,10 +81,17 @@ class Import:
         self.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
 
     def name_gpu(self) -> None:
-        """A GPU, as other trainers' files name none; two if the file shares the model between several."""
+        """A GPU, as other trainers' files name none; if several share a model or its rows, as many as the file needs, at
+        least two."""
         self.say("machines.gpu", GPU)
-        if ("distribution",) in self.values and ("machines", "gpus_per_node") not in self.values:
-            self.say("machines.gpus_per_node", 2)
+        sizes = (self.file.data.get(f"{way}_size") for way in table()["groups"]["sizes"])
+        gpus = max(
+            1 + (("distribution",) in self.values), prod(one for one in sizes if isinstance(one, int) and one > 1)
+        )
+        if gpus > 1 and ("machines", "gpus_per_node") not in self.values:
+            self.say("machines.gpus_per_node", min(gpus, ONE_MACHINE))
+            if gpus > ONE_MACHINE:
+                self.say("machines.nodes", -(-gpus // ONE_MACHINE))
         self.note((), NO_GPU, "Change `machines` to what you have.")
 
     def leave_to_runner(self, more: Mapping[str, Sequence[str]] = {}) -> None:
@@ -357,13 +367,15 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     files = [files] if isinstance(files, str) else files or []
     if len(files) == 1 and source in ("json", "csv", "parquet"):
         source, files = files[0], []
-    if files:
-        made.refuse((*path, "data_files"), "Recipes read whole data sets of the hub, and no single files of them.")
     local = source.startswith((".", "/", "~")) or re.search(r"\.(jsonl|json|csv|tsv|parquet|xlsx|txt)$", source)
     data["path" if local else "hub"] = source
     for theirs, ours in (("name", "subset"), ("split", "split"), ("revision", "revision")):
         if (value := left.pop(theirs, None)) is not None and not local:
             data[ours] = value
+    if files and "/" in source and not local:
+        data["files"] = files
+    elif files:
+        made.refuse((*path, "data_files"), "Recipes name each file of this machine as a `path`.")
     written = left.pop("type", None)
     kind, rows, named = str(written or ""), "conversations", isinstance(written, dict)
     style, _, ending = kind.replace(":", ".").partition(".")
@@ -387,7 +399,7 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
             made.note((*path, "type"), OTHER_WORDS)
     elif style == "completion":
         rows, data["text"] = "text", left.pop("field", "text")
-        made.note((*path, "type"), "Recipes join texts, and cut them into blocks of equal length.")
+        made.note((*path, "type"), "Recipes join texts, short ones too, and cut them into blocks of equal length.")
     elif style == "chat_template" and not ending:
         turns, forms = left.pop("field_messages", "messages"), table()["turns"]
         form = next((form for form, (column, _, _) in forms.items() if column == turns), None)
@@ -445,6 +457,9 @@ def _machines(made: Import) -> None:
         made.refuse_deepspeed(deepspeed)
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
         made.say(f"sharding.offload_{part}", "cpu", key)
+    for name, part in by_schema.part("lora", "sharding")["properties"].items():
+        if (size := made.get(part["x-axolotl"]) if "x-axolotl" in part else 1) and size > 1:
+            made.say(("sharding", name), size, name)
     made.name_gpu()
 
 

@@ -54,13 +54,14 @@ def held(workload: Workload) -> State:
 def _fsdp(workload: Workload) -> State:
     """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner does), and everything is
     split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and head."""
-    wide, shards = workload.widths.linear, workload.machines.world_size
+    wide, shards = workload.widths.linear, workload.machines.world_size // max(1, workload.copies)
     whole = parameters.of_layers(workload.model, ())[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if packed(workload):
         # Four-bit weights travel packed, and each is unpacked when it is used.
         linear = parameters.in_linear(workload.model)
         layer += linear // 2 - wide * linear
+    layer, root = layer // workload.tensor, root // workload.tensor
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
     weights = weights_of(workload) + reference(workload)
@@ -275,7 +276,9 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
     half precision, each GPU's own share; under FSDP in fp32, after every micro batch. A disk holds all that main memory
     would hold, read and written (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1)."""
     trained, machines = parameters.trainable(workload), workload.machines
-    slower = 1 if workload.optimizer == "adamw_torch_fused" else PACE["plain"]
+    slower = (
+        1 if workload.optimizer == "adamw_torch_fused" else PACE["packed" if 0 < workload.rule.bits < 32 else "plain"]
+    )
     cores = min(PACE["adam"], PACE["adam_a_core"] * machines.cpus) / slower
     sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
     travelling = sent * trained / machines.world_size / rate(gpu)
