@@ -173,9 +173,6 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(f"model.{line}", *worded("check.code-can-change", model=model))
 
 
-CHATML = {"<|im_start|>", "<|im_end|>"}
-
-
 def chat_template(recipe: Recipe) -> Iterator[Problem]:
     """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer.
     `tokenizer_default` needs a tokenizer with a template, and `mistral_common` one of mistral-common."""
@@ -183,9 +180,8 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     template = recipe.data.get("chat_template") if facts else None
     if not facts or not template:
         return
-    own = (recipe.advanced.plain().get("axolotl") or {}) if "advanced" in recipe.settings else {}
-    added = {*(own.get("special_tokens") or {}).values(), *(own.get("tokens") or ())}
-    if template == "chatml" and facts.chat_template not in ("", "chatml") and not added >= CHATML:
+    added = "<|im_end|>" in str(recipe.document.lookup(("advanced", "axolotl")))  # by `special_tokens` or `tokens`
+    if template == "chatml" and facts.chat_template not in ("", "chatml") and not added:
         yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
     folder, has_template = recipe.base_folder, facts.own_template
     whole = folder if folder and (folder / models.CONFIG).is_file() else None
@@ -449,26 +445,19 @@ def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     """What Axolotl 0.19.0 needs if GPUs share rows or matrices (utils/schemas/validation.py and loaders/utils.py), and
     what it would compute otherwise without a message."""
     (context, tensor), gpus = common.shared_by(recipe), common.world_size(recipe)
-    if context * tensor == 1:
-        return
-    facts, train, base, flash = recipe.model_facts, recipe.train, _base(recipe), recipe.model.attention == FLASH
+    group, facts, train = context * tensor, recipe.model_facts, recipe.settings.get("train") or {}
     joins = train.get("packing") == "flatten" or (train.get("packing") == "pack" and train.micro_batch_size > 1)
     heads = (facts.num_attention_heads, facts.num_key_value_heads) if facts else ()
+    line = f"sharding.{'context' if context > 1 else 'tensor'}_parallel_size"
     whole = facts and (facts.tied or "whole" in facts.family or any(count % tensor for count in heads))
-    line = "context_parallel_size" if context > 1 else "tensor_parallel_size"
     for size, path, wrong, said in (
-        (
-            gpus,
-            f"sharding.{line}",
-            gpus % (context * tensor),
-            worded("check.odd-groups", gpus=gpus, group=context * tensor),
-        ),
-        (gpus, "train.objective", train.get("objective"), worded("check.shared-next-token", line=line)),
-        (context, "model.attention", not flash, worded("check.ring-needs-flash", flash=FLASH)),
-        (context, "model.base", facts and "mixes_rows" in facts.family, worded("check.attention-alone", base=base)),
+        (group, line, gpus % group, worded("check.odd-groups", gpus=gpus, group=group)),
+        (group, "train.objective", train.get("objective"), worded("check.shared-next-token")),
+        (context, "model.attention", recipe.model.attention != FLASH, worded("check.ring-needs-flash", flash=FLASH)),
+        (context, "model.base", facts and "mixes_rows" in facts.family, worded("check.attention-alone", recipe=recipe)),
         (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
         (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
-        (tensor, "model.base", whole, worded("check.whole-matrices", base=base, tensor=tensor, heads=heads)),
+        (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor, heads=heads)),
         (tensor, "train.adapter", "adapter" in train, worded("check.matrices-beside-adapter")),
         (tensor, "train.cross_entropy", train.get("cross_entropy") == "fused", worded("check.matrices-of-liger")),
     ):

@@ -160,9 +160,8 @@ def _from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
     try:
         from datasets import load_dataset
 
-        named = {"data_files": list(source.files)} if source.files else {}
-        how = {"split": source.split, "revision": source.revision, "streaming": stream}
-        yield load_dataset(source.hub, source.subset, **named, **how)
+        how = {"split": source.split, "revision": source.revision, "data_files": source.files and list(source.files)}
+        yield load_dataset(source.hub, source.subset, streaming=stream, **how)
     except Exception as error:
         raise no_dataset(source, error) from None
 

@@ -25,7 +25,6 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
-ONE_MACHINE = 8  # of its GPUs
 # The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
 STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
 # By an attention, a tokenizer or a chat template that only some models have.
@@ -81,17 +80,14 @@ class Import:
         self.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
 
     def name_gpu(self) -> None:
-        """A GPU, as other trainers' files name none; if several share a model or its rows, as many as the file needs, at
-        least two."""
+        """A GPU, as other trainers' files name none; if several share a model or rows, as many as the file needs."""
         self.say("machines.gpu", GPU)
         sizes = (self.file.data.get(f"{way}_size") for way in table()["groups"]["sizes"])
         gpus = max(
             1 + (("distribution",) in self.values), prod(one for one in sizes if isinstance(one, int) and one > 1)
         )
         if gpus > 1 and ("machines", "gpus_per_node") not in self.values:
-            self.say("machines.gpus_per_node", min(gpus, ONE_MACHINE))
-            if gpus > ONE_MACHINE:
-                self.say("machines.nodes", -(-gpus // ONE_MACHINE))
+            self.say("machines.gpus_per_node", gpus)
         self.note((), NO_GPU, "Change `machines` to what you have.")
 
     def leave_to_runner(self, more: Mapping[str, Sequence[str]] = {}) -> None:
@@ -349,12 +345,10 @@ def _template(made: Import, sets: list[Any]) -> None:
     if named is None:
         templated = all(str(one.get("type")).startswith("chat_template") for one in sets if isinstance(one, dict))
         made.say("data.chat_template", "tokenizer_default" if templated else "auto")
-    elif named in ("chatml", "tokenizer_default"):
-        made.say("data.chat_template", named, "chat_template")
-    elif named == own:
-        made.say("data.chat_template", "auto", "chat_template")
-    else:
-        made.say("data.chat_template", "tokenizer_default", "chat_template")
+        return
+    known = named if named in ("chatml", "tokenizer_default") else "auto" if named == own else "tokenizer_default"
+    made.say("data.chat_template", known, "chat_template")
+    if known not in (named, "auto"):
         made.note(("chat_template",), *worded("axolotl_files.other-template", named=named))
 
 

@@ -152,8 +152,8 @@ class Moment(NamedTuple):
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and, before
     all of them, the loading of weights that are then split."""
-    rows, length = workload.micro_batch_size * workload.answers, workload.most_tokens // workload.context
-    model, tokens = workload.model, rows * length
+    model, rows = workload.model, workload.micro_batch_size * workload.answers
+    tokens = rows * workload.most_tokens // workload.context
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
     measuring, in_flight, again = by_length(workload, tokens)

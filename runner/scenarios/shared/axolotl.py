@@ -63,14 +63,14 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
     """What Liger computes instead of PyTorch: loss, normalisation, rotary positions, feed-forward."""
     facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
-    split = common.shared_by(recipe)[1] > 1  # Liger's kernels need whole matrices
+    if common.shared_by(recipe)[1] > 1:  # Liger's kernels need whole matrices
+        facts = None
     if loss == "auto":
         # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all weights.
-        able = facts and facts.model_type in catalog.fused_loss_models() and not split
-        loss = "fused" if able else "chunked"
+        loss = "fused" if facts and facts.model_type in catalog.fused_loss_models() else "chunked"
     kernels: dict[str, bool] = {}
     # They are compiled for a GPU, and replace transformers' classes, which a model's own code does not use.
-    if facts and recipe.train.kernels != "none" and place.accelerator and not (recipe.model.trust_remote_code or split):
+    if facts and recipe.train.kernels != "none" and place.accelerator and not recipe.model.trust_remote_code:
         kernels = dict(catalog.fused_kernels(facts.model_type))
         if kernels.get("glu"):
             kernels["glu"] = facts.usual_glu
@@ -114,8 +114,8 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
         return bool(section["packing"] == "flatten")
     apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows(recipe.model.attention)
     able = apart and (recipe.model.attention == FLASH or not accelerator)
-    whole = common.shared_by(recipe)[0] == 1 and not compiles(recipe)
-    return able and whole and section["micro_batch_size"] > 1
+    able = able and common.shared_by(recipe)[0] == 1
+    return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 
 def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
