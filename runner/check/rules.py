@@ -399,14 +399,9 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
 DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
-# Settings for which negative numbers have a meaning, such as «no limit» or «only at the end».
-BELOW_ZERO = {
-    *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
-    *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
-}
-BELOW_ONE = {"adam_beta1", "adam_beta2"}  # as torch's AdamW requires, which Axolotl's schema does not know
-# Axolotl accepts only one of the two.
-WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
+BELOW_ZERO, BELOW_ONE, WARMUPS = (
+    catalog.table("axolotl-values")[name] for name in ("below_zero", "below_one", "only_one")
+)
 
 
 def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
@@ -446,10 +441,11 @@ def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     what it would compute otherwise without a message."""
     (context, tensor), gpus = common.shared_by(recipe), common.world_size(recipe)
     group, facts, train = context * tensor, recipe.model_facts, recipe.settings.get("train") or {}
-    joins = train.get("packing") == "flatten" or (train.get("packing") == "pack" and train.micro_batch_size > 1)
-    heads = (facts.num_attention_heads, facts.num_key_value_heads) if facts else ()
+    joins = train.get("packing") == "flatten" or (
+        train.get("packing") == "pack" and train.get("micro_batch_size", 1) > 1
+    )
     line = f"sharding.{'context' if context > 1 else 'tensor'}_parallel_size"
-    whole = facts and (facts.tied or "whole" in facts.family or any(count % tensor for count in heads))
+    whole = facts and (facts.tied or "whole" in facts.family or facts.num_key_value_heads % tensor)
     for size, path, wrong, said in (
         (group, line, gpus % group, worded("check.odd-groups", gpus=gpus, group=group)),
         (group, "train.objective", train.get("objective"), worded("check.shared-next-token")),
@@ -457,7 +453,7 @@ def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
         (context, "model.base", facts and "mixes_rows" in facts.family, worded("check.attention-alone", recipe=recipe)),
         (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
         (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
-        (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor, heads=heads)),
+        (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor)),
         (tensor, "train.adapter", "adapter" in train, worded("check.matrices-beside-adapter")),
         (tensor, "train.cross_entropy", train.get("cross_entropy") == "fused", worded("check.matrices-of-liger")),
     ):

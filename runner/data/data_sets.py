@@ -24,8 +24,7 @@ BYTES_A_TOKEN = 4.2
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """The source of rows: the file or folder `path`, else the dataset `hub` with subset, split, revision
-    and, if they are named, only those files."""
+    """The source of rows: the file or folder `path`, else the dataset `hub` or its `files`, subset, split and revision."""
 
     hub: str | None
     revision: str | None

@@ -25,14 +25,6 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
-# The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
-STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
-# By an attention, a tokenizer or a chat template that only some models have.
-STAND_INS = {
-    "kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b",
-    MISTRAL: "mistralai/Mistral-7B-Instruct-v0.3",
-    "chatml": "Qwen/Qwen2.5-7B-Instruct",
-}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
 NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
 table = partial(checking.table, "mapping")
@@ -485,7 +477,8 @@ def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
         lines = document.data["model"].get("attention"), document.data["data"].get("chat_template")
-        document.data["model"]["base"] = next((STAND_INS[line] for line in lines if line in STAND_INS), STAND_IN)
+        known = table()["stand_ins"]
+        document.data["model"]["base"] = next((known[line] for line in lines if line in known), known["otherwise"])
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
             document.data["train"].pop(layers, None)
     return document

@@ -246,9 +246,8 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     """Processes instead of GPUs. A tiny language model is three times as fast in one process as in two."""
     several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
-    beside = [("sharding", None, "processes share no rows here, and there is no GPU to save memory on")]
     here = overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone)
-    return [*here, *substitutes(recipe, beside)]
+    return [*here, *substitutes(recipe, table("processes"))]
 
 
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
