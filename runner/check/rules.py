@@ -454,7 +454,6 @@ def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
         (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
         (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
         (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor)),
-        (tensor, "train.adapter", "adapter" in train, worded("check.matrices-beside-adapter")),
         (tensor, "train.cross_entropy", train.get("cross_entropy") == "fused", worded("check.matrices-of-liger")),
     ):
         if size > 1 and wrong:

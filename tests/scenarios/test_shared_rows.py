@@ -92,7 +92,6 @@ REFUSED = {
     "several packed rows": (LYRICS, (*RING, "train.packing=pack", "train.micro_batch_size=2")),
     "objective": (ROOT / "recipes" / "arithmetic.yaml", RING),
     "matrices without FSDP": (GEMMA, (*SPLIT, "distribution=zero3")),
-    "an adapter's": (LYRICS, SPLIT),
     "tied": (GEMMA, (*SPLIT, "model.base=Qwen/Qwen3-0.6B")),
     "heads": (GEMMA, (*SPLIT, "machines.gpus_per_node=12", "sharding.tensor_parallel_size=3")),
     "Liger's loss": (GEMMA, (*SPLIT, "train.cross_entropy=fused")),

@@ -443,7 +443,7 @@ def _machines(made: Import) -> None:
         made.refuse_deepspeed(deepspeed)
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
         made.say(f"sharding.offload_{part}", "cpu", key)
-    for name, part in by_schema.part("lora", "sharding")["properties"].items():
+    for name, part in by_schema.part("full", "sharding")["properties"].items():
         if (size := made.get(part["x-axolotl"]) if "x-axolotl" in part else 1) and size > 1:
             made.say(("sharding", name), size, name)
     made.name_gpu()

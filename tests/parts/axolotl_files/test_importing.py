@@ -117,7 +117,7 @@ def test_gpus_that_share_rows_are_as_many_as_the_file_needs(golden_message):
     assert ("distribution",) not in made.values and not made.refused
     many = (
         one_row.replace("bnb_8bit", "torch_8bit")
-        + "context_parallel_size: 2\ntensor_parallel_size: 2\ndp_shard_size: 4\nfsdp_version: 2\nfsdp_config: {offload_params: false}\n"
+        + "context_parallel_size: 2\ndp_shard_size: 4\ndp_replicate_size: 2\nfsdp_version: 2\nfsdp_config: {offload_params: false}\n"
     )
     made = made_of(many)
     assert made.values["machines", "gpus_per_node"] == 16
