@@ -440,6 +440,8 @@ def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
     """What Axolotl 0.19.0 needs if GPUs share rows or matrices (utils/schemas/validation.py and loaders/utils.py), and
     what it would compute otherwise without a message."""
     (context, tensor), gpus = common.shared_by(recipe), common.world_size(recipe)
+    if context * tensor == 1:
+        return
     group, facts, train = context * tensor, recipe.model_facts, recipe.settings.get("train") or {}
     joins = train.get("packing") == "flatten" or (
         train.get("packing") == "pack" and train.get("micro_batch_size", 1) > 1
