@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -56,6 +57,7 @@ SAME: dict[str, list[list[Any]]] = {
     "tf32": [[True, "auto"]],
     "save_total_limit": [[4, None]],
     "logging_steps": [[10, None]],
+    "ddp_bucket_cap_mb": [[25, None]],
     "dpo_loss_type": [[["sigmoid"], None]],
     "rl_beta": [[0.1, None]],
     "kto_desirable_weight": [[1.0, None]],
@@ -72,6 +74,8 @@ def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()
     validation raises."""
     from axolotl.integrations.base import PluginManager
 
+    # Axolotl only asks whether ring attention's package is there, which can only be built beside a GPU.
+    sys.modules.setdefault("ring_flash_attn", ModuleType("ring_flash_attn"))
     document, _ = override(importing.with_known_model(made.recipe), changes)
     recipe, _ = valid(document)
     plan = translate(recipe, place(recipe))
@@ -83,8 +87,8 @@ def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()
         both.append(validated(config, gpu, 1))
     if stops := recipe.settings["train"].get("early_stopping"):  # which the runner's plug-in does
         both[1]["early_stopping_patience"] = stops.patience
-    # Blocks of text are always full.
-    filled = {"sample_packing", "pad_to_sequence_len"} if recipe.rows == TEXT else set()
+    # Blocks of text are always full, and Axolotl chooses the kind of ring attention by the packing.
+    filled = {"sample_packing", "pad_to_sequence_len", "ring_attn_func"} if recipe.rows == TEXT else set()
     found = {*differing(both[0], both[1], recipe.facts.linear)} - filled
     # Layers and how weights are stored belong to the example's own model, and the recipe leaves them as they are.
     stored = {"model_quantization_config", "model_quantization_config_kwargs"} - {*yaml.safe_load(text)}

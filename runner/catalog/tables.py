@@ -67,8 +67,8 @@ def dataset(name: str | None, subset: str | None = None) -> Facts:
 
 
 def dataset_of(data: Mapping[str, Any]) -> Facts:
-    """The same for a recipe's section with a data set."""
-    return dataset(data.get("hub"), data.get("subset"))
+    """The same for a recipe's section with a data set; nothing is known of single files of it."""
+    return {} if data.get("files") else dataset(data.get("hub"), data.get("subset"))
 
 
 def near_dataset(name: str) -> str | None:

@@ -103,8 +103,8 @@ def _fits_block(text: str) -> bool:
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     """Values that follow from several lines: batches, learning rates, layers, and requests to a cluster."""
-    gpus = common.world_size(recipe)
-    many = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    gpus = common.replicas(recipe)
+    many = f"{gpus} {'GPU' if gpus == common.world_size(recipe) else 'group'}{'s' if gpus > 1 else ''}"
     for name, part in recipe.sections.items():
         if not part.knows("gradient_accumulation_steps"):
             continue

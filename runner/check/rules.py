@@ -181,7 +181,8 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     template = recipe.data.get("chat_template") if facts else None
     if not facts or not template:
         return
-    if template == "chatml" and facts.chat_template not in ("", "chatml"):
+    added = "<|im_end|>" in str(recipe.document.lookup(("advanced", "axolotl")))  # by `special_tokens` or `tokens`
+    if template == "chatml" and facts.chat_template not in ("", "chatml") and not added:
         yield recipe.problem("data.chat_template", *worded("check.not-chatml", base=_base(recipe)), mending="auto")
     folder, has_template = recipe.base_folder, facts.own_template
     whole = folder if folder and (folder / models.CONFIG).is_file() else None
@@ -277,7 +278,9 @@ def sequence_length(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.model_facts or "sequence_len" not in recipe.model:
         return
     limit = recipe.model_facts.max_position_embeddings
-    if recipe.model.sequence_len > limit:
+    if recipe.model.sequence_len > limit and common.shared_by(recipe)[0] > 1:
+        yield recipe.note("model.sequence_len", *worded("check.reads-further", model=recipe.model, limit=limit))
+    elif recipe.model.sequence_len > limit:
         yield recipe.problem("model.sequence_len", *worded("check.reads-less", model=recipe.model, limit=limit))
 
 
@@ -311,7 +314,7 @@ def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
 def effective_batch(recipe: Recipe) -> Iterator[Problem]:
     stated, computed = batch_sizes(recipe) or (None, None)
     if stated != computed:
-        gpus = sum(recipe.gpu_counts)
+        gpus = f"{common.replicas(recipe)}{'' if common.shared_by(recipe) == (1, 1) else ' groups of'}"
         said = worded("check.other-batch", stated=stated, computed=computed, train=recipe.train, gpus=gpus)
         yield recipe.problem("train.effective_batch_size", *said)
 
@@ -390,14 +393,9 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
 DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
-# Settings for which negative numbers have a meaning, such as «no limit» or «only at the end».
-BELOW_ZERO = {
-    *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
-    *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
-}
-BELOW_ONE = {"adam_beta1", "adam_beta2"}  # as torch's AdamW requires, which Axolotl's schema does not know
-# Axolotl accepts only one of the two.
-WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
+BELOW_ZERO, BELOW_ONE, WARMUPS = (
+    catalog.table("axolotl-values")[name] for name in ("below_zero", "below_one", "only_one")
+)
 
 
 def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
@@ -430,6 +428,32 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if alone and not sharding.by_zero_alone(recipe):
         yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
+
+
+def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
+    """What Axolotl 0.19.0 needs if GPUs share rows or matrices (utils/schemas/validation.py and loaders/utils.py), and
+    what it would compute otherwise without a message."""
+    (context, tensor), gpus = common.shared_by(recipe), common.world_size(recipe)
+    if context * tensor == 1:
+        return
+    group, facts, train = context * tensor, recipe.model_facts, recipe.settings.get("train") or {}
+    joins = train.get("packing") == "flatten" or (
+        train.get("packing") == "pack" and train.get("micro_batch_size", 1) > 1
+    )
+    line = f"sharding.{'context' if context > 1 else 'tensor'}_parallel_size"
+    whole = facts and (facts.tied or "whole" in facts.family or facts.num_key_value_heads % tensor)
+    for size, path, wrong, said in (
+        (group, line, gpus % group, worded("check.odd-groups", gpus=gpus, group=group)),
+        (group, "train.objective", train.get("objective"), worded("check.shared-next-token")),
+        (context, "model.attention", recipe.model.attention != FLASH, worded("check.ring-needs-flash", flash=FLASH)),
+        (context, "model.base", facts and "mixes_rows" in facts.family, worded("check.attention-alone", recipe=recipe)),
+        (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
+        (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
+        (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor)),
+        (tensor, "train.cross_entropy", train.get("cross_entropy") == "fused", worded("check.matrices-of-liger")),
+    ):
+        if size > 1 and wrong:
+            yield recipe.problem(path, *said)
 
 
 def offload_places(recipe: Recipe, section: Settings) -> Iterator[Problem]:
@@ -530,7 +554,7 @@ LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 
 def rates(recipe: Recipe) -> Iterator[Problem]:
-    gpus, images = sum(recipe.gpu_counts), recipe.scenario == "image-classification"
+    gpus, images = common.replicas(recipe), recipe.scenario == "image-classification"
     scaled = gpus > 8 and not images
     for name, section in recipe.sections.items():
         if not section.knows("learning_rate"):
@@ -648,7 +672,7 @@ RULES: tuple[Rule, ...] = (
     *(known_model, known_type, custom_code, chat_template, precision_fits, master_weights_fit),
     *(loss_fits_model, attention_fits_model, attention_fits_precision),
     *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch),
-    *(needs_gpus, *of_section("sharding", offload_places, offload_disk), optimizers),
+    *(needs_gpus, *of_section("sharding", shared_rows, offload_places, offload_disk), optimizers),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, advanced_settings),
     *common.contradictions(__file__),

@@ -45,7 +45,7 @@ def once(recipe: Recipe) -> Iterator[Problem]:
         for path, one in sets_of(home, data):
             name = one.get("path")
             file = name if not name or remote(name) else os.path.realpath(recipe.folder / name)
-            same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
+            same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision", "files")))
             if (first := seen.setdefault(same, path)) != path:
                 place = (*path, "path" if file else "hub")
                 yield recipe.problem(place, *worded("check.same-data", path=name_of(path), first=name_of(first)))
@@ -238,7 +238,7 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
 
 
 # Settings of a data set on the hub; a folder saved by `datasets` also has splits.
-_OF_HUB = ("revision", "subset", "split", "test_split")
+_OF_HUB = ("revision", "subset", "files", "split", "test_split")
 
 
 def left_over(recipe: Recipe) -> Iterator[Problem]:
@@ -250,7 +250,7 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         written = recipe.document.lookup(home) or {}
         names = [name for name in _OF_HUB if written.get(name)]
         if saved_by_datasets(recipe.folder / path) or recipe.elsewhere(path):
-            names = [name for name in names if name in ("revision", "subset")]
+            names = [name for name in names if name in ("revision", "subset", "files")]
         if names:
             are, lines, have = ("is", "line", "has") if len(names) == 1 else ("are", "lines", "have")
             said = worded(
@@ -276,7 +276,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
-    named = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split")}
+    named = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split", "files")}
     try:
         there = data_sets.hub_columns(data_sets.DataSource(**named, path=None))
     except Stop as reason:

@@ -24,13 +24,14 @@ BYTES_A_TOKEN = 4.2
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """The source of rows: the file or folder `path`, else the dataset `hub` with subset, split and revision."""
+    """The source of rows: the file or folder `path`, else the dataset `hub` or its `files`, subset, split and revision."""
 
     hub: str | None
     revision: str | None
     subset: str | None
     split: str | None
     path: str | None
+    files: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -121,7 +122,7 @@ Where = int | str  # a row's place, after the word `line`: its number, and its s
 
 
 # Settings that came later: unwritten, they are no part of a request, so that the rows of older runs still count.
-LATER = ("drop_system", "thinking_field")
+LATER = ("drop_system", "thinking_field", "files")
 
 
 def stated(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -158,7 +159,8 @@ def _from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
     try:
         from datasets import load_dataset
 
-        yield load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=stream)
+        how = {"split": source.split, "revision": source.revision, "data_files": source.files and list(source.files)}
+        yield load_dataset(source.hub, source.subset, streaming=stream, **how)
     except Exception as error:
         raise no_dataset(source, error) from None
 

@@ -89,7 +89,7 @@ def require_columns(data: RowsRequest) -> None:
     for one in data.get("sets", [data]):
         if one["path"]:
             continue
-        source = DataSource(**{field.name: one[field.name] for field in fields(DataSource)})
+        source = DataSource(**{field.name: one.get(field.name) for field in fields(DataSource)})
         with suppress(data_sets.Unreachable):  # it may be in the cache of this machine
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"

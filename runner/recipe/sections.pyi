@@ -126,6 +126,7 @@ class Data(Settings):
     hub: str | None
     revision: str | None
     subset: str | None
+    files: tuple[str, ...] | None
     split: str | None
     validation_split: str | None
     path: str | None
@@ -172,6 +173,7 @@ class DataSets(Settings):
     hub: str | None
     revision: str | None
     subset: str | None
+    files: tuple[str, ...] | None
     split: str | None
     path: str | None
     share: float
@@ -254,6 +256,8 @@ class Evaluation(Settings):
     prompt: str
 
 class Sharding(Settings):
+    context_parallel_size: int | None
+    tensor_parallel_size: int | None
     offload_optimizer: Literal["none", "cpu", "nvme"]
     offload_weights: Literal["none", "cpu", "nvme"]
     nvme_path: str | None

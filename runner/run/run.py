@@ -147,6 +147,8 @@ def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
     if count != planned:
         batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
         changes += overrides.of_each(recipe, lambda name, one: [batch] if "train" in one.settings else [])
+    if gpus and count % (common.world_size(recipe) // common.replicas(recipe)):
+        changes.append(Override("sharding", None, None, BY, f"{count} GPUs cannot share rows in this way"))
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if gpus and count == 1 and shared and not sharding.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))

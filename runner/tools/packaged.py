@@ -60,7 +60,7 @@ def install(extra: str) -> str:
     own metadata, because the project may not be in a registry."""
     root = Path(__file__).resolve().parents[2]
     # Its build needs the installed torch.
-    options = " --no-build-isolation" if extra == "flash" else ""
+    options = " --no-build-isolation" if extra in ("flash", "ring") else ""
     if (root / "pyproject.toml").is_file():
         return f"pip install{options} -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[{extra}]')}"
     from importlib.metadata import PackageNotFoundError, requires

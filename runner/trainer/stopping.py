@@ -77,8 +77,8 @@ class Watchdog(TrainerCallback):
         dataset = getattr(dataloader, "dataset", None)
         if dataset is None or not hasattr(dataset, "__len__") or getattr(args, "sample_packing", False):
             return
-        rows, batches, processes = len(dataset), len(dataloader), self.settings.world_size
-        share = rows / (args.per_device_train_batch_size * processes)
+        rows, batches = len(dataset), len(dataloader)
+        share = rows * args.gradient_accumulation_steps / self.settings.effective_batch_size
         if answers := getattr(args, "num_generations", None):  # TRL 1.9 leaves out prompts that do not fill a step
             share = rows // (args.generation_batch_size // answers) * args.steps_per_generation
         if not math.floor(share) <= batches <= math.ceil(share):

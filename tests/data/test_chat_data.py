@@ -125,6 +125,17 @@ def test_a_dataset_repository_is_read_like_the_hub(tmp_path, monkeypatch):
     assert (report.rows_in, report.duplicates, report.source) == (8, 1, "owner/questions on the hub")
 
 
+def test_single_files_of_a_repository_are_read(tmp_path, monkeypatch):
+    repository = tmp_path / "owner" / "questions"
+    (repository / "more").mkdir(parents=True)
+    written(repository, "train.jsonl")
+    (repository / "more" / "other.jsonl").write_text('{"nothing": 1}\n', "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    report = prepare(wanted(hub="owner/questions", files=("train.*",)), tmp_path / "out")
+    assert (report.rows_in, report.duplicates) == (8, 1)
+
+
 def test_a_dataset_that_cannot_be_had_is_said_plainly(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(Stop, match="`owner/none-such` cannot be loaded"):

@@ -92,8 +92,8 @@ def loader(rows: int, batches: int):
 
 
 def test_processes_that_see_all_the_data_are_stopped(watchdog, golden_message):
-    dog = watchdog(world_size=2)
-    args = SimpleNamespace(per_device_train_batch_size=4, sample_packing=False)
+    dog = watchdog(world_size=2, effective_batch_size=8)
+    args = SimpleNamespace(gradient_accumulation_steps=1, sample_packing=False)
     dog._compare_share(args, loader(rows=80, batches=10))
     with pytest.raises(TrainingStopped, match="reads 20") as stopped:
         dog._compare_share(args, loader(rows=80, batches=20))

@@ -128,12 +128,14 @@ def _as_numbers(value: Any) -> Any:
 
 
 def as_axolotl_reads(document: Document, path: Path_, value: Any) -> Any:
-    """A value as PyYAML reads it, for which `yes` is true."""
+    """A value as PyYAML reads it, for which `yes` is true and `500_000` a number."""
     if isinstance(value, dict):
         return {key: as_axolotl_reads(document, (*path, key), one) for key, one in value.items()}
     if isinstance(value, list):
         return [as_axolotl_reads(document, (*path, index), one) for index, one in enumerate(value)]
-    return WORDS[value] if isinstance(value, str) and value in WORDS and document.written(path) == value else value
+    if not isinstance(value, str) or document.written(path) != value:
+        return value
+    return int(value.replace("_", "")) if re.fullmatch("[-+]?[1-9][0-9_]*", value) else WORDS.get(value, value)
 
 
 def loaded(document: Document) -> list[str]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,6 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"
-# The model to use if the catalog lacks the file's, and only the other lines are judged; it takes the longest rows.
-STAND_IN = "meta-llama/Llama-3.1-8B-Instruct"
-# By an attention, or a tokenizer, that only some models have.
-STAND_INS = {
-    "kernels-community/vllm-flash-attn3": "openai/gpt-oss-20b",
-    MISTRAL: "mistralai/Mistral-7B-Instruct-v0.3",
-}
 OTHER_WORDS = "The words around question and answer are those of the chat template, not of this type."
 NO_GPU = f"The file names no GPU, so the recipe has {GPU}."
 table = partial(checking.table, "mapping")
@@ -78,10 +72,14 @@ class Import:
         self.say("name", (stem if stem[:1].isalpha() else f"run-{stem}")[:53].rstrip("-"))
 
     def name_gpu(self) -> None:
-        """A GPU, as other trainers' files name none; two if the file shares the model between several."""
+        """A GPU, as other trainers' files name none; if several share a model or rows, as many as the file needs."""
         self.say("machines.gpu", GPU)
-        if ("distribution",) in self.values and ("machines", "gpus_per_node") not in self.values:
-            self.say("machines.gpus_per_node", 2)
+        sizes = (self.file.data.get(f"{way}_size") for way in table()["groups"]["sizes"])
+        gpus = max(
+            1 + (("distribution",) in self.values), prod(one for one in sizes if isinstance(one, int) and one > 1)
+        )
+        if gpus > 1 and ("machines", "gpus_per_node") not in self.values:
+            self.say("machines.gpus_per_node", gpus)
         self.note((), NO_GPU, "Change `machines` to what you have.")
 
     def leave_to_runner(self, more: Mapping[str, Sequence[str]] = {}) -> None:
@@ -339,12 +337,10 @@ def _template(made: Import, sets: list[Any]) -> None:
     if named is None:
         templated = all(str(one.get("type")).startswith("chat_template") for one in sets if isinstance(one, dict))
         made.say("data.chat_template", "tokenizer_default" if templated else "auto")
-    elif named in ("chatml", "tokenizer_default"):
-        made.say("data.chat_template", named, "chat_template")
-    elif named == own:
-        made.say("data.chat_template", "auto", "chat_template")
-    else:
-        made.say("data.chat_template", "tokenizer_default", "chat_template")
+        return
+    known = named if named in ("chatml", "tokenizer_default") else "auto" if named == own else "tokenizer_default"
+    made.say("data.chat_template", known, "chat_template")
+    if known not in (named, "auto"):
         made.note(("chat_template",), *worded("axolotl_files.other-template", named=named))
 
 
@@ -357,13 +353,15 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     files = [files] if isinstance(files, str) else files or []
     if len(files) == 1 and source in ("json", "csv", "parquet"):
         source, files = files[0], []
-    if files:
-        made.refuse((*path, "data_files"), "Recipes read whole data sets of the hub, and no single files of them.")
     local = source.startswith((".", "/", "~")) or re.search(r"\.(jsonl|json|csv|tsv|parquet|xlsx|txt)$", source)
     data["path" if local else "hub"] = source
     for theirs, ours in (("name", "subset"), ("split", "split"), ("revision", "revision")):
         if (value := left.pop(theirs, None)) is not None and not local:
             data[ours] = value
+    if files and "/" in source and not local:
+        data["files"] = files
+    elif files:
+        made.refuse((*path, "data_files"), "Recipes name each file of this machine as a `path`.")
     written = left.pop("type", None)
     kind, rows, named = str(written or ""), "conversations", isinstance(written, dict)
     style, _, ending = kind.replace(":", ".").partition(".")
@@ -387,7 +385,7 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
             made.note((*path, "type"), OTHER_WORDS)
     elif style == "completion":
         rows, data["text"] = "text", left.pop("field", "text")
-        made.note((*path, "type"), "Recipes join texts, and cut them into blocks of equal length.")
+        made.note((*path, "type"), "Recipes join texts, short ones too, and cut them into blocks of equal length.")
     elif style == "chat_template" and not ending:
         turns, forms = left.pop("field_messages", "messages"), table()["turns"]
         form = next((form for form, (column, _, _) in forms.items() if column == turns), None)
@@ -450,6 +448,9 @@ def _machines(made: Import) -> None:
         made.refuse_deepspeed(deepspeed)
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
         made.say(f"sharding.offload_{part}", "cpu", key)
+    for name, part in by_schema.part("full", "sharding")["properties"].items():
+        if (size := made.get(part["x-axolotl"]) if "x-axolotl" in part else 1) and size > 1:
+            made.say(("sharding", name), size, name)
     made.name_gpu()
 
 
@@ -481,7 +482,8 @@ def with_known_model(document: Document) -> Document:
     """The recipe with another base model, if the catalog does not have its own."""
     if document.data["model"]["base"] not in catalog.model_ids():
         lines = document.data["model"].get("attention"), document.data["data"].get("chat_template")
-        document.data["model"]["base"] = next((STAND_INS[line] for line in lines if line in STAND_INS), STAND_IN)
+        known = table()["stand_ins"]
+        document.data["model"]["base"] = next((known[line] for line in lines if line in known), known["otherwise"])
         for layers in ("lora_layers", "lora_pattern"):  # which the other one may not have
             if document.data["train"].get(layers):
                 del document.data["train"][layers]

@@ -88,7 +88,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
     Checkpointing repeats each layer, whose last product is counted although PyTorch stops before it: without it, and
     with refitted shares, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too low)."""
     model, length = workload.model, workload.row_tokens
-    tokens, layers = rows * length, model.num_hidden_layers
+    tokens, layers = rows * length / (workload.context * workload.tensor), model.num_hidden_layers
     weights = 2 * parameters.in_linear(model)
     half = 1 if workload.attention == "eager" else 0.5
     scores = 4 * half * workload.attended * model.num_attention_heads * model.head_dim
@@ -112,7 +112,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> ByKind
 def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     """Bytes that a micro batch moves through the card's memory for its tokens: kept activations are written and read in
     the forward pass, the backward pass moves about twice that, and the loss goes over its logits three times."""
-    tokens = rows * workload.row_tokens
+    tokens = rows * workload.row_tokens / workload.context
     alike = Counter(parameters.layers_trained(workload))
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
@@ -358,7 +358,7 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
         return 0, 0.0
     rows = workload.evaluation_batch_size
     alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
-    share = (alone.packed(workload.evaluation_rows) or 0) / workload.machines.world_size
+    share = (alone.packed(workload.evaluation_rows) or 0) / workload.replicas
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
     batch_seconds += writing(workload, gpu, rows)

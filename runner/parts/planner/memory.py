@@ -145,7 +145,8 @@ class Moment(NamedTuple):
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and, before
     all of them, the loading of weights that are then split."""
-    model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
+    model, rows = workload.model, workload.micro_batch_size * workload.answers
+    tokens = rows * workload.most_tokens // workload.context
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
     measuring, in_flight, again = by_length(workload, tokens)
@@ -331,7 +332,7 @@ def step(workload: Workload, state: State) -> int:
 
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: state, logits, and one layer in flight; no gradients, nothing kept."""
-    tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens
+    tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens // workload.context
     edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share is beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5

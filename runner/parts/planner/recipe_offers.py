@@ -263,7 +263,7 @@ def _longer(planned: Planned) -> Iterator[Changes]:
         work, lines = stage.workload, Lines(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
-        for gpus in dict.fromkeys((work.machines.world_size, 1)):
+        for gpus in dict.fromkeys((work.replicas, 1)):
             micro = max(work.fewest_rows, min(work.micro_batch_size, int(rows * work.epochs / limits.ENOUGH / gpus)))
             epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(limits.ENOUGH * micro * gpus / rows)))
             alone = {"machines.nodes": 1, "machines.gpus_per_node": 1} if gpus == 1 < work.machines.world_size else {}
@@ -345,7 +345,8 @@ def _on(planned: Planned, nodes: int) -> Changes:
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
         work, lines = stage.workload, Lines(planned.recipe, stage.stage)
-        before, world = work.machines.world_size, nodes * work.machines.gpus_per_node
+        before, group = work.replicas, work.machines.world_size // work.replicas
+        world = nodes * work.machines.gpus_per_node // group or 1
         rows = work.effective_batch_size // world
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue

@@ -54,13 +54,14 @@ def held(workload: Workload) -> State:
 def _fsdp(workload: Workload) -> State:
     """FSDP2: trained weights are in fp32 (accelerate 1.13.0 fails to raise them, so the runner does), and everything is
     split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and head."""
-    wide, shards = workload.width, workload.machines.world_size
+    wide, shards = workload.width, workload.machines.world_size // max(1, workload.copies)
     whole = parameters.of_layers(workload.model, ())[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if packed(workload):
         # Weights in 4 or 8 bits travel packed, and each is unpacked when it is used.
         linear = parameters.in_linear(workload.model)
         layer += _packed_bytes(workload, linear) - wide * linear
+    layer, root = layer // workload.tensor, root // workload.tensor
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
     weights = weights_of(workload) + reference(workload)

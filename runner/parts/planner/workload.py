@@ -115,7 +115,8 @@ class Run:
     precision: bf16, fp16 or fp32, of the multiplied weights. learning_rate: nothing here depends on it, so a run is
     calculated once for all rates. micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows:
     whether the latter equals the former, because the recipe names none. accumulation: micro batches a step. sharding:
-    none, ddp, zero1, zero2, zero3 or fsdp. offload: what is beside the GPUs. network: between machines.
+    none, ddp, zero1, zero2, zero3 or fsdp. context, tensor: GPUs that share each row, and each matrix; their messages are
+    not in the time. copies: of the model that FSDP splits. offload: what is beside the GPUs. network: between machines.
     expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows, None if they were
     not counted; evaluation_rows likewise. max_steps: 0 if epochs decide. keep: checkpoints kept. evaluation_steps,
     engine_save_steps: steps between two evaluations, and between two checkpoints of the engine itself, 0 if epochs
@@ -131,6 +132,9 @@ class Run:
     accumulation: int = 1
     optimizer: str = "adamw_torch_fused"
     sharding: str = "none"
+    context: int = 1
+    tensor: int = 1
+    copies: int = 1
     offload: Offload = Offload()
     network: Network = field(default_factory=lambda: network("ethernet"))
     expandable_segments: bool = True
@@ -165,8 +169,13 @@ class Run:
         return self.machines.nodes if self.shared_disk else 1
 
     @property
+    def replicas(self) -> int:
+        """How many micro batches are computed at the same time."""
+        return max(1, self.machines.world_size // (self.context * self.tensor))
+
+    @property
     def effective_batch_size(self) -> int:
-        return self.micro_batch_size * self.accumulation * self.machines.world_size
+        return self.micro_batch_size * self.accumulation * self.replicas
 
     @property
     def whole_logits(self) -> bool:

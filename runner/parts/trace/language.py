@@ -126,7 +126,8 @@ def forward(
 ) -> torch.Tensor:
     """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
     reference: the frozen model beside it in preference training; None if the adapter is switched off instead."""
-    tokens = torch.zeros((rows * workload.answers, workload.most_tokens), dtype=torch.long, device=device)
+    shape = rows * workload.answers, workload.most_tokens // workload.context
+    tokens = torch.zeros(shape, dtype=torch.long, device=device)
 
     def output(of: torch.nn.Module, **more: Any) -> Any:
         from accelerate.utils import convert_to_fp32

@@ -31,6 +31,7 @@ def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
     what, whole = measurable(recipe)[""], config(recipe, place)
     shared, shared_files = sharding.settings(recipe, place, common.machines(recipe, place))
+    shared |= own.for_axolotl if (own := recipe.settings.get("sharding")) else {}
     return axolotl.stage(
         recipe,
         place,

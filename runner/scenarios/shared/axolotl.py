@@ -65,6 +65,8 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
     """What Liger computes instead of PyTorch: loss, normalisation, rotary positions, feed-forward."""
     facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
+    if common.shared_by(recipe)[1] > 1:  # Liger's kernels need whole matrices
+        facts = None
     if loss == "auto":
         # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all weights.
         loss = "fused" if facts and facts.model_type in catalog.fused_loss_models() else "chunked"
@@ -109,11 +111,12 @@ def products(recipe: Recipe, fp8: bool, compile_mode: str | None) -> EngineConfi
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths; on
     a processor a mask does. Compiled stages join no rows, because each joined batch has another shape. Models
-    whose classes mix joined rows join none."""
+    whose classes mix joined rows join none, and ring attention keeps apart only packed ones."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     apart = recipe.model_facts is None or not recipe.model_facts.mixes_rows(recipe.model.attention)
     able = apart and (recipe.model.attention == FLASH or not accelerator)
+    able = able and common.shared_by(recipe)[0] == 1
     return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 

@@ -41,22 +41,34 @@ FETCHING = "model"
 
 
 def learning_rate(recipe: Recipe) -> float:
-    """The optimizer's learning rate; linear scaling multiplies it by the world size (arXiv 1706.02677, section 2.1)."""
+    """The optimizer's learning rate; linear scaling multiplies it by the replicas (arXiv 1706.02677, section 2.1)."""
     section = recipe.training
-    scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
+    scale = replicas(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
     return float(f"{section.learning_rate * scale:.12g}")
 
 
 def effective_batch_size(recipe: Recipe) -> int:
-    """Rows of one optimizer step: micro batch × accumulation × world size."""
+    """Rows of one optimizer step: micro batch × accumulation × replicas."""
     rows: int = recipe.training.micro_batch_size * recipe.training.gradient_accumulation_steps
-    return rows * world_size(recipe)
+    return rows * replicas(recipe)
 
 
 def world_size(recipe: Recipe) -> int:
     """The number of GPUs of all machines together, which is that of the processes."""
     return sum(recipe.gpu_counts)
+
+
+def shared_by(recipe: Recipe) -> tuple[int, int]:
+    """How many GPUs share each row, and how many each matrix."""
+    split = recipe.settings.get("sharding") or {}
+    return split.get("context_parallel_size") or 1, split.get("tensor_parallel_size") or 1
+
+
+def replicas(recipe: Recipe) -> int:
+    """How many micro batches are computed at the same time: one on each GPU, or on each group that shares rows."""
+    context, tensor = shared_by(recipe)
+    return max(1, world_size(recipe) // (context * tensor))
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:

@@ -221,12 +221,15 @@ def gates(recipe: Recipe) -> Iterator[Override]:
 
 
 PLAIN = "eager"  # attention that every class has, by a mask
+LONGEST_MASKED = 8192  # tokens; scores grow with the square, 2 GB in one layer of a twin with 8 heads
+ONLY_THERE = "only a kernel for GPUs keeps such packed rows apart"
 
 
 def packs(recipe: Recipe, section: Settings) -> bool:
-    """Whether rows are packed here too: a class may keep packed rows apart by a kernel for GPUs alone."""
-    facts = recipe.model_facts
-    return section.get("packing") == "pack" and not (facts and facts.mixes_rows(PLAIN))
+    """Whether rows are packed here too: some classes, and all if rows are long, need a kernel for GPUs that keeps them apart."""
+    mixes = recipe.model_facts and recipe.model_facts.mixes_rows(PLAIN)
+    masked = (recipe.model.get("sequence_len") or 0) <= LONGEST_MASKED and not mixes
+    return section.get("packing") == "pack" and masked
 
 
 def packing(recipe: Recipe, home: str, section: Settings) -> Override:
@@ -235,18 +238,16 @@ def packing(recipe: Recipe, home: str, section: Settings) -> Override:
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True):
         return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
-    return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
+    as_there = section.get("packing") != "pack"
+    return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU" if as_there else ONLY_THERE)
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     """Processes instead of GPUs. A tiny language model is three times as fast in one process as in two."""
     several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
-    beside = substitute("sharding", None, "there is no GPU to save memory on")
-    return [
-        *overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone),
-        *([beside] if recipe.settings.get("sharding") else []),
-    ]
+    here = overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone)
+    return [*here, *substitutes(recipe, table("processes"))]
 
 
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
@@ -265,9 +266,7 @@ def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
                 yield change
     for home, section in recipe.sections.items():
         if section.get("packing") == "pack" and not packs(recipe, section):
-            yield Override(
-                f"{home}.packing", None, "none", by, "only a kernel for GPUs keeps this model's packed rows apart"
-            )
+            yield Override(f"{home}.packing", None, "none", by, ONLY_THERE)
     yield overrides.without_time_limit(by)
 
 

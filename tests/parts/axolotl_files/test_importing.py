@@ -103,6 +103,44 @@ def test_a_switch_in_place_of_a_number_becomes_the_number_that_axolotl_reads():
     assert type(own["jagged_restart_warmup_steps"]) is int
 
 
+def test_numbers_with_marks_between_their_digits_are_read_as_axolotl_does():
+    made = made_of(FILE.replace("sequence_len: ", "sequence_len: 1_0") + "min_sample_len: 1_000\nwandb_name: 1_0a\n")
+    assert (
+        made.values["model", "sequence_len"] == 102048 and made.values["advanced", "axolotl", "min_sample_len"] == 1000
+    )
+
+
+def test_gpus_that_share_rows_are_as_many_as_the_file_needs(golden_message):
+    one_row = FILE.replace("micro_batch_size: 4", "micro_batch_size: 1")
+    made = made_of(one_row + "context_parallel_size: 2\n")
+    assert made.values["sharding", "context_parallel_size"] == 2 and made.values["machines", "gpus_per_node"] == 2
+    assert ("distribution",) not in made.values and not made.refused
+    many = (
+        one_row.replace("bnb_8bit", "torch_8bit")
+        + "context_parallel_size: 2\ndp_shard_size: 4\ndp_replicate_size: 2\nfsdp_version: 2\nfsdp_config: {offload_params: false}\n"
+    )
+    made = made_of(many)
+    assert made.values["machines", "gpus_per_node"] == 16
+    golden_message(made.text)
+
+
+def test_single_files_of_a_set_on_the_hub_are_kept(golden_message):
+    some = FILE.replace("    type:", "    data_files: [a/1.jsonl, b.jsonl]\n    type:", 1)
+    made = made_of(some)
+    assert not made.refused and made.values["data", "files"] == ["a/1.jsonl", "b.jsonl"]
+    local = some.replace("path: ", "path: json #", 1)
+    (refused,) = made_of(local).refused
+    golden_message(f"{refused.message} {refused.hint}")
+
+
+def test_chatml_needs_its_tokens():
+    """A model of another template learns it if the file adds the tokens."""
+    other = FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3") + "chat_template: chatml\n"
+    assert importing.judged(made_of(other))
+    added = "special_tokens: {bos_token: <|im_start|>, eos_token: <|im_end|>}\nlora_modules_to_save: [embed_tokens, lm_head]\n"
+    assert not importing.judged(made_of(other + added))
+
+
 def test_a_line_that_axolotl_drops_is_left_out_however_it_is_written():
     made = made_of(FILE + '"colur": green\n')
     assert ("advanced", "axolotl", "colur") not in made.values and not importing.judged(made)
