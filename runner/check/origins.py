@@ -1,12 +1,13 @@
 """A recipe as YAML with every default and computed value, each with its source in a comment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner import parts
 from runner.catalog import Schema
-from runner.recipe.document import Document, Path_, leaves
+from runner.plan import Section
+from runner.recipe.document import Document, Path_, leaves, value_at
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
@@ -45,7 +46,8 @@ def origins(document: Document, value: Any) -> dict[str, str]:
 
 def as_yaml(recipe: Recipe, schema: Schema, computed: Mapping[Path_, Computed]) -> str:
     """The same recipe with every default, in the schema's order. Computed values without a line are comments."""
-    lines = _Writer(recipe.document, computed).section(recipe.settings.plain(), schema, (), "")
+    stages = [one.settings for one in recipe.stage_recipes.values()]
+    lines = _Writer(recipe.document, computed, stages).section(recipe.settings.plain(), schema, (), "")
     # The name of a source may have several lines.
     return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)
 
@@ -54,17 +56,24 @@ def as_yaml(recipe: Recipe, schema: Schema, computed: Mapping[Path_, Computed]) 
 class _Writer:
     document: Document
     computed: Mapping[Path_, Computed]
+    stages: Sequence[Section]
 
     def section(self, values: Mapping[str, Any], schema: Schema, path: Path_, indent: str) -> Iterator[Line]:
         known: Schema = schema.get("properties", {})
         others = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
         for key in dict.fromkeys([*known, *others]):
             here, note = (*path, key), self.computed.get((*path, key))
-            if key in values:
+            if key in values and not self.varies(here, values[key]):
                 how = f"; {note.how}: {written(note.value)}" if note else ""
                 yield from self.setting(key, values[key], known.get(key, {}), here, indent, how)
-            elif note:
+            elif note and key not in values:
                 yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
+
+    def varies(self, path: Path_, value: Any) -> bool:
+        """Whether a stage has another default for a setting that no line gives. A line would be for all stages."""
+        if isinstance(value, dict) or origin(self.document, path) != DEFAULT:
+            return False
+        return any(value_at(one, path) not in (None, value) for one in self.stages)
 
     def setting(self, key: str, value: Any, schema: Schema, path: Path_, indent: str, how: str) -> Iterator[Line]:
         head, why = f"{indent}{written(key)}:", origin(self.document, path) + how

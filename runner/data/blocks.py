@@ -88,7 +88,9 @@ def prepare(
     contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
     tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
-    settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}
+    settings = {
+        name: value for name, value in asdict(plain_text, dict_factory=data_sets.stated).items() if name not in figures
+    }
     key = content_hash([settings, contents, tokens, sample_rows], 32)
     known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):

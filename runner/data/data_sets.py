@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,9 +125,9 @@ Where = int | str  # a row's place, after the word `line`: its number, and its s
 LATER = ("drop_system", "thinking_field", "files")
 
 
-def stated(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a request, without settings of LATER that are not written."""
-    return {name: value for name, value in fields if value is not None or name not in LATER}
+def stated(fields: Iterable[tuple[str, Any]], later: Sequence[str] = LATER) -> dict[str, Any]:
+    """The fields of a request, without settings of `later` that are not written."""
+    return {name: value for name, value in fields if value is not None or name not in later}
 
 
 def where(sources: DataSets, index: int, number: int) -> Where:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
@@ -148,7 +149,8 @@ class ItemPreparer(ABC, Generic[Asked]):
         asked, report = self.asked, self.report
         # Everything that the result depends on.
         tokens = tokenizers.content(asked.tokenizer.base) if asked.tokenizer else ""
-        report.key = content_hash([asdict(asked), asked.content, tokens, sample_rows], 32)
+        unwritten = partial(data_sets.stated, later=("files",))  # rows of before this setting still count
+        report.key = content_hash([asdict(asked, dict_factory=unwritten), asked.content, tokens, sample_rows], 32)
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
             raise Stop(*worded("data.foreign-parquet", out=out))
@@ -190,8 +192,8 @@ class ItemPreparer(ABC, Generic[Asked]):
         if not all(map(len, sides)):
             raise Stop(*worded("data.too-few-rows", lines="\n".join(report.lines()), report=report))
         for name, side in zip(SIDES, sides, strict=True):
-            with replacing(out / f"{name}.parquet") as partial:
-                _write(map(self.table, self.spool.batches(side)), partial)
+            with replacing(out / f"{name}.parquet") as begun:
+                _write(map(self.table, self.spool.batches(side)), begun)
             report.bytes_after += (out / f"{name}.parquet").stat().st_size
 
 

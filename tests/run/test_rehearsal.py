@@ -25,7 +25,7 @@ from runner.run import inference
 from runner.tools import child_process, text
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.trainer import records
-from runner.trainer.generation import prompt
+from runner.trainer.generation import messages, written
 from tests import servers, taught
 from tests.conftest import ROOT
 from tests.parts.report import browser, pages
@@ -421,7 +421,11 @@ def test_a_chat_puts_each_question_to_both_models_and_streams_what_they_say(rehe
     assert len(parts) > 10 and all(now[1].startswith(old[1]) for old, now in itertools.pairwise(parts))
     trained = sides.both[1]
     # What was said before is read again.
-    read = prompt(trained.chat, trained.tokenizer, "And then?", [(question, parts[-1][1])])
+    read = written(
+        trained.tokenizer,
+        messages(trained.chat.system_prompt, "And then?", [(question, parts[-1][1])]),
+        asking=True,
+    )
     assert read.index(question) < read.index(parts[-1][1]) < read.index("And then?")
     # Whoever wants no more of an answer can ask the next question.
     begun = chat.stream(trained, question)

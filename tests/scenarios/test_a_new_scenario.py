@@ -30,6 +30,7 @@ def project(tmp_path_factory) -> Path:
     assert ours in text
     text = text.replace(ours, '"Nothing of mine is trained."')
     (home / "translation.py").write_text(text, encoding="utf-8")
+    shutil.copy(copy / "runner" / "scenarios" / "language" / "contradictions.toml", home)
     done = run(copy, "schemas/build.py")
     assert done.returncode == 0, done.stdout + done.stderr
     changed = {str(file.relative_to(copy)) for file, content in before.items() if file.read_bytes() != content}

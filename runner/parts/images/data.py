@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runner.data import RenderedExample
-from runner.data.data_sets import DataSource, no_dataset
+from runner.data.data_sets import DataSource, no_dataset, stated
 from runner.data.report import Report
 from runner.data.row_files import Bad
 from runner.tools.files import replacing
@@ -298,7 +298,7 @@ def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_u
     by the seed, the same number of each class. Raises Stop if a class has too few images for both sides, or if training
     has more than a small share of the test images."""
     # The hash of everything that the result depends on, also of the folder of each image, which is its class.
-    key = content_hash([asdict(images), images.content, sample_rows], 32)
+    key = content_hash([asdict(images, dict_factory=stated), images.content, sample_rows], 32)
     known = ImageReport.read(out)
     whole = all((out / f"{split}.parquet").is_file() for split in SPLITS)
     # Images may be uploaded to a cluster prepared, without their source.

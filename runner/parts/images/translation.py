@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
+from runner.data.data_sets import stated
 from runner.data.report import PreparedRows
 from runner.parts.images.data import ImageSet, class_folders, class_names, named_classes
 from runner.plan import Evaluation, Place, Plan, Stage
@@ -62,12 +63,12 @@ def train(recipe: Recipe, place: Place) -> Stage:
             "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
             # The prepared images, and the augmentation in training.
             "data": {"folder": place.data_dir, **{key: data.get(key) for key in SEEN}},
-            "prepare": asdict(prepare),
+            "prepare": asdict(prepare, dict_factory=stated),
             "trainer": trainer(recipe, place),
             "recipe_runner": common.run_facts(recipe, place),
         },
         config_file=CONFIG_FILE,
-        data=asdict(prepare),
+        data=asdict(prepare, dict_factory=stated),
         files=(),
         # torchrun reads the number of machines, their ranks and the master's address from PET_*.
         command=("torchrun", "-m", TRAINER, "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),

@@ -133,7 +133,7 @@ def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
 
 
 def _key(corpus: Corpus) -> str:
-    return content_hash([asdict(corpus), corpus.content], 32)
+    return content_hash([asdict(corpus, dict_factory=data_sets.stated), corpus.content], 32)
 
 
 def _known(folder: Path, key: str) -> CleaningReport | None:

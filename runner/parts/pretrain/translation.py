@@ -11,6 +11,7 @@ from typing import Any
 
 from runner import catalog
 from runner.check.validate import as_written
+from runner.data.data_sets import stated
 from runner.parts.pretrain import architecture
 from runner.parts.pretrain.architecture import AFTER, ROWS, TRAINED, Length, compile_mode, curriculum, precision_of
 from runner.parts.stages import translation as each_stage
@@ -57,7 +58,7 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     lengths = curriculum(recipe)
     # Only the proportions count, so the data does not change with the number of GPUs.
     tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
-    everything = asdict(architecture.everything(recipe, place, tokens))
+    everything = asdict(architecture.everything(recipe, place, tokens), dict_factory=stated)
     machines = common.machines(recipe, place)
     pods = recipe.data.cleaning.pods if place.on_cluster and not recipe.data.packed else None
     prepares = common.work(place, common.DATA, everything, machines, parts=architecture.PARTS, pods=pods or 1)

@@ -9,7 +9,6 @@ import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 
@@ -210,7 +209,7 @@ def test_control_characters_of_other_people_and_models_do_not_reach_the_terminal
 
     verdict = CheckReport(1, (Problem("a.yaml", 1, 1, f"`{OBEYED}` is not a setting.", source=OBEYED),))
     monkeypatch.setattr(pull_request, "judged", lambda files, jobs: verdict)
-    monkeypatch.setattr(pull_request, "find", lambda paths: SimpleNamespace(recipes=["a.yaml"]))
+    monkeypatch.setattr(pull_request, "find", lambda paths: (["a.yaml"], []))
     (tmp_path / "event.json").write_text("{}")
     assert pull_request.main(["github"], {"GITHUB_EVENT_PATH": str(tmp_path / "event.json")}) == 1
     assert harmless(capsys.readouterr().out)
