@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from runner import catalog, scenarios
 from runner.check.validate import changed, load
@@ -108,3 +109,15 @@ def test_rows_that_are_the_general_text_itself_leave_the_weights_as_they_are_dra
     tokenizer = AutoTokenizer.from_pretrained(prepared[1]["folder"])
     twin.warm_up(layer, tokenizer=tokenizer, documents=documents, rows=tmp_path, seed=1)
     assert json.dumps(layer.weight.tolist()) == before
+
+
+def test_the_random_weights_of_a_whole_model_are_drawn_once_and_no_two_rows_are_alike():
+    drawn = torch.Tensor.normal_
+    with twin._drawing_once():
+        weights = torch.nn.Linear(1024, 1500, dtype=torch.bfloat16).weight
+        torch.nn.init.normal_(weights, std=0.02)
+    assert torch.Tensor.normal_ is drawn
+    assert weights.numel() > 5 * twin.DRAWN and len(torch.unique(weights.detach(), dim=0)) == 1500
+    assert abs(float(weights.float().std()) - 0.02) < 0.001
+    flat = weights.flatten()
+    assert torch.equal(flat[: twin.DRAWN], flat[twin.DRAWN : 2 * twin.DRAWN])

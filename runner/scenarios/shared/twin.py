@@ -145,7 +145,7 @@ def _write(
     (folder / ".weights").rmdir()
 
 
-DRAWN = 2**18  # random numbers
+DRAWN = 2**18 - 5  # random numbers; a prime, so that no two rows of a matrix are alike
 
 
 @contextmanager
