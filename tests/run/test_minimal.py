@@ -18,5 +18,5 @@ def test_a_minimal_starter_rehearses(recipe_command, tmp_path, path):
     # None of them names a question; those that answer are asked what validation rows ask. The first of five texts begins a block,
     # which could as well begin in the midst of one.
     asked = [json.loads(file.read_text("utf-8")) for file in (tmp_path / "run").rglob("answers.json")]
-    counts = {"image-classification": [], "pipeline": [5, 5], "stages": [5, 5], "causal-lm": [4]}
+    counts = {"image-classification": [], "pipeline": [5, 5], "pretrain": [5, 5], "stages": [5, 5], "causal-lm": [4]}
     assert [len(rows) for rows in asked] == counts.get(path.stem, [5])
