@@ -91,6 +91,11 @@ def value_at(value: Any, path: Path_) -> Any:
     return value
 
 
+def named(term: str) -> Path_:
+    """The path of the setting that a term is about, the first of `key|other`."""
+    return tuple(re.split("[=><~?|]", term, maxsplit=1)[0].split("."))
+
+
 def holds(data: Section, term: str) -> bool:
     """Whether a term of a table of contradictions is true: `key` is on, or one of `key|other`; `key=this|that`,
     `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is written and not empty."""

@@ -7,7 +7,7 @@ from typing import Any
 from runner import catalog
 from runner.check import schema_errors
 from runner.check.rules import AXOLOTL, BELOW_ZERO
-from runner.recipe.document import Document, Path_, applies, value_at
+from runner.recipe.document import Document, Path_, applies, named, value_at
 from runner.recipe.reading import scalar
 from runner.tools import packaged
 from runner.tools.names import nearest
@@ -156,5 +156,4 @@ def contradictions(document: Document) -> Iterator[Problem]:
     """Combinations that Axolotl's validation refuses although each line is valid by itself."""
     for row in table()["refused"]:
         if applies(document.data, row["when"], row.get("unless", ())):
-            at = re.split("[=><~?]", row["when"][0])[0].split(".")
-            yield document.problem(tuple(at), row["says"], row["do"], key=True)
+            yield document.problem(named(row["when"][0]), row["says"], row["do"], key=True)

@@ -1,7 +1,6 @@
 """What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import partial
@@ -18,7 +17,7 @@ from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import units
-from runner.recipe.document import applies, path_of, value_at
+from runner.recipe.document import applies, named, value_at
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, in_image, remote
@@ -180,7 +179,7 @@ def _contradicting(row: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
     for home in filter(recipe.sections.get, TRAINING_SECTIONS) if "*" in row["when"][0] else ("",):
         when, unless = ([term.replace("*", home) for term in row.get(key, ())] for key in ("when", "unless"))
         if applies(recipe.settings, when, unless):
-            at = path_of(re.split("[=><~?]", when[0])[0])
+            at = named(when[0])
             known = {"recipe": recipe, "home": home, "value": value_at(recipe.settings, at)}
             problem = recipe.note if row.get("note") else recipe.problem
             yield problem(at, *(row[key].format(**known) for key in ("says", "do")), mending=row.get("mending"))
