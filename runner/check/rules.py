@@ -441,12 +441,13 @@ def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
         train.get("packing") == "pack" and train.get("micro_batch_size", 1) > 1
     )
     line = f"sharding.{'context' if context > 1 else 'tensor'}_parallel_size"
+    apart = not facts or facts.family.keys().isdisjoint(("mixes_rows", "convolutions"))
     whole = facts and (facts.tied or "whole" in facts.family or facts.num_key_value_heads % tensor)
     for size, path, wrong, said in (
         (group, line, gpus % group, worded("check.odd-groups", gpus=gpus, group=group)),
         (group, "train.objective", train.get("objective"), worded("check.shared-next-token")),
         (context, "model.attention", recipe.model.attention != FLASH, worded("check.ring-needs-flash", flash=FLASH)),
-        (context, "model.base", facts and "mixes_rows" in facts.family, worded("check.attention-alone", recipe=recipe)),
+        (context, "model.base", not apart, worded("check.attention-alone", recipe=recipe)),
         (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
         (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
         (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor)),

@@ -18,10 +18,12 @@ from axolotl.prompt_strategies.kto import user_defined as kto
 from axolotl.prompt_strategies.orpo import chat_template as orpo
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
+from torch import Tensor
 from transformers import TrainerCallback, set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
+from runner.catalog import table
 from runner.tools import child_process, process
 from runner.trainer import checkpoints, records, results, stopping
 from runner.trainer.settings import RunSettings
@@ -97,6 +99,9 @@ class RecipePlugin(BasePlugin):
         # Axolotl 0.19.0 leaves seeding to the Trainer, after the model is made: an adapter's first weights would be
         # random, and a run that restarts before its first checkpoint would differ.
         set_seed(cfg.seed)
+
+    def post_model_build(self, cfg: DictDefault, model: torch.nn.Module) -> None:
+        stop_convolutions(model)
 
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         settings = run_settings(cfg)
@@ -191,6 +196,37 @@ def scored(strategy: ChatTemplateStrategy, row: dict[str, Any]) -> dict[str, Any
         tokens = ChatTemplateStrategy._tokenize_single_prompt(strategy, {"messages": messages})
         made[f"{side}_ids"] = tokens["input_ids"][: strategy.prompter.max_length]
     return made
+
+
+def stop_convolutions(model: Any) -> None:
+    """Keeps convolutions over tokens (LFM2's) within a row of joined ones: neither Axolotl 0.19.0 nor transformers 5.16.1
+    tells them where a row begins. Axolotl refuses to train with their kernel for GPUs, so this one replaces no faster one."""
+    if not table("families").get(model.config.model_type, {}).get("convolutions"):
+        return
+    home: Any = sys.modules[type(model).__module__]
+    plain = home.causal_conv1d_fn
+
+    def with_places(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return given, {**named, "seq_idx": named.get("position_ids")}
+
+    def within_rows(
+        states: Tensor, weight: Tensor, bias: Tensor | None = None, seq_idx: Tensor | None = None
+    ) -> Tensor:
+        # states, made: (batch, channels, tokens). weight: (channels, taps). seq_idx: each token's place in its row.
+        made: Tensor = plain(states, weight, bias)
+        # Generation may put the states of earlier tokens before them.
+        if seq_idx is not None and seq_idx.shape[-1] == states.shape[-1]:
+            taps, places = weight.shape[-1], seq_idx.expand(len(states), -1)
+            row, token = (places < taps - 1).nonzero(as_tuple=True)
+            first = torch.zeros_like(made[row, :, token]) + (0 if bias is None else bias)
+            for back in range(taps):
+                own = (places[row, token] >= back)[:, None]
+                first = first + own * states[row, :, (token - back).clamp(0)] * weight[:, -1 - back]
+            made[row, :, token] = first.to(made.dtype)
+        return made
+
+    home.causal_conv1d_fn = within_rows
+    model.base_model.register_forward_pre_hook(with_places, with_kwargs=True)
 
 
 def keep_gradients(model: torch.nn.Module) -> None:
