@@ -84,7 +84,8 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     if needs is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
     if json_wanted:
-        say(_as_json(server, needs))
+        figures = {name: value for name, value in vars(needs).items() if name not in ("model", "gpu")}
+        say(json_text({"server": server, "forecast": figures}))
     else:
         _show(server, needs)
     problems = serving.problems(recipe, server, needs)
@@ -97,21 +98,10 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     """Prints the content of each GPU, and its room for requests."""
     words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
     say(str(words.above(server, needs)))
-    fewer = [f"{units.gib(size)} in {form}" for form in serving.COMPRESSED_BYTES if (size := needs.compressed(form))]
+    fewer = [f"{units.gib(size)} in {form}" for form, size in needs.compressed.items() if size]
     table([line.split(" | ") for line in str(words.rows(needs, fewer)).splitlines()])
     say()
     say(str(words.below(server, listed(one.name for one in server.source.adapters))).rstrip())
-
-
-def _as_json(server: Serving, needs: ServingForecast) -> str:
-    """The forecast as JSON: bytes on one GPU, and counts."""
-    names = (
-        *("gpus", "precision", "context", "concurrency", "rank", "adapters", "weights", "adapter", "cache_a_token"),
-        *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
-    )
-    figures = {name: getattr(needs, name) for name in names}
-    figures["compressed"] = {form: needs.compressed(form) for form in serving.COMPRESSED_BYTES}
-    return json_text({"server": server, "forecast": figures})
 
 
 HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
@@ -216,31 +217,57 @@ def _not_beside(config: Any) -> str:
     return f"it has the layers {', '.join(other)}, which vLLM may not know" if other else ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServingForecast:
-    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown."""
+    """The needs of a server, in bytes on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown.
+    Raises UnknownArchitecture if the weights cannot be counted."""
 
     model: Model
+    gpus: int
     precision: str
     context: int
     concurrency: int
-    gpus: int
     rank: int
+    adapters: int
     gpu: Gpu | None
-    adapters: int = 1
 
-    @cached_property
-    def weights(self) -> int:
-        """Split evenly over GPUs, except norms. Raises UnknownArchitecture if they cannot be counted."""
+    def __post_init__(self) -> None:
+        model, gpus, number, requests = self.model, self.gpus, NUMBER_BYTES[self.precision], self.concurrency
         try:
-            count = parameters.total(self.model)
+            count = parameters.total(model)
         except UnknownArchitecture:
-            if not (count := self.model.parameters or self.model.published or 0):
+            if not (count := model.parameters or model.published or 0):
                 raise
-        return math.ceil(count * NUMBER_BYTES[self.precision] / self.gpus)
+        # Split evenly over GPUs, except norms.
+        self.weights = math.ceil(count * number / gpus)
+        # Room for adapters of that rank beside every linear layer, even one that they do not change (vllm/lora/layers).
+        # It counts completely on each GPU, because one of the two matrices is not split.
+        adapted = sum(map(sum, parameters.linear(model).values())) if self.rank else 0
+        self.adapter = self.adapters * self.rank * adapted * model.num_hidden_layers * number
+        # Keys and values in all layers, even with windows; each GPU has at least one head.
+        heads = max(1, model.num_key_value_heads // gpus)
+        self.cache_a_token = 2 * model.num_hidden_layers * heads * model.head_dim * number
+        self.cache_a_request = math.ceil(self.context / PAGE) * PAGE * self.cache_a_token
+        self.cache = requests * self.cache_a_request
+        # The largest batch while it passes through a layer, and the sampler for all requests.
+        usable = self.gpu.usable_gib * GIB if self.gpu else 0
+        batch = max(BATCH_LARGE if usable >= LARGE_CARD else BATCH_SMALL, requests)
+        layer = 2 * model.hidden_size + 3 * model.intermediate_size // gpus
+        self.working = batch * layer * number + requests * model.vocab_size * SAMPLER_BYTES
+        self.overhead = OVERHEAD + (NCCL_LEAST if gpus > 1 else 0)
+        before_cache = self.weights + self.adapter + self.working + self.overhead
+        self.total = before_cache + self.cache
+        # The server's share of a GPU, and the full requests that have room at a time; 0 if the server does not start.
+        self.budget = round(GPU_SHARE * usable) if self.gpu else None
+        self.fits = None if self.budget is None else self.total <= self.budget
+        room = None if self.budget is None else self.budget - before_cache
+        self.requests = None if room is None else max(0, room // self.cache_a_request)
+        # The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read.
+        self.main_memory = SERVER + gpus * PROCESS + min(self.weights * gpus, READ_AT_ONCE)
+        self.compressed = {form: self._in(size) for form, size in COMPRESSED_BYTES.items()}
 
-    def compressed(self, form: str) -> int | None:
-        """The weights in one of COMPRESSED_BYTES, of linear layers; the others stay as they are. None for a model with
+    def _in(self, size: float) -> int | None:
+        """The weights with this size of those of linear layers; the others stay as they are. None for a model with
         experts, which stay too, or with unknown layers."""
         if self.model.has_experts:
             return None
@@ -249,70 +276,7 @@ class ServingForecast:
             linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
         except UnknownArchitecture:
             return None
-        return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - COMPRESSED_BYTES[form]) / self.gpus)
-
-    @cached_property
-    def adapter(self) -> int:
-        """Room for adapters of that rank beside every linear layer, even one that they do not change
-        (vllm/lora/layers). It counts completely on each GPU, because one of the two matrices is not split."""
-        if not self.rank:
-            return 0
-        layer = sum(fan_in + fan_out for fan_in, fan_out in parameters.linear(self.model).values())
-        return self.adapters * self.rank * layer * self.model.num_hidden_layers * NUMBER_BYTES[self.precision]
-
-    @property
-    def cache_a_token(self) -> int:
-        """Keys and values of one token in all layers, even with windows; each GPU has at least one head."""
-        heads = max(1, self.model.num_key_value_heads // self.gpus)
-        return 2 * self.model.num_hidden_layers * heads * self.model.head_dim * NUMBER_BYTES[self.precision]
-
-    @property
-    def cache_a_request(self) -> int:
-        return math.ceil(self.context / PAGE) * PAGE * self.cache_a_token
-
-    @property
-    def cache(self) -> int:
-        return self.concurrency * self.cache_a_request
-
-    @property
-    def working(self) -> int:
-        """The largest batch while it passes through a layer, and the sampler for all requests."""
-        large = self.gpu is not None and self.gpu.usable_gib * GIB >= LARGE_CARD
-        model, batch = self.model, BATCH_LARGE if large else BATCH_SMALL
-        layer = 2 * model.hidden_size + 3 * model.intermediate_size // self.gpus
-        sampler = self.concurrency * model.vocab_size * SAMPLER_BYTES
-        return max(batch, self.concurrency) * layer * NUMBER_BYTES[self.precision] + sampler
-
-    @property
-    def overhead(self) -> int:
-        return OVERHEAD + (NCCL_LEAST if self.gpus > 1 else 0)
-
-    @property
-    def before_cache(self) -> int:
-        return self.weights + self.adapter + self.working + self.overhead
-
-    @property
-    def total(self) -> int:
-        return self.before_cache + self.cache
-
-    @property
-    def budget(self) -> int | None:
-        """The server's share of a GPU; None if the card is unknown."""
-        return round(GPU_SHARE * self.gpu.usable_gib * GIB) if self.gpu else None
-
-    @property
-    def fits(self) -> bool | None:
-        return None if self.budget is None else self.total <= self.budget
-
-    @property
-    def requests(self) -> int | None:
-        """The number of full requests that have room at a time; 0 if the server does not start."""
-        return None if self.budget is None else max(0, (self.budget - self.before_cache) // self.cache_a_request)
-
-    @property
-    def main_memory(self) -> int:
-        """The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read."""
-        return SERVER + self.gpus * PROCESS + min(self.weights * self.gpus, READ_AT_ONCE)
+        return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - size) / self.gpus)
 
 
 def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingForecast | None]:
@@ -326,7 +290,12 @@ def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingFo
     needs = None
     if model := recipe.model_facts:
         card, rank, count = catalog.gpu(machines.gpu), found.room_for_rank or 0, len(found.adapters)
-        needs = _placed(ServingForecast(model, precision, context, requests, 1, rank, card, count), section.gpus)
+        ways = (section.gpus,) if section.gpus else splits(model, COUNTS)
+        with suppress(UnknownArchitecture):
+            for gpus in ways:
+                needs = ServingForecast(model, gpus, precision, context, requests, rank, count, card)
+                if needs.fits is not False:
+                    break
     gpus = needs.gpus if needs else section.gpus or 1
     memory = needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE
     base_name, name = served(recipe.name)
@@ -350,16 +319,6 @@ def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingFo
         needs=needs.total if needs else None,
     )
     return server, needs
-
-
-def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
-    """The forecast on this number of GPUs, or on the smallest that fits; None for an unknown model. one: on one GPU."""
-    try:
-        _ = one.total  # raises UnknownArchitecture here, before anything uses the forecast
-    except UnknownArchitecture:
-        return None
-    ways = [replace(one, gpus=count) for count in ((gpus,) if gpus else splits(one.model, COUNTS))]
-    return next((way for way in ways if way.fits is not False), ways[-1])
 
 
 def splits(model: Model, counts: Iterable[int]) -> list[int]:
