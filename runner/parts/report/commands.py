@@ -42,7 +42,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     file = Path(out) if out else folders[0].path / PAGE if len(folders) == 1 else Path(PAGE)
     if file.is_dir():
         file = file / PAGE
-    write_text(file, page.render([facts.of(folder) for folder in folders]))
+    write_text(file, page.render(list(map(facts.RunFacts, folders))))
     recipe = runs[0] if len(runs) == 1 and Path(runs[0]).is_file() else "RECIPE"
     shown = os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file)
     say(shown)
@@ -101,7 +101,7 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
 def _known(run: RunFolder) -> facts.RunFacts | None:
     """The facts of a run; None if it has no plan."""
     with suppress(Stop):
-        return facts.of(run)
+        return facts.RunFacts(run)
     return None
 
 

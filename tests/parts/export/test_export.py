@@ -289,7 +289,7 @@ def test_the_card_has_the_facts_of_the_page_and_no_place_of_this_machine(whole, 
     run = RunFolder(tmp_path / "run")
     folder = exporting.export(trained_model.of(run), "safetensors", None, None, told.append)
     text = (folder / "README.md").read_text("utf-8")
-    known = facts.of(run)
+    known = facts.RunFacts(run)
     for sentence in sentences.first(known):
         assert sentence in text
     for name, value in [*sentences.results(known.stages[-1]), *sentences.metrics(known.stages[-1])]:
