@@ -6,7 +6,7 @@ These distinguish them from pods of an earlier server of the same name, which ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from runner.catalog import troubles
 from runner.parts.jobs import kubernetes
@@ -46,7 +46,7 @@ def start(
     server continues. An identical server is not sent again.
     `confirm` is asked before another person's server is replaced. port: 0 for any; mine: the owner of what is sent.
     Raises Stop if a model is not trained yet, the cluster refuses anything, or the server cannot start."""
-    server = chosen(cluster, plans[0], server, tell)
+    server.kind = kind_of(cluster, plans[0], server, tell)
     manifests = objects(cluster, plans, server, tell)
     if dry_run:
         for manifest in manifests:
@@ -72,8 +72,8 @@ def start(
     client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
 
 
-def chosen(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> Serving:
-    """The server with its kind: the recipe's, or that of the server which is there, or for several adapters the one that
+def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
+    """The kind of a server: the recipe's, or that of the server which is there, or for several adapters the one that
     the cluster offers. Raises Stop if it is there in another kind."""
     space = plan.site["namespace"]
     there = next((one for one in _ours(cluster, plan) if one["kind"] != RUNTIME), None)
@@ -86,7 +86,7 @@ def chosen(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> Serving
             tell(worded("serve.on-one-claim")[0])
     if there and there["kind"] != kind:
         raise Stop(*worded("serve.other-kind", there=named(there), wanted=kind, kind=there["kind"]))
-    return replace(server, kind=kind)
+    return kind
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:

@@ -84,8 +84,9 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     if needs is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
     if json_wanted:
+        facts = {name: value for name, value in vars(server).items() if name != "forecast"}
         figures = {name: value for name, value in vars(needs).items() if name not in ("model", "gpu")}
-        say(json_text({"server": server, "forecast": figures}))
+        say(json_text({"server": facts, "forecast": figures}))
     else:
         _show(server, needs)
     problems = serving.problems(recipe, server, needs)

@@ -94,46 +94,6 @@ class ServedModel:
         return room_for(max(adapter.rank for adapter in self.adapters)) if self.adapters else None
 
 
-@dataclass(frozen=True)
-class Serving:
-    """A server of a plan's trained model.
-
-    name, base_name: the names of the trained and of the original model, None if the server lacks the original one.
-    precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus: of one
-    machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by name;
-    image: of a runtime of its own, which replaces that one. kind: SERVICE or LLM, None if the cluster decides. needs:
-    estimated bytes on each GPU, or None."""
-
-    name: str
-    base_name: str | None
-    source: ServedModel
-    precision: str
-    context: int
-    concurrency: int
-    gpus: int
-    gpu: str
-    memory_gib: float
-    cpus: int
-    runtime: str
-    image: str | None = None
-    route: bool = False
-    trust_remote_code: bool = False
-    kind: str | None = None
-    needs: int | None = None
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The names of its models, the recipe's own first."""
-        adapters = self.source.adapters
-        return (*(one.name for one in adapters), *(one.base_name for one in adapters)) or (self.name,)
-
-    @property
-    def declarable(self) -> bool:
-        """Whether an LLMInferenceService can have its models. KServe mounts each of them as a volume of its own, and a
-        pod with one claim in two volumes waits forever (kubernetes, issue 127004)."""
-        return not self.source.adapters or len(self.source.mounted) == 1 + len(self.source.adapters)
-
-
 def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[Plan] = ()) -> ServedModel:
     """Where a stage's model is on the cluster. named: the recipe's own address; others: plans whose adapters are served
     too. Raises Stop if it is on no claim."""
@@ -279,46 +239,58 @@ class ServingForecast:
         return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - size) / self.gpus)
 
 
-def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingForecast | None]:
-    """The server of a recipe with the section `serve`, and its needs; None if its model is unknown. plans: its own, and
-    those whose adapters it has too. Raises Stop if its model is on no claim."""
-    stage, section = plans[0].stages[-1], recipe.settings["serve"]
-    found, machines = source(plans[0], stage, section.model, plans[1:]), stage.machines
-    trained = [one.stages[-1].config for one in plans]
-    context, requests = section.context or max(int(config["sequence_len"]) for config in trained), section.concurrency
-    precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
-    needs = None
-    if model := recipe.model_facts:
-        card, rank, count = catalog.gpu(machines.gpu), found.room_for_rank or 0, len(found.adapters)
-        ways = (section.gpus,) if section.gpus else splits(model, COUNTS)
-        with suppress(UnknownArchitecture):
-            for gpus in ways:
-                needs = ServingForecast(model, gpus, precision, context, requests, rank, count, card)
-                if needs.fits is not False:
-                    break
-    gpus = needs.gpus if needs else section.gpus or 1
-    memory = needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE
-    base_name, name = served(recipe.name)
-    of_runtime = recipe.document.lookup(("serve", "runtime")) is not None  # only an InferenceService has one
-    server = Serving(
-        name=name,
-        base_name=base_name if found.adapters else None,
-        source=found,
-        precision=precision,
-        context=context,
-        concurrency=requests,
-        gpus=gpus,
-        gpu=machines.gpu,
-        memory_gib=min(math.ceil(memory / GIB), machines.requested_memory_gib or machines.memory_gib),
-        cpus=min(2 + 2 * gpus, machines.requested_cpus or machines.cpus),
-        runtime=section.runtime,
-        image=section.image,
-        route=section.route,
-        trust_remote_code=any(config.get("trust_remote_code") for config in trained),
-        kind=section.kind or (SERVICE if of_runtime else None),
-        needs=needs.total if needs else None,
-    )
-    return server, needs
+class Serving:
+    """A server of a recipe's trained model.
+
+    name, base_name: the names of the trained and of the original model, None if the server lacks the original one.
+    precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus: of one
+    machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by name;
+    image: of a runtime of its own, which replaces that one. kind: SERVICE or LLM, None if the cluster decides. needs:
+    estimated bytes on each GPU; forecast: all of them; None if the model is unknown."""
+
+    def __init__(self, recipe: Recipe, plans: Sequence[Plan]) -> None:
+        """plans: the recipe's own, and those whose adapters it has too. Raises Stop if its model is on no claim."""
+        stage, section = plans[0].stages[-1], recipe.settings["serve"]
+        machines, trained = stage.machines, [one.stages[-1].config for one in plans]
+        base_name, self.name = served(recipe.name)
+        found = source(plans[0], stage, section.model, plans[1:])
+        self.base_name, self.source = base_name if found.adapters else None, found
+        self.precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
+        self.context: int = section.context or max(int(config["sequence_len"]) for config in trained)
+        self.concurrency: int = section.concurrency
+        self.forecast: ServingForecast | None = None
+        if model := recipe.model_facts:
+            card, rank, count = catalog.gpu(machines.gpu), found.room_for_rank or 0, len(found.adapters)
+            asked = (self.precision, self.context, self.concurrency, rank, count, card)
+            ways = (section.gpus,) if section.gpus else splits(model, COUNTS)
+            with suppress(UnknownArchitecture):
+                for gpus in ways:
+                    self.forecast = ServingForecast(model, gpus, *asked)
+                    if self.forecast.fits is not False:
+                        break
+        needs = self.forecast
+        self.gpus: int = needs.gpus if needs else section.gpus or 1
+        self.gpu = machines.gpu
+        memory = needs.main_memory if needs else SERVER + self.gpus * PROCESS + READ_AT_ONCE
+        self.memory_gib = min(math.ceil(memory / GIB), machines.requested_memory_gib or machines.memory_gib)
+        self.cpus = min(2 + 2 * self.gpus, machines.requested_cpus or machines.cpus)
+        self.runtime, self.image, self.route = section.runtime, section.image, section.route
+        self.trust_remote_code = any(config.get("trust_remote_code") for config in trained)
+        of_runtime = recipe.document.lookup(("serve", "runtime")) is not None  # only an InferenceService has one
+        self.kind: str | None = section.kind or (SERVICE if of_runtime else None)
+        self.needs = needs.total if needs else None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of its models, the recipe's own first."""
+        adapters = self.source.adapters
+        return (*(one.name for one in adapters), *(one.base_name for one in adapters)) or (self.name,)
+
+    @property
+    def declarable(self) -> bool:
+        """Whether an LLMInferenceService can have its models. KServe mounts each of them as a volume of its own, and a
+        pod with one claim in two volumes waits forever (kubernetes, issue 127004)."""
+        return not self.source.adapters or len(self.source.mounted) == 1 + len(self.source.adapters)
 
 
 def splits(model: Model, counts: Iterable[int]) -> list[int]:

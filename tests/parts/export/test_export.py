@@ -316,8 +316,8 @@ def test_the_card_has_the_gates_of_its_stage(whole, tmp_path):
         GateVerdict("perplexity", "< 4", "3.25", True),
         GateVerdict("forgetting", "< 0.1", "0.125", False, "too high"),
     )
-    judged = replace(source, stage=replace(source.stage, verdicts=verdicts))
-    text = card.text(judged, "safetensors", "", {}, "")
+    source.stage.verdicts = verdicts
+    text = card.text(source, "safetensors", "", {}, "")
     assert "| perplexity | < 4 | 3.25 | holds |" in plainly(text)
     assert "| forgetting | < 0.1 | 0.125 | missed: too high |" in plainly(text)
 
