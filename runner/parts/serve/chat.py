@@ -4,6 +4,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
 from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, load
 
-PATIENCE_SECONDS = 30  # the most seconds until a cancelled answer has ended
 Turn = tuple[str, tuple[str, ...]]  # a question and the answer of each side
 
 
@@ -86,24 +86,15 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
 
     said = _Streamer(loaded.said)
     stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
-
-    def work() -> None:
+    # A cancelled answer ends with its next token, and Python must not end earlier.
+    with ThreadPoolExecutor(1) as worker:
+        answer = worker.submit(loaded.answer, question, earlier, said, stop)
+        answer.add_done_callback(lambda _: said.texts.put(None))
         try:
-            said.texts.put(loaded.answer(question, earlier, said, stop))
-            said.texts.put(None)
-        except BaseException as error:
-            said.texts.put(error)
-
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    try:
-        while (text := said.texts.get()) is not None:
-            if isinstance(text, BaseException):
-                raise text
-            yield text
-    finally:
-        said.unwanted.set()
-        worker.join(PATIENCE_SECONDS)  # it ends with its next token, and Python must not end earlier
+            yield from iter(said.texts.get, None)
+            yield answer.result()
+        finally:
+            said.unwanted.set()
 
 
 class _Streamer:
@@ -112,7 +103,7 @@ class _Streamer:
     def __init__(self, words: Callable[[list[int]], str]) -> None:
         self.words = words
         self.tokens: list[int] | None = None
-        self.texts: queue.Queue[str | BaseException | None] = queue.Queue()
+        self.texts: queue.Queue[str | None] = queue.Queue()
         self.unwanted = threading.Event()
 
     def put(self, value: Any) -> None:
