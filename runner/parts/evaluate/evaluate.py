@@ -81,13 +81,15 @@ def main(file: str) -> int:
 
 def read(task: Task, measures: Measures) -> None:
     """Measures a language model, and the one that training started from."""
+    from accelerate.utils.memory import clear_device_cache
+
     if task.kind in BY_TRAINING:
         measures.take(BY_TRAINING[task.kind], lambda: by_training(task))
     for name in task.metrics:
         if window := rise_window(name):
             measures.take([name], partial(loss_rise, task, window))
     of_one_model(task, measures, task.model, before=False)
-    language.free()
+    clear_device_cache(garbage_collection=True)
     if task.base:
         of_one_model(task, measures, task.base, before=True)
     for name, (of, change) in CHANGES.items():

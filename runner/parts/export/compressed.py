@@ -101,13 +101,14 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     """Proves that compressed weights are the trained model's: their loss on held-out rows, or on the general text
     without any, and the first tokens of answers. texts, chat: prompts, and how they are asked. Raises Stop."""
     import torch
+    from accelerate.utils.memory import clear_device_cache
 
     words = words_of(source.chat)
     held_out = read_held_out(source.folder.path / HELD_OUT)
     rows = evenly(held_out.rows if held_out else language.general_rows(words), PROOF_ROWS)
     answers = list(gguf.answers(chat, words, texts))
     before, _ = language.loss(load(replace(source.chat, model=str(source.model))).model, rows)
-    language.free()
+    clear_device_cache(garbage_collection=True)
     with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
         model = load(replace(source.chat, model=str(folder))).model
     after, counted = language.loss(model, rows)

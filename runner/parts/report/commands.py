@@ -15,7 +15,6 @@ from runner.commands import show
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
-from runner.recipe.reading import read
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
@@ -36,9 +35,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     """
     import pydantic  # noqa: F401 - missing packages are reported before anything is read
 
-    folders = [
-        find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name", run)), None) for run in runs
-    ]
+    folders = [*map(facts.run_of, runs)]
     file = Path(out) if out else folders[0].path / PAGE if len(folders) == 1 else Path(PAGE)
     if file.is_dir():
         file = file / PAGE

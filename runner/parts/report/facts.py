@@ -12,8 +12,9 @@ from runner.data.report import REPORT_FILE
 from runner.parts.evaluate import gates
 from runner.plan import Plan, Prediction
 from runner.recipe import units
+from runner.recipe.reading import read
 from runner.run.launch import end_of
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, find
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder
 from runner.scenarios.shared.rehearsal import REAL
@@ -194,6 +195,11 @@ class RunFacts:
         self.changes = tuple(
             (made.setting, _text(made.before), _text(made.after), made.by) for made in self.state.changes
         )
+
+
+def run_of(named: str) -> RunFolder:
+    """The run of a folder, or the latest of a recipe. Raises Stop if there is none."""
+    return find(str(read(named).data.get("name", named)), None) if Path(named).is_file() else find("", named)
 
 
 def _text(value: Any) -> str:
