@@ -104,7 +104,8 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
     # After another gated stage, the scores of the original model are on record.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
-    names += _scores(task) if scored else []
+    of_tasks = [name for name in task.metrics if "lm_eval." in name] if scored else []
+    names += of_tasks
     names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
     loaded: list[Any] = []
 
@@ -123,16 +124,12 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
             measures.take([ACCURACY], lambda: on_answers(task, model, tokenizer, rows, measures), before)
     measures.take(["general_loss"], lambda: on_general_text(model, tokenizer, measures), before)
     if scored:
-        measures.take(_scores(task), lambda: lm_eval_scores(model, tokenizer, task, measures), before)
+        measures.take(of_tasks, lambda: lm_eval_scores(model, tokenizer, task, measures), before)
     if before:
         return
     measures.take([GENERATED], lambda: language.generated(model, tokenizer, task.prompt))
     if task.text_blocks:
         measures.take(["text_loss", "text_perplexity"], lambda: on_blocks(model, task.text_blocks))
-
-
-def _scores(task: Task) -> list[str]:
-    return [name for name in task.metrics if "lm_eval." in name]
 
 
 def on_rows(model: Any, rows: records.HeldOut | None, measures: Measures) -> dict[str, float]:

@@ -1,15 +1,12 @@
 """`recipe evaluate --evalhub`: OpenShift AI's EvalHub measures lm-eval's tasks on the models of a server, which its pods
 ask by OpenAI's API. It is driven by its REST interface (eval-hub 1.0, docs/openapi.yaml)."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
 import urllib.error
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -54,7 +51,7 @@ def measured(
         url = _on_cluster(plan, wanted)
     url, evaluation, words = openai_api.address(url), wanted.evaluation, _tokenizer(plan, wanted, results)
     assert evaluation
-    server = _Hub.at(hub, plan.site.get("namespace"))
+    server = _Hub(hub, plan.site.get("namespace"))
     known = server.tasks()
     if unknown := [task for task in evaluation.tasks if task not in known]:
         raise Stop(*worded("serve.tasks-unknown", unknown=listed(unknown), hub=server.url))
@@ -141,19 +138,14 @@ def _take(measures: Measures, before: bool, job: Mapping[str, Any]) -> None:
             measures.missing[f"{'before: ' if before else ''}{SCORE}{task}"] = f"EvalHub says: {why}"
 
 
-@dataclass(frozen=True)
 class _Hub:
     """EvalHub's REST interface. headers: the token, and the namespace that its jobs run in."""
 
-    url: str
-    headers: Mapping[str, str]
-
-    @classmethod
-    def at(cls, url: str, namespace: str | None) -> _Hub:
-        whole = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
-        token = os.environ.get(TOKEN) or (_own_token() if whole.startswith("https://") else "")
+    def __init__(self, url: str, namespace: str | None) -> None:
+        self.url = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
+        token = os.environ.get(TOKEN) or (_own_token() if self.url.startswith("https://") else "")
         named = {"X-Tenant": namespace} if namespace else {}
-        return cls(whole, named | ({"Authorization": f"Bearer {token}"} if token else {}))
+        self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def tasks(self) -> set[str]:
         return {str(one["id"]) for one in self.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()}

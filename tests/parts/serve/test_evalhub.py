@@ -129,7 +129,7 @@ def test_the_kubeconfigs_token_goes_only_to_a_safe_address(monkeypatch):
             return {"BearerToken": {"value": "Bearer sesame"}}
 
     monkeypatch.setattr(client, "connect", lambda: client.Cluster(None, Known(), "demo"))
-    at = evalhub._Hub.at
+    at = evalhub._Hub
     assert at("http://hub.example", "demo").headers == {"X-Tenant": "demo"}
     for url in ("https://hub.example/api/v1", "hub.example/"):
         safe = at(url, "demo")
@@ -266,7 +266,7 @@ def evalhub_itself(home: Path, adapter: str, tasks: tuple[str, ...], **env: str)
             for _ in range(200):
                 time.sleep(0.1)
                 try:
-                    evalhub._Hub.at(url, None).tasks()
+                    evalhub._Hub(url, None).tasks()
                     break
                 except evalhub.Silence:
                     assert server.poll() is None, (home / "log.txt").read_text()
