@@ -53,8 +53,10 @@ class Measures:
             (self.before if before else self.metrics).update(found if isinstance(found, Mapping) else {names[0]: found})
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
-            why = first_line(error)[:300]
-            self.missing |= {f"before: {name}" if before else name: why for name in names}
+            self.lack(names, first_line(error)[:300], before)
+
+    def lack(self, names: Iterable[str], why: str, before: bool = False) -> None:
+        self.missing |= {f"before: {name}" if before else name: why for name in names}
 
     def found(self, names: Iterable[str]) -> Found:
         """All results. names: the metrics of the gates; each is measured or has a reason."""
@@ -107,16 +109,10 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     of_tasks = [name for name in task.metrics if "lm_eval." in name] if scored else []
     names += of_tasks
     names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
-    loaded: list[Any] = []
-
-    def opened() -> dict[str, float]:
-        loaded.extend(language.load(folder, task.model, task.base, task.revision, task.trust_remote_code))
-        return {}
-
-    measures.take(names, opened, before)
-    if not loaded:
-        return
-    model, tokenizer = loaded
+    try:
+        model, tokenizer = language.load(folder, task.model, task.base, task.revision, task.trust_remote_code)
+    except Exception as error:
+        return measures.lack(names, first_line(error)[:300], before)
     if task.kind not in BY_TRAINING:
         rows = records.read_held_out(Path(task.rows))
         measures.take(names[:2], lambda: on_rows(model, rows, measures), before)

@@ -135,7 +135,7 @@ def _take(measures: Measures, before: bool, job: Mapping[str, Any]) -> None:
         if not found:
             said = states.get(task, {}).get("error_message") or job["status"].get("message") or {}
             why = " ".join(str(said.get("message") or job["status"]["state"]).split())[:300]
-            measures.missing[f"{'before: ' if before else ''}{SCORE}{task}"] = f"EvalHub says: {why}"
+            measures.lack([f"{SCORE}{task}"], f"EvalHub says: {why}", before)
 
 
 class _Hub:

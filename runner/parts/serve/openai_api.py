@@ -324,8 +324,7 @@ class Served:
         measures = Measures()
         for chat, before in ((self.after, False), (self.before, True)):
             if not chat.model:
-                lacking = "the server does not have this model"
-                measures.missing[f"before: {AGREEMENT}" if before else AGREEMENT] = lacking
+                measures.lack([AGREEMENT], "the server does not have this model", before)
                 continue
             measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
             measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
