@@ -38,8 +38,7 @@ FIRST |= {"runner.__main__"}
 # it is at work for ever.
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
-    "runner.parts.export.llama_cpp": ["convert", "{folder}", "{folder}/model", "{folder}/out", "f32"],
-    "runner.parts.export.compressed": ["{folder}", "{folder}/out", "{folder}/file"],
+    "runner.parts.export.llama_cpp": ["{folder}/file"],
     "runner.parts.evaluate.evaluate": ["{folder}/file"],
     "runner.trainer.fork_server": ["{socket}"],
     "runner.parts.images.trainer": ["{folder}/file"],
@@ -62,8 +61,7 @@ def test_every_program_of_the_runner_is_known_here():
 def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
     for name in ("file", "demo.json", "adapter_config.json"):
         os.mkfifo(tmp_path / name)
-    for name in ("waits.py", "convert_hf_to_gguf.py"):
-        (tmp_path / name).write_text("import time\n\ntime.sleep(600)\n")
+    (tmp_path / "waits.py").write_text("import time\n\ntime.sleep(600)\n")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     path = os.pathsep.join([str(ROOT), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -2,8 +2,9 @@
 by side, stage by stage."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import chain
+from dataclasses import asdict
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 
 from runner import parts
@@ -159,7 +160,7 @@ def compare(
     _show(names, rows)
     if not others:
         _answers(recipe, runs[0], questions)
-    losses = [row.texts for row in rows if row.what == "validation loss"]
+    losses = [texts for _, what, texts in rows if what == "validation loss"]
     done = f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared."
     lower = f" Validation loss: {' · '.join(losses[-1])} (lower is better)." if losses else ""
     end(f"{done}{lower}", "report", *(run.shown for run in runs))
@@ -192,13 +193,8 @@ def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str])
     return [{"question": question, "before": old, "after": new} for question, old, new in rows]
 
 
-@dataclass(frozen=True)
-class ComparedLine:
-    """One line of the table: a stage, a fact, and its text for each run, empty if it is missing."""
-
-    stage: str
-    what: str
-    texts: tuple[str, ...]
+# One line of the table: a stage, a fact, and its text for each run, empty if it is missing.
+ComparedLine = tuple[str, str, tuple[str, ...]]
 
 
 def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
@@ -207,12 +203,10 @@ def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
     from rich.text import Text
 
     table = Table("stage", "", *names, expand=True)
-    stage = None
-    for row in rows:
-        if new := row.stage != stage:
-            table.add_section()
-        stage = row.stage
-        table.add_row(*(Text(printable(text)) for text in (row.stage if new else "", row.what, *row.texts)))
+    for stage, lines in groupby(rows, key=itemgetter(0)):
+        table.add_section()
+        for number, (_, what, texts) in enumerate(lines):
+            table.add_row(*(Text(printable(text)) for text in ("" if number else stage, what, *texts)))
     Console(width=None if Console().is_terminal else 120).print(table)
 
 
@@ -222,8 +216,8 @@ def compared(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str]
     columns = [dict(_column(recipe, plan, questions)) for plan in plans]
     order = [stage.name for stage in plans[0].stages]
     places = dict.fromkeys(chain.from_iterable(columns))
-    rows = [ComparedLine(*place, tuple(column.get(place, "") for column in columns)) for place in places]
-    return sorted(rows, key=lambda row: order.index(row.stage))
+    rows = [(*place, tuple(column.get(place, "") for column in columns)) for place in places]
+    return sorted(rows, key=lambda row: order.index(row[0]))
 
 
 def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tuple[tuple[str, str], str]]:

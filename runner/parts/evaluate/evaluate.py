@@ -53,8 +53,10 @@ class Measures:
             (self.before if before else self.metrics).update(found if isinstance(found, Mapping) else {names[0]: found})
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
-            why = first_line(error)[:300]
-            self.missing |= {f"before: {name}" if before else name: why for name in names}
+            self.lack(names, first_line(error)[:300], before)
+
+    def lack(self, names: Iterable[str], why: str, before: bool = False) -> None:
+        self.missing |= {f"before: {name}" if before else name: why for name in names}
 
     def found(self, names: Iterable[str]) -> Found:
         """All results. names: the metrics of the gates; each is measured or has a reason."""
@@ -81,13 +83,15 @@ def main(file: str) -> int:
 
 def read(task: Task, measures: Measures) -> None:
     """Measures a language model, and the one that training started from."""
+    from accelerate.utils.memory import clear_device_cache
+
     if task.kind in BY_TRAINING:
         measures.take(BY_TRAINING[task.kind], lambda: by_training(task))
     for name in task.metrics:
         if window := rise_window(name):
             measures.take([name], partial(loss_rise, task, window))
     of_one_model(task, measures, task.model, before=False)
-    language.free()
+    clear_device_cache(garbage_collection=True)
     if task.base:
         of_one_model(task, measures, task.base, before=True)
     for name, (of, change) in CHANGES.items():
@@ -102,18 +106,13 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
     # After another gated stage, the scores of the original model are on record.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
-    names += _scores(task) if scored else []
+    of_tasks = [name for name in task.metrics if "lm_eval." in name] if scored else []
+    names += of_tasks
     names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
-    loaded: list[Any] = []
-
-    def opened() -> dict[str, float]:
-        loaded.extend(language.load(folder, task.model, task.base, task.revision, task.trust_remote_code))
-        return {}
-
-    measures.take(names, opened, before)
-    if not loaded:
-        return
-    model, tokenizer = loaded
+    try:
+        model, tokenizer = language.load(folder, task.model, task.base, task.revision, task.trust_remote_code)
+    except Exception as error:
+        return measures.lack(names, first_line(error)[:300], before)
     if task.kind not in BY_TRAINING:
         rows = records.read_held_out(Path(task.rows))
         measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
@@ -121,16 +120,12 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
             measures.take([ACCURACY], lambda: on_answers(task, model, tokenizer, rows, measures), before)
     measures.take(["general_loss"], lambda: on_general_text(model, tokenizer, measures), before)
     if scored:
-        measures.take(_scores(task), lambda: lm_eval_scores(model, tokenizer, task, measures), before)
+        measures.take(of_tasks, lambda: lm_eval_scores(model, tokenizer, task, measures), before)
     if before:
         return
     measures.take([GENERATED], lambda: language.generated(model, tokenizer, task.prompt))
     if task.text_blocks:
         measures.take(["text_loss", "text_perplexity"], lambda: on_blocks(model, task.text_blocks))
-
-
-def _scores(task: Task) -> list[str]:
-    return [name for name in task.metrics if "lm_eval." in name]
 
 
 def on_rows(model: Any, rows: records.HeldOut | None, measures: Measures) -> dict[str, float]:

@@ -51,17 +51,6 @@ def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bo
     return PeftModel.from_pretrained(loaded.model, folder).eval(), loaded.tokenizer
 
 
-def free() -> None:
-    """Frees the memory of a model that is no longer referenced."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
     """Cross-entropy in nats per token, over the trained tokens of all rows, and their number. Raises Cannot at 0."""
     import torch

@@ -187,9 +187,8 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tuple[tuple[Gate, ...], Evaluation]:
     """The gates of a stage, and its evaluation. section: with the gates, "" for the recipe itself, None for none."""
     home = recipe.settings if section == "" else recipe.settings[section] if section else {}
-    conditions = tuple(map(parse, home.get("gates") or ()))
+    conditions, chosen = tuple(map(parse, home.get("gates") or ())), recipe.settings.get("evaluation")
     evaluation = replace(evaluation, metrics=tuple(gate.metric for gate in conditions))
-    chosen = recipe.settings.get("evaluation")
     if chosen is None:
         return conditions, evaluation
     tasks, file = tuple(chosen.tasks or ()), chosen.sample_task

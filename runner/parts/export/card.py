@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -85,18 +84,38 @@ def cell(text: str) -> str:
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "⟪system⟫", "⟪first⟫", "⟪answer⟫", "⟪second⟫"
 
 
-@dataclass(frozen=True)
 class Pieces:
     """The texts of a chat template around messages. begin: before everything; system: before and after a system prompt;
     question, answer: before and after each; reply: before the next answer; within: whether the system prompt is part of
     the first question."""
 
-    begin: str
-    system: tuple[str, str]
-    question: tuple[str, str]
-    answer: tuple[str, str]
-    reply: str
-    within: bool
+    def __init__(self, tokenizer: Any) -> None:
+        """Raises ValueError if they do not make up the whole template, and what templates raise for some conversations."""
+
+        def text(system: str | None, *turns: str) -> str:
+            said = [*([("system", system)] if system else []), *zip(cycle(("user", "assistant")), turns)]
+            return written(tokenizer, [{"role": role, "content": turn} for role, turn in said], asking=True)
+
+        head, rest = text(None, _FIRST, _ANSWER, _SECOND).split(_FIRST)
+        middle, rest = rest.split(_ANSWER)
+        between, tail = rest.split(_SECOND)
+        asked = text(None, _FIRST).split(_FIRST)[1]
+        said = text(None, _FIRST, _ANSWER).split(_ANSWER)[1]
+        # The template's addition for a new answer.
+        unasked = written(tokenizer, [{"role": "user", "content": _FIRST}], asking=False).split(_FIRST)[1]
+        self.reply = asked.removeprefix(unasked) if asked.startswith(unasked) else ""
+        after_question, after_answer = asked.removesuffix(self.reply), said.removesuffix(self.reply)
+        before = between.removeprefix(after_answer)
+        self.begin, self.question = head.removesuffix(before), (before, after_question)
+        self.answer = (middle.removeprefix(after_question), after_answer)
+        system_head, system_rest = text(_SYSTEM, _FIRST).split(_SYSTEM)
+        before_system, after_system = system_head.removeprefix(self.begin), system_rest.split(_FIRST)[0]
+        self.within = not after_system.endswith(before) or not before
+        inside = (before_system.removeprefix(before), after_system)
+        self.system = inside if self.within else (before_system, after_system.removesuffix(before))
+        cases = product((None, _SYSTEM), ((_FIRST,), (_FIRST, _ANSWER, _SECOND)))
+        if tail != asked or any(self.text(prompt, turns) != text(prompt, *turns) for prompt, turns in cases):
+            raise ValueError(tail)
 
     def text(self, system: str | None, turns: Sequence[str]) -> str:
         """A conversation: questions and answers in turn, a question last."""
@@ -113,40 +132,9 @@ def pieces(tokenizer: Any) -> Pieces | None:
     from jinja2 import TemplateError
 
     try:
-        return _pieces(tokenizer)
+        return Pieces(tokenizer)
     except (ValueError, TypeError, TemplateError):  # templates refuse some conversations
         return None
-
-
-def _pieces(tokenizer: Any) -> Pieces | None:
-    def text(system: str | None, *turns: str) -> str:
-        said = [*([("system", system)] if system else []), *zip(cycle(("user", "assistant")), turns)]
-        return written(tokenizer, [{"role": role, "content": turn} for role, turn in said], asking=True)
-
-    head, rest = text(None, _FIRST, _ANSWER, _SECOND).split(_FIRST)
-    middle, rest = rest.split(_ANSWER)
-    between, tail = rest.split(_SECOND)
-    asked = text(None, _FIRST).split(_FIRST)[1]
-    said = text(None, _FIRST, _ANSWER).split(_ANSWER)[1]
-    # The template's addition for a new answer.
-    unasked = written(tokenizer, [{"role": "user", "content": _FIRST}], asking=False).split(_FIRST)[1]
-    reply = asked.removeprefix(unasked) if asked.startswith(unasked) else ""
-    after_question = asked.removesuffix(reply)
-    after_answer = said.removesuffix(reply)
-    before_question = between.removeprefix(after_answer)
-    begin = head.removesuffix(before_question)
-    before_answer = middle.removeprefix(after_question)
-    system_head, system_rest = text(_SYSTEM, _FIRST).split(_SYSTEM)
-    after_system = system_rest.split(_FIRST)[0]
-    within = not after_system.endswith(before_question) or not before_question
-    if within:
-        system = (system_head.removeprefix(begin).removeprefix(before_question), after_system)
-    else:
-        system = (system_head.removeprefix(begin), after_system.removesuffix(before_question))
-    made = Pieces(begin, system, (before_question, after_question), (before_answer, after_answer), reply, within)
-    cases = product((None, _SYSTEM), ((_FIRST,), (_FIRST, _ANSWER, _SECOND)))
-    same = all(made.text(prompt, turns) == text(prompt, *turns) for prompt, turns in cases)
-    return made if same and tail == asked else None
 
 
 def go_template(parts: Pieces) -> str:
@@ -173,7 +161,7 @@ def modelfile(
     parts = pieces(tokenizer) if chat else None
     if parts and tokenizer.bos_token and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]:
         # llama.cpp writes the token that begins a text itself.
-        parts = replace(parts, begin=parts.begin.removeprefix(tokenizer.bos_token))
+        parts.begin = parts.begin.removeprefix(tokenizer.bos_token)
     system = system_prompt.strip() if chat and system_prompt and '"""' not in system_prompt else ""
     return template(HERE / "modelfile.jinja").render(
         gguf=gguf, chat=chat, template=go_template(parts) if parts else "", system=system, ends=list(dict.fromkeys(ends)), context=context,

@@ -7,8 +7,7 @@ from runner import parts
 from runner.commands.options import command, end, open_recipe, say
 from runner.parts.export import exporting, sending, trained_model
 from runner.parts.export.gguf import KINDS
-from runner.parts.export.trained_model import TrainedModel
-from runner.recipe.reading import read
+from runner.parts.report.facts import run_of
 from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
 from runner.run.stage_folder import StageFolder
@@ -28,20 +27,13 @@ def kind_of(form: str, quantize: str | None) -> str | None:
     return quantize.lower() if quantize else None
 
 
-def opened(run: str, stage: str | None) -> TrainedModel:
-    """The model of a run folder, or of the latest run of a recipe."""
-    if Path(run).is_file():
-        return trained_model.of(run_folder.find(str(read(run).data.get("name", run)), None), stage)
-    return trained_model.of(run_folder.find("", run), stage)
-
-
 @command
 def export(run: str, form: str, quantize: str | None, stage: str | None, out: str | None) -> None:
     """Export the model of a RUN for others, with a model card. Verifies that the export is the trained model.
 
     RUN is a run folder, or a recipe: that means its latest run.
     """
-    kind, source = kind_of(form, quantize), opened(run, stage)
+    kind, source = kind_of(form, quantize), trained_model.of(run_of(run), stage)
     with source.folder.run.lock():
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
     say(f"{os.path.relpath(made)}/")
@@ -63,7 +55,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
 
     The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means its latest run.
     """
-    kind, source = kind_of(form, quantize), opened(run, stage)
+    kind, source = kind_of(form, quantize), trained_model.of(run_of(run), stage)
     with source.folder.run.lock():
         say(sending.push(source, name, form, kind, public, say))
     end(f"The model of {run} is on the Hugging Face hub, as {name}.", "register", run, "--registry", "URL")
@@ -77,7 +69,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     """
     import model_registry  # noqa: F401 - fails here, before anything is read
 
-    source = opened(run, stage)
+    source = trained_model.of(run_of(run), stage)
     name = name or source.run.name
     version = version or f"{source.run.planned.fingerprint}-{source.run.state.id[:8]}"
     where = sending.register(source, server, name, version, uri)

@@ -1,14 +1,11 @@
 """Weights with fewer bits for vLLM, in FP8 or in four bits, as llm-compressor writes them; and the proof that the model
 still answers as the trained one.
 
-llm-compressor runs in a process of its own, because it prints progress that nothing turns off:
-
-    python -m runner.parts.export.compressed MODEL OUT TASK
+llm-compressor runs in a process of its own, because it prints progress that nothing turns off.
 """
 
 import io
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr
@@ -20,8 +17,6 @@ from typing import Any
 from runner.parts.evaluate import language
 from runner.parts.export import gguf, llama_cpp
 from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, without_weights, words_of
-from runner.tools import child_process
-from runner.tools.files import write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
 from runner.tools.run_files import HELD_OUT
@@ -68,11 +63,9 @@ def require_known(source: TrainedModel, form: str) -> int:
 def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
     """Replaces the weights in a copy of the model by compressed ones. group: of `require_known`. Raises Stop."""
     rows = list(_training_rows(source)) if group else []
-    task = {"group": group, "rows": rows, "trust": source.chat.trust_remote_code}
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        out, given = Path(name) / "model", Path(name) / "task.json"
-        write_json(given, task)
-        done = llama_cpp.apart("compressed", str(folder), str(out), str(given))
+        out = Path(name) / "model"
+        done = llama_cpp.apart(compress, str(folder), str(out), group, rows, source.chat.trust_remote_code)
         if done.returncode or not (out / "config.json").is_file():
             raise Stop(*worded("export.not-compressed", form=form, reason=llama_cpp.why(done)))
         for file in folder.glob("*.safetensors*"):
@@ -108,13 +101,14 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     """Proves that compressed weights are the trained model's: their loss on held-out rows, or on the general text
     without any, and the first tokens of answers. texts, chat: prompts, and how they are asked. Raises Stop."""
     import torch
+    from accelerate.utils.memory import clear_device_cache
 
     words = words_of(source.chat)
     held_out = read_held_out(source.folder.path / HELD_OUT)
     rows = evenly(held_out.rows if held_out else language.general_rows(words), PROOF_ROWS)
     answers = list(gguf.answers(chat, words, texts))
     before, _ = language.loss(load(replace(source.chat, model=str(source.model))).model, rows)
-    language.free()
+    clear_device_cache(garbage_collection=True)
     with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
         model = load(replace(source.chat, model=str(folder))).model
     after, counted = language.loss(model, rows)
@@ -139,28 +133,22 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     }  # fmt: skip
 
 
-def compress(model: str, out: str, given: str) -> None:
-    """Writes a model's folder with fewer bits. given: a file with the task: `group` of a scale's weights, 0 for FP8;
-    `rows` in token numbers; `trust` in the model's own code."""
+def compress(model: str, out: str, group: int, rows: list[list[int]], trust: bool) -> None:
+    """Writes a model's folder with fewer bits. group: of a scale's weights, 0 for FP8; rows: in token numbers; trust: in
+    the model's own code."""
+    hush()
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
-    task = json.loads(Path(given).read_text(encoding="utf-8"))
-    whole, options = loaded(model, trust_remote_code=task["trust"]), {}
-    if not task["group"]:
+    whole, options = loaded(model, trust_remote_code=trust), {}
+    if not group:
         recipe: Any = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"])
     else:
-        scales = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": task["group"]}
+        scales = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group}
         groups = {"all": {"targets": ["Linear"], "weights": scales}}
         recipe = GPTQModifier(config_groups=groups, ignore=["lm_head"])
-        rows = Dataset.from_dict({"input_ids": task["rows"]})
-        options = {"dataset": rows, "max_seq_length": TOKENS, "num_calibration_samples": len(rows)}
+        data = Dataset.from_dict({"input_ids": rows})
+        options = {"dataset": data, "max_seq_length": TOKENS, "num_calibration_samples": len(data)}
     oneshot(model=whole, recipe=recipe, **options)
     whole.save_pretrained(out, save_compressed=True)
-
-
-if __name__ == "__main__":
-    child_process.watch_parent()
-    hush()
-    compress(*sys.argv[1:])

@@ -61,7 +61,6 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
         write = _compressed(source, form)
     elif form != "safetensors":
         write = _adapter(source) if form == "adapter" else _gguf(source, kind)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(folder) as new:
         made_kind, proof = write(new, tell)
         made = Export(**vars(about) | {"kind": made_kind, "proof": proof, "version": __version__})

@@ -1,14 +1,12 @@
 """llama.cpp: its converter, from the source package of llama-cpp-python, and its library, which that package builds.
 
-Each runs in a process of its own, because its failures end the process:
-
-    python -m runner.parts.export.llama_cpp convert CONVERTER MODEL OUT TYPE [TURN_END]
-    python -m runner.parts.export.llama_cpp quantise FILE OUT KIND
-    python -m runner.parts.export.llama_cpp read FILE TASK
+Each runs in a process of its own, because its failures end the process: `python -m runner.parts.export.llama_cpp TASK`,
+a file with the names of a module and its function, and the arguments.
 """
 
 import ast
 import ctypes
+import importlib
 import json
 import math
 import os
@@ -17,7 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -76,36 +74,35 @@ def architectures(converter: Path) -> Iterator[str]:
 
 def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | None) -> None:
     """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. Raises Stop if the converter refuses it."""
-    end = [str(turn_end)] if turn_end is not None else []
-    done = apart("llama_cpp", "convert", str(converter), str(model), str(out), kind, *end)
+    done = apart(run_converter, str(converter), str(model), str(out), kind, turn_end)
     if done.returncode or not out.is_file():
         raise Stop(f"llama.cpp's converter cannot convert this model: {why(done)}", ELSE)
 
 
 def quantise(whole: Path, out: Path, kind: str) -> None:
     """Writes a GGUF file with fewer bits per weight. Raises Stop if llama.cpp refuses."""
-    done = apart("llama_cpp", "quantise", str(whole), str(out), kind)
+    done = apart(run_quantiser, str(whole), str(out), kind)
     if done.returncode:
         raise Stop(*worded("export.cannot-quantize", kind=kind, why=why(done)))
 
 
 def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp's view of a file, as `look_into` returns it. Raises Stop if it cannot load the file."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "task.json"
-        write_json(given, task)
-        done = apart("llama_cpp", "read", str(file), str(given))
+    """llama.cpp's view of a file, as `look_into` prints it. Raises Stop if it cannot load the file."""
+    done = apart(look_into, str(file), task)
     if done.returncode:
         raise Stop(f"llama.cpp cannot load the converted model: {why(done)}", ELSE)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def apart(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program of this part in a process of its own, until it ends."""
+def apart(function: Callable[..., Any], *given: Any) -> subprocess.CompletedProcess[str]:
+    """A function of this part in a process of its own, until it ends; its result is the exit code. given: for JSON."""
     env = os.environ | {child_process.PARENT: str(os.getpid())}
-    command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
+    with tempfile.TemporaryDirectory() as folder:
+        task = Path(folder) / "task.json"
+        write_json(task, [function.__module__, function.__name__, given])
+        command = [sys.executable, "-m", __name__, str(task)]
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
 
 
 def why(done: subprocess.CompletedProcess[str]) -> str:
@@ -125,7 +122,7 @@ def is_gpt2(tokenizer: Path) -> bool:
     return bool(plain and by_bytes)
 
 
-def teach(turn_end: str) -> None:
+def teach(turn_end: int | None) -> None:
     """Gives the converter the name of a pre-tokenizer with an unknown hash, the kind of a Phi's tokenizer, and the
     token that ends an answer. It replaces methods, because there are no options for these."""
     import gguf
@@ -148,15 +145,15 @@ def teach(turn_end: str) -> None:
         (by_class if (model.dir_model / "tokenizer.model").is_file() else TextModel._set_vocab_gpt2)(model)
 
     def with_turn_end(vocabulary: Any, writer: Any, quiet: bool = False) -> None:
-        if turn_end:
-            vocabulary.special_token_ids["eot"] = int(turn_end)
+        if turn_end is not None:
+            vocabulary.special_token_ids["eot"] = turn_end
         add(vocabulary, writer, quiet)
 
     TextModel.get_vocab_base_pre, Phi3MiniModel.set_vocab = name_of, of_phi
     gguf.SpecialVocab.add_to_gguf = with_turn_end
 
 
-def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str = "") -> None:
+def run_converter(converter: str, model: str, out: str, kind: str, turn_end: int | None = None) -> None:
     """llama.cpp's own converter, with the facts that it lacks about a model that was trained here."""
     hush()
     sys.path.insert(0, converter)  # the converter has its own library `gguf`
@@ -171,99 +168,86 @@ ERROR = 4  # GGML_LOG_LEVEL_ERROR
 FP32 = 0  # GGML_TYPE_F32
 
 
-def _say(level: int, text: bytes, data: Any) -> None:
-    """Prints only errors; the other messages fill pages."""
-    if level == ERROR:
-        sys.stderr.write(text.decode(errors="replace"))
+def _library() -> Any:
+    """llama.cpp's library, which prints only errors here; its other messages fill pages."""
+    import llama_cpp as library
+
+    def say(level: int, text: bytes, data: Any) -> None:
+        if level == ERROR:
+            sys.stderr.write(text.decode(errors="replace"))
+
+    library.saying = library.llama_log_callback(say)  # which must live as long as the library is in use
+    library.llama_log_set(library.saying, None)
+    return library
 
 
-class ModelFile:
-    """A GGUF file on this processor, for texts of at most `context` tokens. library: llama.cpp's."""
+def run_quantiser(file: str, out: str, kind: str) -> int:
+    library = _library()
+    options = library.llama_model_quantize_default_params()
+    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+    return int(library.llama_model_quantize(file.encode(), out.encode(), options))
 
-    def __init__(self, library: Any, file: str, context: int) -> None:
-        self.library = library
-        options = library.llama_model_default_params()
-        options.n_gpu_layers = 0
-        options.use_extra_bufts = False  # repacked weights would need instructions that not every processor has
-        self.model = library.llama_model_load_from_file(file.encode(), options)
-        if not self.model:
-            raise SystemExit(1)
-        self.vocabulary = library.llama_model_get_vocab(self.model)
-        room = library.llama_context_default_params()
-        room.n_ctx = room.n_batch = room.n_ubatch = context
-        # With a cache in half precision the answers would look like another model's.
-        room.type_k = room.type_v = FP32
-        room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.context = library.llama_init_from_model(self.model, room)
 
-    def metadata(self, name: str) -> str:
-        size = self.library.llama_model_meta_val_str(self.model, name.encode(), ctypes.create_string_buffer(1), 1)
+def look_into(file: str, task: Mapping[str, Any]) -> None:
+    """Prints llama.cpp's view of a file, on this processor. task: `texts` to tokenise, `ends` that may end an answer,
+    `answers` with `prompt` and `said` in token numbers, and `context`, the longest of them."""
+    import numpy as np
+
+    library = _library()
+    options = library.llama_model_default_params()
+    options.n_gpu_layers = 0
+    options.use_extra_bufts = False  # repacked weights would need instructions that not every processor has
+    model = library.llama_model_load_from_file(file.encode(), options)
+    if not model:
+        raise SystemExit(1)
+    vocabulary = library.llama_model_get_vocab(model)
+    room = library.llama_context_default_params()
+    room.n_ctx = room.n_batch = room.n_ubatch = task["context"]
+    # With a cache in half precision the answers would look like another model's.
+    room.type_k = room.type_v = FP32
+    room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    context = library.llama_init_from_model(model, room)
+
+    def template() -> str:
+        name, text = b"tokenizer.chat_template", ctypes.create_string_buffer(1)
+        size = library.llama_model_meta_val_str(model, name, text, 1)
         text = ctypes.create_string_buffer(max(0, size) + 1)
-        self.library.llama_model_meta_val_str(self.model, name.encode(), text, len(text))
+        library.llama_model_meta_val_str(model, name, text, len(text))
         return text.value.decode()
 
-    def tokens(self, text: str) -> list[int]:
+    def tokens(text: str) -> list[int]:
         raw = text.encode()
-        room = (self.library.llama_token * (len(raw) + 8))()
-        count = self.library.llama_tokenize(self.vocabulary, raw, len(raw), room, len(room), False, True)
-        return list(room[:count])
+        room = (library.llama_token * (len(raw) + 8))()
+        return list(room[: library.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, True)])
 
-    def ends(self, token: int) -> bool:
-        return bool(self.library.llama_vocab_is_eog(self.vocabulary, token))
+    def give(tokens: Sequence[int]) -> None:
+        numbers = (library.llama_token * len(tokens))(*tokens)
+        if library.llama_decode(context, library.llama_batch_get_one(numbers, len(tokens))):
+            raise SystemExit("llama.cpp cannot read a prompt")
 
-    def answer(self, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
+    def answer(prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
         """The chosen token at each place of an answer, and the mean log-probability of its words, in nats."""
-        import numpy as np
-
-        self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
-        self._read(prompt)
-        chosen, total = [], 0.0
+        library.llama_memory_clear(library.llama_get_memory(context), True)
+        give(prompt)
+        chosen, total, size = [], 0.0, library.llama_vocab_n_tokens(vocabulary)
         for token in said:
-            raw = self.library.llama_get_logits_ith(self.context, -1)
-            size = self.library.llama_vocab_n_tokens(self.vocabulary)
+            raw = library.llama_get_logits_ith(context, -1)
             logits = np.ctypeslib.as_array(raw, shape=(size,)).astype(np.float64)
             chosen.append(int(logits.argmax()))
             total += float(logits[token] - logits.max()) - math.log(np.exp(logits - logits.max()).sum())
-            self._read([token])
+            give([token])
         return chosen, total / max(1, len(said))
 
-    def _read(self, tokens: Sequence[int]) -> None:
-        numbers = (self.library.llama_token * len(tokens))(*tokens)
-        if self.library.llama_decode(self.context, self.library.llama_batch_get_one(numbers, len(tokens))):
-            raise SystemExit("llama.cpp cannot read a prompt")
-
-
-def look_into(library: Any, file: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp's view of a file. task: `texts` to tokenise, `ends` that may end an answer, `answers` with `prompt` and
-    `said` in token numbers, and `context`, the longest of them."""
-    model = ModelFile(library, file, task["context"])
-    return {
-        "chat_template": model.metadata("tokenizer.chat_template"),
-        "ends": [model.ends(token) for token in task["ends"]],
-        "texts": [model.tokens(text) for text in task["texts"]],
-        "answers": [model.answer(one["prompt"], one["said"]) for one in task["answers"]],
+    found = {
+        "chat_template": template(),
+        "ends": [bool(library.llama_vocab_is_eog(vocabulary, token)) for token in task["ends"]],
+        "texts": list(map(tokens, task["texts"])),
+        "answers": [answer(one["prompt"], one["said"]) for one in task["answers"]],
     }
-
-
-def main(arguments: list[str]) -> int:
-    child_process.watch_parent()
-    what, *given = arguments
-    if what == "convert":
-        run_converter(*given)
-        return 0
-    import llama_cpp as library
-
-    callback = library.llama_log_callback(_say)  # which must live as long as the library is in use
-    library.llama_log_set(callback, None)
-    if what == "quantise":
-        file, out, kind = given
-        options = library.llama_model_quantize_default_params()
-        options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
-        return int(library.llama_model_quantize(file.encode(), out.encode(), options))
-    file, task = given
-    print(json.dumps(look_into(library, file, json.loads(Path(task).read_text(encoding="utf-8")))))
-    return 0
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    child_process.watch_parent()
+    module, name, given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.exit(getattr(importlib.import_module(module), name)(*given))

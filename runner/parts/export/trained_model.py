@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runner.parts.report import facts
 from runner.parts.report.facts import RunFacts, StageFacts
 from runner.run import inference
 from runner.run.run_folder import RunFolder
@@ -121,7 +120,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
         raise Stop(f"The stage `{folder.stage.name}` has no model.", "Leave out `--stage`.")
     if folder.state.outputs and (changed := folder.changed_outputs()):
         raise Stop(*worded("export.weights-changed", path=folder.path / changed[0]))
-    known = facts.of(run)
+    known = RunFacts(run)
     found = next((one for one in known.stages if one.name == folder.stage.name), None)
     if found is None:
         raise Stop(f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it.")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.parts.report.facts import Curve, Point
@@ -24,17 +24,18 @@ class Line:
     thinned: bool
 
 
-@dataclass(frozen=True)
 class Chart:
-    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis. lines; or bars: x, y, width, height and text of
-    each."""
+    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; xs, ys: the marks of both axes. lines; or bars:
+    x, y, width, height and text of each."""
 
-    x0: float
-    x1: float
-    xs: tuple[Tick, ...]
-    ys: tuple[Tick, ...]
-    lines: tuple[Line, ...] = ()
-    bars: tuple[tuple[float, float, float, float, str], ...] = ()
+    def __init__(self, x0: float, x1: float, low: float, high: float, ys: Iterable[float]) -> None:
+        """low, high: the ends of its y axis; ys: the values at its marks."""
+        self.x0, self.x1 = x0, x1
+        self.x_of, self.y_of = _scale(x0, x1, LEFT, WIDTH - RIGHT), _scale(low, high, HEIGHT - BOTTOM, TOP)
+        self.xs: list[Tick] = [(self.x_of(x), shown(x)) for x in ticks(x0, x1, 5)]
+        self.ys: list[Tick] = [(self.y_of(y), shown(y)) for y in ys]
+        self.lines: list[Line] = []
+        self.bars: list[tuple[float, float, float, float, str]] = []
 
 
 def chart(curve: Curve) -> Chart:
@@ -44,20 +45,13 @@ def chart(curve: Curve) -> Chart:
     # The values with a little room; from zero if that is near.
     span = (high - low) or abs(high) or 1.0
     low, high = 0.0 if 0 <= low < span else low - 0.06 * span, high + 0.06 * span
-    x_of, y_of = _scale(x0, x1, LEFT, WIDTH - RIGHT), _scale(low, high, HEIGHT - BOTTOM, TOP)
-    lines = []
+    made = Chart(x0, x1, low, high, ticks(low, high, 5))
     for series in curve.series:
         kept = thinned(series.points)
-        path = "M" + "L".join(f"{x_of(x):.1f} {y_of(y):.1f}" for x, y in kept)
+        path = "M" + "L".join(f"{made.x_of(x):.1f} {made.y_of(y):.1f}" for x, y in kept)
         values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
-        lines.append(Line(series.name, path, values, len(kept) < len(series.points)))
-    return Chart(
-        x0=x0,
-        x1=x1,
-        xs=tuple((x_of(x), shown(x)) for x in ticks(x0, x1, 5)),
-        ys=tuple((y_of(y), shown(y)) for y in ticks(low, high, 5)),
-        lines=tuple(lines),
-    )
+        made.lines.append(Line(series.name, path, values, len(kept) < len(series.points)))
+    return made
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
@@ -74,26 +68,15 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
 
 def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:
     """bins: the first and the last whole number of each, and its count."""
-    first, last = bins[0][0], bins[-1][1] + 1
     most = max(count for _, _, count in bins)
-    x_of, y_of = _scale(first, last, LEFT, WIDTH - RIGHT), _scale(0, most, HEIGHT - BOTTOM, TOP)
-    bars = (
-        (
-            x_of(low),
-            y_of(count),
-            max(1.0, x_of(high + 1) - x_of(low) - 1),
-            HEIGHT - BOTTOM - y_of(count),
-            f"{low:,} to {high:,} tokens: {count:,} rows" if low != high else f"{low:,} tokens: {count:,} rows",
-        )
-        for low, high, count in bins
-    )
-    return Chart(
-        x0=first,
-        x1=last,
-        bars=tuple(bars),
-        xs=tuple((x_of(x), shown(x)) for x in ticks(first, last, 5)),
-        ys=tuple((y_of(y), shown(y)) for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most),
-    )
+    marks = (y for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most)
+    made = Chart(bins[0][0], bins[-1][1] + 1, 0, most, marks)
+    for low, high, count in bins:
+        x, y = made.x_of(low), made.y_of(count)
+        lengths = f"{low:,} to {high:,}" if low != high else f"{low:,}"
+        width = max(1.0, made.x_of(high + 1) - x - 1)
+        made.bars.append((x, y, width, HEIGHT - BOTTOM - y, f"{lengths} tokens: {count:,} rows"))
+    return made
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:

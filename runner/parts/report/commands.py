@@ -15,7 +15,6 @@ from runner.commands import show
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
-from runner.recipe.reading import read
 from runner.run.launch import end_of
 from runner.run.run_folder import RunFolder, all_here, find
 from runner.tools.files import write_text
@@ -36,13 +35,11 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     """
     import pydantic  # noqa: F401 - missing packages are reported before anything is read
 
-    folders = [
-        find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name", run)), None) for run in runs
-    ]
+    folders = [*map(facts.run_of, runs)]
     file = Path(out) if out else folders[0].path / PAGE if len(folders) == 1 else Path(PAGE)
     if file.is_dir():
         file = file / PAGE
-    write_text(file, page.render([facts.of(folder) for folder in folders]))
+    write_text(file, page.render(list(map(facts.RunFacts, folders))))
     recipe = runs[0] if len(runs) == 1 and Path(runs[0]).is_file() else "RECIPE"
     shown = os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file)
     say(shown)
@@ -101,7 +98,7 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
 def _known(run: RunFolder) -> facts.RunFacts | None:
     """The facts of a run; None if it has no plan."""
     with suppress(Stop):
-        return facts.of(run)
+        return facts.RunFacts(run)
     return None
 
 

@@ -14,7 +14,7 @@ from runner.check import origins
 from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
-from runner.parts.report.facts import Curve, RunFacts, Series, StageFacts, of
+from runner.parts.report.facts import Curve, RunFacts, Series, StageFacts
 from runner.plan import Plan
 from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
@@ -54,7 +54,7 @@ def render(runs: Sequence[RunFacts]) -> str:
 
 
 def of_runs(*runs: RunFolder) -> str:
-    return render([of(run) for run in runs])
+    return render(list(map(RunFacts, runs)))
 
 
 def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
@@ -107,12 +107,12 @@ def missing() -> str:
 
 def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:
     """Writes the page of a run into its folder, and reports its path or why there is none. It never makes a run fail.
-    plan: as in `facts.of`."""
+    plan: as in RunFacts."""
     if install := missing():
         tell(f"The run has no result page: {install}")
         return
     try:
-        facts = of(run, plan)
+        facts = RunFacts(run, plan)
         if not any(stage.state for stage in facts.stages):
             return
         write_text(run.path / PAGE, render([facts]))

@@ -4,8 +4,10 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from runner.recipe.recipe import Recipe
@@ -14,7 +16,6 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
 from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, load
 
-PATIENCE_SECONDS = 30  # the most seconds until a cancelled answer has ended
 Turn = tuple[str, tuple[str, ...]]  # a question and the answer of each side
 
 
@@ -84,46 +85,29 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
     """A model's answer so far, while it is generated; the complete answer last. It can be cancelled."""
     from transformers import StoppingCriteriaList
 
-    said = _Streamer(loaded.said)
-    stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
+    tokens: list[int] | None = None
+    texts, unwanted = queue.Queue[str | None](), threading.Event()
 
-    def work() -> None:
-        try:
-            said.texts.put(loaded.answer(question, earlier, said, stop))
-            said.texts.put(None)
-        except BaseException as error:
-            said.texts.put(error)
-
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    try:
-        while (text := said.texts.get()) is not None:
-            if isinstance(text, BaseException):
-                raise text
-            yield text
-    finally:
-        said.unwanted.set()
-        worker.join(PATIENCE_SECONDS)  # it ends with its next token, and Python must not end earlier
-
-
-class _Streamer:
-    """A streamer for transformers that keeps all tokens, because the words of a part differ from those of the whole."""
-
-    def __init__(self, words: Callable[[list[int]], str]) -> None:
-        self.words = words
-        self.tokens: list[int] | None = None
-        self.texts: queue.Queue[str | BaseException | None] = queue.Queue()
-        self.unwanted = threading.Event()
-
-    def put(self, value: Any) -> None:
-        if self.tokens is None:
-            self.tokens = []  # the first value is the prompt
+    def put(value: Any) -> None:
+        """Keeps all tokens, because the words of a part differ from those of the whole."""
+        nonlocal tokens
+        if tokens is None:
+            tokens = []  # the first value is the prompt
             return
-        self.tokens += value.tolist()
-        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))  # the end may be half of a character
+        tokens += value.tolist()
+        texts.put(loaded.said(tokens).rstrip("\ufffd"))  # the end may be half of a character
 
-    def end(self) -> None:
-        """Nothing: the caller puts the complete answer."""
+    streamer = SimpleNamespace(put=put, end=lambda: None)
+    stop = StoppingCriteriaList([lambda *_, **__: unwanted.is_set()])
+    # A cancelled answer ends with its next token, and Python must not end earlier.
+    with ThreadPoolExecutor(1) as worker:
+        answer = worker.submit(loaded.answer, question, earlier, streamer, stop)
+        answer.add_done_callback(lambda _: texts.put(None))
+        try:
+            yield from iter(texts.get, None)
+            yield answer.result()
+        finally:
+            unwanted.set()
 
 
 def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]) -> None:

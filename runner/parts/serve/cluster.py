@@ -6,7 +6,7 @@ These distinguish them from pods of an earlier server of the same name, which ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from runner.catalog import troubles
 from runner.parts.jobs import kubernetes
@@ -46,7 +46,7 @@ def start(
     server continues. An identical server is not sent again.
     `confirm` is asked before another person's server is replaced. port: 0 for any; mine: the owner of what is sent.
     Raises Stop if a model is not trained yet, the cluster refuses anything, or the server cannot start."""
-    server = chosen(cluster, plans[0], server, tell)
+    server.kind = kind_of(cluster, plans[0], server, tell)
     manifests = objects(cluster, plans, server, tell)
     if dry_run:
         for manifest in manifests:
@@ -72,8 +72,8 @@ def start(
     client.forward(cluster, plans[0].site["namespace"], answering, kserve.PORT, port, connected)
 
 
-def chosen(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> Serving:
-    """The server with its kind: the recipe's, or that of the server which is there, or for several adapters the one that
+def kind_of(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> str:
+    """The kind of a server: the recipe's, or that of the server which is there, or for several adapters the one that
     the cluster offers. Raises Stop if it is there in another kind."""
     space = plan.site["namespace"]
     there = next((one for one in _ours(cluster, plan) if one["kind"] != RUNTIME), None)
@@ -86,7 +86,7 @@ def chosen(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> Serving
             tell(worded("serve.on-one-claim")[0])
     if there and there["kind"] != kind:
         raise Stop(*worded("serve.other-kind", there=named(there), wanted=kind, kind=there["kind"]))
-    return replace(server, kind=kind)
+    return kind
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
@@ -247,10 +247,15 @@ _UNMERGED = (("PresetsCombined", "False"),)  # an LLMInferenceService that does 
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServerState:
     """A server on the cluster. service: its object; pods: its own; events: warnings about them; workloads:
-    Kueue's of the namespace; log_of: the end of a pod's log, of its last failed try if it was restarted."""
+    Kueue's of the namespace; log_of: the end of a pod's log, of its last failed try if it was restarted.
+
+    alone: whether it is an LLMInferenceService, which needs no runtime; address: that one's at the gateway, empty if it
+    has none yet; failure: KServe's last reason for not serving the model; hopeless: whether waiting changes nothing,
+    because KServe refuses the object, or vLLM exits again and again; ready: the first pod that answers, of an
+    LLMInferenceService once the gateway leads to it."""
 
     service: Manifest
     pods: Manifests
@@ -258,66 +263,35 @@ class ServerState:
     workloads: Manifests = field(default_factory=list)
     log_of: diagnose.LogOf = lambda _pod: ""
 
-    @property
-    def ready(self) -> str | None:
-        """The first pod that answers; of an LLMInferenceService, once the gateway leads to it."""
-        reached = not self.alone or (jobs.holds(self.service, "Ready") and self.address)
-        return _ready(self.pods) if reached else None
-
-    @property
-    def address(self) -> str:
-        """The address of an LLMInferenceService at the gateway; empty if it has none yet."""
-        status = self.service.get("status") or {}
-        return str(status.get("url") or next((one["url"] for one in status.get("addresses") or ()), "")).rstrip("/")
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is an LLMInferenceService, which needs no runtime."""
-        return bool(self.service["kind"] == LLM)
-
-    @property
-    def container(self) -> str:
-        return str(FORMS[self.service["kind"]]["container"])
-
-    @property
-    def restarts(self) -> int:
-        return max((entry.get("restartCount", 0) for entry in self._containers), default=0)
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether waiting changes nothing: KServe refuses the object, or vLLM exits again and again."""
-        invalid = self._status.get("transitionStatus") == "InvalidSpec"
-        return bool(self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES)
-
-    @property
-    def failure(self) -> Manifest:
-        """KServe's last reason for not serving the model."""
+    def __post_init__(self) -> None:
+        status, answers = self.service.get("status") or {}, _ready(self.pods)
+        self.alone: bool = self.service["kind"] == LLM
+        self.address = str(status.get("url") or next((one["url"] for one in status.get("addresses") or ()), "")).rstrip(
+            "/"
+        )
         refused = (one for one in jobs.conditions_of(self.service) if (one["type"], one["status"]) in _UNMERGED)
-        return dict(self._status.get("lastFailureInfo") or next(refused, {}))
-
-    @property
-    def _status(self) -> Manifest:
-        return dict(self.service.get("status", {}).get("modelStatus") or {})
-
-    @property
-    def _containers(self) -> Manifests:
-        entries = [entry for pod in self.pods for entry in jobs.containers_of(pod)]
-        return [entry for entry in entries if entry["name"] == self.container]
-
-    @property
-    def phase(self) -> str:
-        if not self.pods:
-            return "no pod yet"
-        if any(pod["spec"].get("schedulingGates") for pod in self.pods):
-            return "queued"
+        of_model = status.get("modelStatus") or {}
+        self.failure: Manifest = of_model.get("lastFailureInfo") or next(refused, {})
+        self.container = FORMS[self.service["kind"]]["container"]
+        entries = [entry for pod in self.pods for entry in jobs.containers_of(pod) if entry["name"] == self.container]
+        self.restarts = max((entry.get("restartCount", 0) for entry in entries), default=0)
+        invalid = of_model.get("transitionStatus") == "InvalidSpec"
+        self.hopeless = self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES
+        reached = not self.alone or (jobs.holds(self.service, "Ready") and self.address)
+        self.ready = answers if reached else None
         conditions = [(each["type"], each["status"]) for pod in self.pods for each in jobs.conditions_of(pod)]
-        if ("PodScheduled", "False") in conditions:
-            return "waiting for a machine"
-        if self.alone and _ready(self.pods):
-            return "waiting for the gateway"
-        if any("running" in entry.get("state", {}) for entry in self._containers):
-            return "loading the model"
-        return "restarted" if self.restarts else "pulling the image"
+        if not self.pods:
+            self.phase = "no pod yet"
+        elif any(pod["spec"].get("schedulingGates") for pod in self.pods):
+            self.phase = "queued"
+        elif ("PodScheduled", "False") in conditions:
+            self.phase = "waiting for a machine"
+        elif self.alone and answers:
+            self.phase = "waiting for the gateway"
+        elif any("running" in entry.get("state", {}) for entry in entries):
+            self.phase = "loading the model"
+        else:
+            self.phase = "restarted" if self.restarts else "pulling the image"
 
 
 def reasons(server: ServerState) -> list[str]:

@@ -14,7 +14,6 @@ from runner.parts.serve import chat as chatting
 from runner.parts.serve import cluster as on_the_cluster
 from runner.parts.serve import kserve, openai_api, serving
 from runner.parts.serve.chat import Sides, Turn
-from runner.parts.serve.serving import Serving, ServingForecast
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -79,39 +78,26 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
-    """Prints what a server of the recipe's model needs; 1 if it does not fit."""
+    """Prints what a server of the recipe's model needs: the content of each GPU, and its room for requests; 1 if it does
+    not fit."""
     _, server, needs = kserve.served(recipe)
     if needs is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
-    if json_wanted:
-        say(_as_json(server, needs))
-    else:
-        _show(server, needs)
     problems = serving.problems(recipe, server, needs)
-    for problem in () if json_wanted else problems:
-        say(f"\n{problem}")
+    if json_wanted:
+        facts = {name: value for name, value in vars(server).items() if name != "forecast"}
+        figures = {name: value for name, value in vars(needs).items() if name not in ("model", "gpu")}
+        say(json_text({"server": facts, "forecast": figures}))
+    else:
+        words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
+        say(str(words.above(server, needs)))
+        fewer = [f"{units.gib(size)} in {form}" for form, size in needs.compressed.items() if size]
+        table([line.split(" | ") for line in str(words.rows(needs, fewer)).splitlines()])
+        say()
+        say(str(words.below(server, listed(one.name for one in server.source.adapters))).rstrip())
+        for problem in problems:
+            say(f"\n{problem}")
     return int(bool(errors_of(problems)))
-
-
-def _show(server: Serving, needs: ServingForecast) -> None:
-    """Prints the content of each GPU, and its room for requests."""
-    words = macros(Path(__file__).with_name("forecast.jinja"), gib=units.gib)
-    say(str(words.above(server, needs)))
-    fewer = [f"{units.gib(size)} in {form}" for form in serving.COMPRESSED_BYTES if (size := needs.compressed(form))]
-    table([line.split(" | ") for line in str(words.rows(needs, fewer)).splitlines()])
-    say()
-    say(str(words.below(server, listed(one.name for one in server.source.adapters))).rstrip())
-
-
-def _as_json(server: Serving, needs: ServingForecast) -> str:
-    """The forecast as JSON: bytes on one GPU, and counts."""
-    names = (
-        *("gpus", "precision", "context", "concurrency", "rank", "adapters", "weights", "adapter", "cache_a_token"),
-        *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
-    )
-    figures = {name: getattr(needs, name) for name in names}
-    figures["compressed"] = {form: needs.compressed(form) for form in serving.COMPRESSED_BYTES}
-    return json_text({"server": server, "forecast": figures})
 
 
 HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."

@@ -1,15 +1,12 @@
 """`recipe evaluate --evalhub`: OpenShift AI's EvalHub measures lm-eval's tasks on the models of a server, which its pods
 ask by OpenAI's API. It is driven by its REST interface (eval-hub 1.0, docs/openapi.yaml)."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
 import urllib.error
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -38,71 +35,47 @@ SECONDS, PATIENCE = 5.0, 24  # between two looks at a job, and how many may fail
 TEST_DATA = "/test_data"  # where EvalHub mounts a claim
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What EvalHub measures. url: of the server, as EvalHub's pods reach it; models: the trained one's name there, and
-    the original one's, if there is one; tokenizer: its name on the hub, or its folder on a claim."""
-
-    plan: Plan
-    stage: Stage
-    url: str
-    models: tuple[str, ...]
-    tokenizer: str | OnClaim
-
-    def job(self, model: str, shots: Mapping[str, int]) -> dict[str, Any]:
-        """The request for a job that measures all tasks on one model. shots: examples in a prompt, by task."""
-        evaluation, tokenizer, claim = self.stage.evaluation, self.tokenizer, None
-        assert evaluation
-        if isinstance(tokenizer, OnClaim):
-            claim = {"pvc": {"claim_name": tokenizer.claim, "sub_path": tokenizer.path}}
-            tokenizer = TEST_DATA
-        words = {"tokenizer": tokenizer, "limit": evaluation.limit or None, "claim": claim}
-        tasks = [filled(TASK, id=task, shots=shots.get(task, 0), **words) for task in evaluation.tasks]
-        return {"name": model, "model": {"url": self.url, "name": model}, "benchmarks": tasks}
-
-
 def measured(
     hub: str, url: str | None, recipe: Recipe, stage: str | None, tell: Tell
 ) -> tuple[StageFolder, Measurement]:
     """EvalHub's results for the trained and the original model, without any record. hub: its address; url: of the server;
     by default the recipe's own on the cluster. Raises Stop if EvalHub or the server cannot be used."""
-    asked = _at(url, recipe, stage) if url else _on_cluster(recipe, stage)
-    evaluation = asked.stage.evaluation
+    base, name = served(recipe.name)
+    if url:  # a server somewhere; an adapter is expected to be beside its base model
+        plan, results = translate(recipe, folder(recipe.name, "run").place()), None
+        wanted = _with_tasks(plan, stage)
+        both = bool(wanted.config.get("adapter"))
+    else:
+        plan, own, _ = kserve.served(recipe)
+        wanted, results, both = _with_tasks(plan, stage), own.source.results, own.base_name is not None
+        url = _on_cluster(plan, wanted)
+    url, evaluation, words = openai_api.address(url), wanted.evaluation, _tokenizer(plan, wanted, results)
     assert evaluation
-    server = _Hub.at(hub, asked.plan.site.get("namespace"))
+    server = _Hub(hub, plan.site.get("namespace"))
     known = server.tasks()
     if unknown := [task for task in evaluation.tasks if task not in known]:
         raise Stop(*worded("serve.tasks-unknown", unknown=listed(unknown), hub=server.url))
-    shots, measures = _shots(evaluation.tasks), Measures()
+    shots, measures, words = _shots(evaluation.tasks), Measures(), words | {"limit": evaluation.limit or None}
+    tasks = [filled(TASK, id=task, shots=shots.get(task, 0), **words) for task in evaluation.tasks]
     # One after another: vLLM 0.32 on a processor dies of two requests for log-probabilities at once beside an adapter.
-    for model in asked.models:
-        job = str(server.ask("evaluations/jobs", asked.job(model, shots))["resource"]["id"])
-        tell(f"EvalHub measures `{model}` at {asked.url}: job {job}")
+    for model in (name, base) if both else (name,):
+        asked = {"name": model, "model": {"url": url, "name": model}, "benchmarks": tasks}
+        job = str(server.ask("evaluations/jobs", asked)["resource"]["id"])
+        tell(f"EvalHub measures `{model}` at {url}: job {job}")
         try:
-            _take(measures, model != asked.models[0], server.ended(job, model, tell))
+            _take(measures, model != name, server.ended(job, model, tell))
         except BaseException:
             with suppress(Stop):
                 server.ask(f"evaluations/jobs/{job}", method="DELETE")  # its results would be read by no one
             raise
-    found = Measurement(**vars(measures.found(())), stage=asked.stage.name, checkpoint=asked.url, seed=evaluation.seed)
-    return StageFolder(asked.plan, asked.stage), found
+    found = Measurement(**vars(measures.found(())), stage=wanted.name, checkpoint=url, seed=evaluation.seed)
+    return StageFolder(plan, wanted), found
 
 
-def _at(url: str, recipe: Recipe, stage: str | None) -> Asked:
-    """The models of a server somewhere; an adapter is expected to be beside its base model."""
-    plan = translate(recipe, folder(recipe.name, "run").place())
-    wanted = _with_tasks(plan, stage)
-    base, name = served(recipe.name)
-    models = (name, base) if wanted.config.get("adapter") else (name,)
-    return Asked(plan, wanted, openai_api.address(url), models, _tokenizer(plan, wanted, None))
-
-
-def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
-    """The models of the recipe's own server, at the address that KServe gave it."""
-    plan, server, _ = kserve.served(recipe)
-    wanted = _with_tasks(plan, stage)
-    if wanted != plan.stages[-1]:
-        raise Stop(*worded("serve.serves-last", plan=plan, stage=wanted))
+def _on_cluster(plan: Plan, stage: Stage) -> str:
+    """The address that KServe gave the recipe's own server, as EvalHub's pods reach it."""
+    if stage != plan.stages[-1]:
+        raise Stop(*worded("serve.serves-last", plan=plan, stage=stage))
     name, space, cluster = job_name(plan), plan.site["namespace"], client.connect()
     there = cluster.get(SERVICE, space, name) or cluster.get(LLM, space, name, forgiving=True)
     if there is None:
@@ -111,8 +84,7 @@ def _on_cluster(recipe: Recipe, stage: str | None) -> Asked:
     url = (status.get("address") or status).get("url")  # an LLMInferenceService has only that of the gateway
     if not url:
         raise Stop(*worded("serve.not-served", name=name, space=space))
-    models = (server.name, server.base_name) if server.base_name else (server.name,)
-    return Asked(plan, wanted, openai_api.address(url), models, _tokenizer(plan, wanted, server.source.results))
+    return str(url)
 
 
 def _with_tasks(plan: Plan, stage: str | None) -> Stage:
@@ -122,17 +94,18 @@ def _with_tasks(plan: Plan, stage: str | None) -> Stage:
     return wanted
 
 
-def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> str | OnClaim:
-    """The name on the hub of the model that training started from, or else the folder of the trained model. Raises
-    Stop if EvalHub's pods can read neither."""
+def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> dict[str, Any]:
+    """The name on the hub of the model that training started from, or else the folder of the trained model on its claim,
+    as a task names them. Raises Stop if EvalHub's pods can read neither."""
     first = next(each for each in plan.stages if "demo" in each.config.get("recipe_runner", {}))
     # On the cluster, `base_model` is the folder that the model was downloaded into.
     name = str((first.model or {}).get("base") or first.config["recipe_runner"]["demo"].get("base_model", ""))
     if name and not Path(name).is_absolute():
-        return name
+        return {"tokenizer": name, "claim": None}
     if results is None:
         raise Stop(*worded("serve.tokenizer-elsewhere", stage=stage))
-    return results.below(BEST_MODEL)
+    home = results.below(BEST_MODEL)
+    return {"tokenizer": TEST_DATA, "claim": {"pvc": {"claim_name": home.claim, "sub_path": home.path}}}
 
 
 def _shots(tasks: tuple[str, ...]) -> dict[str, int]:
@@ -162,22 +135,17 @@ def _take(measures: Measures, before: bool, job: Mapping[str, Any]) -> None:
         if not found:
             said = states.get(task, {}).get("error_message") or job["status"].get("message") or {}
             why = " ".join(str(said.get("message") or job["status"]["state"]).split())[:300]
-            measures.missing[f"{'before: ' if before else ''}{SCORE}{task}"] = f"EvalHub says: {why}"
+            measures.lack([f"{SCORE}{task}"], f"EvalHub says: {why}", before)
 
 
-@dataclass(frozen=True)
 class _Hub:
     """EvalHub's REST interface. headers: the token, and the namespace that its jobs run in."""
 
-    url: str
-    headers: Mapping[str, str]
-
-    @classmethod
-    def at(cls, url: str, namespace: str | None) -> _Hub:
-        whole = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
-        token = os.environ.get(TOKEN) or (_own_token() if whole.startswith("https://") else "")
+    def __init__(self, url: str, namespace: str | None) -> None:
+        self.url = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
+        token = os.environ.get(TOKEN) or (_own_token() if self.url.startswith("https://") else "")
         named = {"X-Tenant": namespace} if namespace else {}
-        return cls(whole, named | ({"Authorization": f"Bearer {token}"} if token else {}))
+        self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def tasks(self) -> set[str]:
         return {str(one["id"]) for one in self.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()}

@@ -51,10 +51,10 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
             raise Stop(*worded("serve.no-section", recipe=recipe))
         raise Stop(*worded("serve.cannot-have-section", recipe=recipe))
     plan = planned(recipe, NAME)
-    server, needs = serving.server_of(recipe, sharing(recipe, plan))
+    server = Serving(recipe, sharing(recipe, plan))
     if server.kind == LLM and not server.declarable:
         raise Stop([recipe.problem("serve.kind", *worded("serve.one-claim"))])
-    return plan, server, needs
+    return plan, server, server.forecast
 
 
 def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:

@@ -57,11 +57,6 @@ def engine_for(asked: Mapping[str, Pair]) -> str:
     return "vllm" if find_spec("vllm") and first.adapter and not _vllm_refusal(asked) else "transformers"
 
 
-def refusal(adapter: Path) -> str:
-    """Why vLLM cannot serve an adapter; empty if it can."""
-    return next(saved(adapter).refusals(), "")
-
-
 @dataclass(frozen=True)
 class LocalServer:
     """A running server. models: the names of its models."""
@@ -226,11 +221,11 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
 def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
     """Why vLLM cannot serve these models, a sentence; empty if it can."""
     (first, (before, trained)), *others = asked.items()
-    if trained.adapter and (why := refusal(Path(trained.adapter))):
+    if trained.adapter and (why := next(saved(Path(trained.adapter)).refusals(), "")):
         return f"vLLM does not serve this adapter: {why}."
     template = tokenizer_in(trained.tokenizer, trained.trust_remote_code).chat_template if others else None
     for name, (original, after) in others:
-        why = refusal(Path(after.adapter)) if after.adapter else "it has no adapter"
+        why = next(saved(Path(after.adapter)).refusals(), "") if after.adapter else "it has no adapter"
         if (original.model, original.revision) != (before.model, before.revision):
             why = f"its base model is not that of `{first}`"
         elif tokenizer_in(after.tokenizer, after.trust_remote_code).chat_template != template:
@@ -329,8 +324,7 @@ class Served:
         measures = Measures()
         for chat, before in ((self.after, False), (self.before, True)):
             if not chat.model:
-                lacking = "the server does not have this model"
-                measures.missing[f"before: {AGREEMENT}" if before else AGREEMENT] = lacking
+                measures.lack([AGREEMENT], "the server does not have this model", before)
                 continue
             measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
             measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)

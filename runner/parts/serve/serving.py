@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
@@ -91,46 +92,6 @@ class ServedModel:
     def room_for_rank(self) -> int | None:
         """The smallest rank of vLLM that is large enough for its adapters; None for a whole model."""
         return room_for(max(adapter.rank for adapter in self.adapters)) if self.adapters else None
-
-
-@dataclass(frozen=True)
-class Serving:
-    """A server of a plan's trained model.
-
-    name, base_name: the names of the trained and of the original model, None if the server lacks the original one.
-    precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus: of one
-    machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by name;
-    image: of a runtime of its own, which replaces that one. kind: SERVICE or LLM, None if the cluster decides. needs:
-    estimated bytes on each GPU, or None."""
-
-    name: str
-    base_name: str | None
-    source: ServedModel
-    precision: str
-    context: int
-    concurrency: int
-    gpus: int
-    gpu: str
-    memory_gib: float
-    cpus: int
-    runtime: str
-    image: str | None = None
-    route: bool = False
-    trust_remote_code: bool = False
-    kind: str | None = None
-    needs: int | None = None
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The names of its models, the recipe's own first."""
-        adapters = self.source.adapters
-        return (*(one.name for one in adapters), *(one.base_name for one in adapters)) or (self.name,)
-
-    @property
-    def declarable(self) -> bool:
-        """Whether an LLMInferenceService can have its models. KServe mounts each of them as a volume of its own, and a
-        pod with one claim in two volumes waits forever (kubernetes, issue 127004)."""
-        return not self.source.adapters or len(self.source.mounted) == 1 + len(self.source.adapters)
 
 
 def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[Plan] = ()) -> ServedModel:
@@ -216,31 +177,57 @@ def _not_beside(config: Any) -> str:
     return f"it has the layers {', '.join(other)}, which vLLM may not know" if other else ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServingForecast:
-    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown."""
+    """The needs of a server, in bytes on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown.
+    Raises UnknownArchitecture if the weights cannot be counted."""
 
     model: Model
+    gpus: int
     precision: str
     context: int
     concurrency: int
-    gpus: int
     rank: int
+    adapters: int
     gpu: Gpu | None
-    adapters: int = 1
 
-    @cached_property
-    def weights(self) -> int:
-        """Split evenly over GPUs, except norms. Raises UnknownArchitecture if they cannot be counted."""
+    def __post_init__(self) -> None:
+        model, gpus, number, requests = self.model, self.gpus, NUMBER_BYTES[self.precision], self.concurrency
         try:
-            count = parameters.total(self.model)
+            count = parameters.total(model)
         except UnknownArchitecture:
-            if not (count := self.model.parameters or self.model.published or 0):
+            if not (count := model.parameters or model.published or 0):
                 raise
-        return math.ceil(count * NUMBER_BYTES[self.precision] / self.gpus)
+        # Split evenly over GPUs, except norms.
+        self.weights = math.ceil(count * number / gpus)
+        # Room for adapters of that rank beside every linear layer, even one that they do not change (vllm/lora/layers).
+        # It counts completely on each GPU, because one of the two matrices is not split.
+        adapted = sum(map(sum, parameters.linear(model).values())) if self.rank else 0
+        self.adapter = self.adapters * self.rank * adapted * model.num_hidden_layers * number
+        # Keys and values in all layers, even with windows; each GPU has at least one head.
+        heads = max(1, model.num_key_value_heads // gpus)
+        self.cache_a_token = 2 * model.num_hidden_layers * heads * model.head_dim * number
+        self.cache_a_request = math.ceil(self.context / PAGE) * PAGE * self.cache_a_token
+        self.cache = requests * self.cache_a_request
+        # The largest batch while it passes through a layer, and the sampler for all requests.
+        usable = self.gpu.usable_gib * GIB if self.gpu else 0
+        batch = max(BATCH_LARGE if usable >= LARGE_CARD else BATCH_SMALL, requests)
+        layer = 2 * model.hidden_size + 3 * model.intermediate_size // gpus
+        self.working = batch * layer * number + requests * model.vocab_size * SAMPLER_BYTES
+        self.overhead = OVERHEAD + (NCCL_LEAST if gpus > 1 else 0)
+        before_cache = self.weights + self.adapter + self.working + self.overhead
+        self.total = before_cache + self.cache
+        # The server's share of a GPU, and the full requests that have room at a time; 0 if the server does not start.
+        self.budget = round(GPU_SHARE * usable) if self.gpu else None
+        self.fits = None if self.budget is None else self.total <= self.budget
+        room = None if self.budget is None else self.budget - before_cache
+        self.requests = None if room is None else max(0, room // self.cache_a_request)
+        # The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read.
+        self.main_memory = SERVER + gpus * PROCESS + min(self.weights * gpus, READ_AT_ONCE)
+        self.compressed = {form: self._in(size) for form, size in COMPRESSED_BYTES.items()}
 
-    def compressed(self, form: str) -> int | None:
-        """The weights in one of COMPRESSED_BYTES, of linear layers; the others stay as they are. None for a model with
+    def _in(self, size: float) -> int | None:
+        """The weights with this size of those of linear layers; the others stay as they are. None for a model with
         experts, which stay too, or with unknown layers."""
         if self.model.has_experts:
             return None
@@ -249,117 +236,61 @@ class ServingForecast:
             linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
         except UnknownArchitecture:
             return None
-        return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - COMPRESSED_BYTES[form]) / self.gpus)
+        return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - size) / self.gpus)
 
-    @cached_property
-    def adapter(self) -> int:
-        """Room for adapters of that rank beside every linear layer, even one that they do not change
-        (vllm/lora/layers). It counts completely on each GPU, because one of the two matrices is not split."""
-        if not self.rank:
-            return 0
-        layer = sum(fan_in + fan_out for fan_in, fan_out in parameters.linear(self.model).values())
-        return self.adapters * self.rank * layer * self.model.num_hidden_layers * NUMBER_BYTES[self.precision]
 
-    @property
-    def cache_a_token(self) -> int:
-        """Keys and values of one token in all layers, even with windows; each GPU has at least one head."""
-        heads = max(1, self.model.num_key_value_heads // self.gpus)
-        return 2 * self.model.num_hidden_layers * heads * self.model.head_dim * NUMBER_BYTES[self.precision]
+class Serving:
+    """A server of a recipe's trained model.
 
-    @property
-    def cache_a_request(self) -> int:
-        return math.ceil(self.context / PAGE) * PAGE * self.cache_a_token
+    name, base_name: the names of the trained and of the original model, None if the server lacks the original one.
+    precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus: of one
+    machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by name;
+    image: of a runtime of its own, which replaces that one. kind: SERVICE or LLM, None if the cluster decides. needs:
+    estimated bytes on each GPU; forecast: all of them; None if the model is unknown."""
 
-    @property
-    def cache(self) -> int:
-        return self.concurrency * self.cache_a_request
-
-    @property
-    def working(self) -> int:
-        """The largest batch while it passes through a layer, and the sampler for all requests."""
-        large = self.gpu is not None and self.gpu.usable_gib * GIB >= LARGE_CARD
-        model, batch = self.model, BATCH_LARGE if large else BATCH_SMALL
-        layer = 2 * model.hidden_size + 3 * model.intermediate_size // self.gpus
-        sampler = self.concurrency * model.vocab_size * SAMPLER_BYTES
-        return max(batch, self.concurrency) * layer * NUMBER_BYTES[self.precision] + sampler
-
-    @property
-    def overhead(self) -> int:
-        return OVERHEAD + (NCCL_LEAST if self.gpus > 1 else 0)
-
-    @property
-    def before_cache(self) -> int:
-        return self.weights + self.adapter + self.working + self.overhead
-
-    @property
-    def total(self) -> int:
-        return self.before_cache + self.cache
+    def __init__(self, recipe: Recipe, plans: Sequence[Plan]) -> None:
+        """plans: the recipe's own, and those whose adapters it has too. Raises Stop if its model is on no claim."""
+        stage, section = plans[0].stages[-1], recipe.settings["serve"]
+        machines, trained = stage.machines, [one.stages[-1].config for one in plans]
+        base_name, self.name = served(recipe.name)
+        found = source(plans[0], stage, section.model, plans[1:])
+        self.base_name, self.source = base_name if found.adapters else None, found
+        self.precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
+        self.context: int = section.context or max(int(config["sequence_len"]) for config in trained)
+        self.concurrency: int = section.concurrency
+        self.forecast: ServingForecast | None = None
+        if model := recipe.model_facts:
+            card, rank, count = catalog.gpu(machines.gpu), found.room_for_rank or 0, len(found.adapters)
+            asked = (self.precision, self.context, self.concurrency, rank, count, card)
+            ways = (section.gpus,) if section.gpus else splits(model, COUNTS)
+            with suppress(UnknownArchitecture):
+                for gpus in ways:
+                    self.forecast = ServingForecast(model, gpus, *asked)
+                    if self.forecast.fits is not False:
+                        break
+        needs = self.forecast
+        self.gpus: int = needs.gpus if needs else section.gpus or 1
+        self.gpu = machines.gpu
+        memory = needs.main_memory if needs else SERVER + self.gpus * PROCESS + READ_AT_ONCE
+        self.memory_gib = min(math.ceil(memory / GIB), machines.requested_memory_gib or machines.memory_gib)
+        self.cpus = min(2 + 2 * self.gpus, machines.requested_cpus or machines.cpus)
+        self.runtime, self.image, self.route = section.runtime, section.image, section.route
+        self.trust_remote_code = any(config.get("trust_remote_code") for config in trained)
+        of_runtime = recipe.document.lookup(("serve", "runtime")) is not None  # only an InferenceService has one
+        self.kind: str | None = section.kind or (SERVICE if of_runtime else None)
+        self.needs = needs.total if needs else None
 
     @property
-    def budget(self) -> int | None:
-        """The server's share of a GPU; None if the card is unknown."""
-        return round(GPU_SHARE * self.gpu.usable_gib * GIB) if self.gpu else None
+    def models(self) -> tuple[str, ...]:
+        """The names of its models, the recipe's own first."""
+        adapters = self.source.adapters
+        return (*(one.name for one in adapters), *(one.base_name for one in adapters)) or (self.name,)
 
     @property
-    def fits(self) -> bool | None:
-        return None if self.budget is None else self.total <= self.budget
-
-    @property
-    def requests(self) -> int | None:
-        """The number of full requests that have room at a time; 0 if the server does not start."""
-        return None if self.budget is None else max(0, (self.budget - self.before_cache) // self.cache_a_request)
-
-    @property
-    def main_memory(self) -> int:
-        """The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read."""
-        return SERVER + self.gpus * PROCESS + min(self.weights * self.gpus, READ_AT_ONCE)
-
-
-def server_of(recipe: Recipe, plans: Sequence[Plan]) -> tuple[Serving, ServingForecast | None]:
-    """The server of a recipe with the section `serve`, and its needs; None if its model is unknown. plans: its own, and
-    those whose adapters it has too. Raises Stop if its model is on no claim."""
-    stage, section = plans[0].stages[-1], recipe.settings["serve"]
-    found, machines = source(plans[0], stage, section.model, plans[1:]), stage.machines
-    trained = [one.stages[-1].config for one in plans]
-    context, requests = section.context or max(int(config["sequence_len"]) for config in trained), section.concurrency
-    precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
-    needs = None
-    if model := recipe.model_facts:
-        card, rank, count = catalog.gpu(machines.gpu), found.room_for_rank or 0, len(found.adapters)
-        needs = _placed(ServingForecast(model, precision, context, requests, 1, rank, card, count), section.gpus)
-    gpus = needs.gpus if needs else section.gpus or 1
-    memory = needs.main_memory if needs else SERVER + gpus * PROCESS + READ_AT_ONCE
-    base_name, name = served(recipe.name)
-    of_runtime = recipe.document.lookup(("serve", "runtime")) is not None  # only an InferenceService has one
-    server = Serving(
-        name=name,
-        base_name=base_name if found.adapters else None,
-        source=found,
-        precision=precision,
-        context=context,
-        concurrency=requests,
-        gpus=gpus,
-        gpu=machines.gpu,
-        memory_gib=min(math.ceil(memory / GIB), machines.requested_memory_gib or machines.memory_gib),
-        cpus=min(2 + 2 * gpus, machines.requested_cpus or machines.cpus),
-        runtime=section.runtime,
-        image=section.image,
-        route=section.route,
-        trust_remote_code=any(config.get("trust_remote_code") for config in trained),
-        kind=section.kind or (SERVICE if of_runtime else None),
-        needs=needs.total if needs else None,
-    )
-    return server, needs
-
-
-def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
-    """The forecast on this number of GPUs, or on the smallest that fits; None for an unknown model. one: on one GPU."""
-    try:
-        _ = one.total  # raises UnknownArchitecture here, before anything uses the forecast
-    except UnknownArchitecture:
-        return None
-    ways = [replace(one, gpus=count) for count in ((gpus,) if gpus else splits(one.model, COUNTS))]
-    return next((way for way in ways if way.fits is not False), ways[-1])
+    def declarable(self) -> bool:
+        """Whether an LLMInferenceService can have its models. KServe mounts each of them as a volume of its own, and a
+        pod with one claim in two volumes waits forever (kubernetes, issue 127004)."""
+        return not self.source.adapters or len(self.source.mounted) == 1 + len(self.source.adapters)
 
 
 def splits(model: Model, counts: Iterable[int]) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -289,7 +288,7 @@ def test_the_card_has_the_facts_of_the_page_and_no_place_of_this_machine(whole, 
     run = RunFolder(tmp_path / "run")
     folder = exporting.export(trained_model.of(run), "safetensors", None, None, told.append)
     text = (folder / "README.md").read_text("utf-8")
-    known = facts.of(run)
+    known = facts.RunFacts(run)
     for sentence in sentences.first(known):
         assert sentence in text
     for name, value in [*sentences.results(known.stages[-1]), *sentences.metrics(known.stages[-1])]:
@@ -316,8 +315,8 @@ def test_the_card_has_the_gates_of_its_stage(whole, tmp_path):
         GateVerdict("perplexity", "< 4", "3.25", True),
         GateVerdict("forgetting", "< 0.1", "0.125", False, "too high"),
     )
-    judged = replace(source, stage=replace(source.stage, verdicts=verdicts))
-    text = card.text(judged, "safetensors", "", {}, "")
+    source.stage.verdicts = verdicts
+    text = card.text(source, "safetensors", "", {}, "")
     assert "| perplexity | < 4 | 3.25 | holds |" in plainly(text)
     assert "| forgetting | < 0.1 | 0.125 | missed: too high |" in plainly(text)
 

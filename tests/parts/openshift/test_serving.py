@@ -8,7 +8,6 @@ import re
 import threading
 import time
 import urllib.request
-from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -738,8 +737,9 @@ def test_without_llm_inference_services_that_kind_is_refused(alone, capsys, gold
 
 
 def test_a_template_of_the_platform_that_does_not_fit_is_told(golden_message):
-    plan, server = plan_and_server()
-    service = target.service(plan, replace(server, kind=LLM))
+    plan, server = plan_and_server.__wrapped__()
+    server.kind = LLM
+    service = target.service(plan, server)
     refused = {"type": "PresetsCombined", "status": "False", "reason": "Error", "message": "no template `main`."}
     (said,) = reasons(ServerState(service | {"status": {"conditions": [refused]}}, []))
     golden_message(said)

@@ -298,7 +298,7 @@ def test_its_cache_holds_as_many_tokens_as_the_plan_reckons(server):
     model = replace(
         catalog.model("microsoft/Phi-4-mini-instruct"), num_hidden_layers=2, num_key_value_heads=2, head_dim=32
     )
-    needs = ServingForecast(model, "fp32", 3072, 8, 1, 128, None)
+    needs = ServingForecast(model, 1, "fp32", 3072, 8, 128, 1, None)
     (said,) = re.findall(
         r"KV cache size: ([\d,]+) tokens, Maximum concurrency for 3,072 tokens per request: ([\d.,]+)x",
         server[1].read_text("utf-8"),

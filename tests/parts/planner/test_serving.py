@@ -22,7 +22,7 @@ SMOL = catalog.model("HuggingFaceTB/SmolLM3-3B")
 
 
 def forecast(**change) -> ServingForecast:
-    usual = ServingForecast(SMOL, "bf16", 4096, 8, 1, 0, catalog.gpu("NVIDIA-L40S"))
+    usual = ServingForecast(SMOL, 1, "bf16", 4096, 8, 0, 1, catalog.gpu("NVIDIA-L40S"))
     return replace(usual, **change)
 
 
@@ -59,7 +59,7 @@ def test_gpus_share_weights_and_cache_and_nothing_fits_worse_on_more():
     assert two.weights == one.weights // 2 and two.cache == one.cache // 2
     # Four heads of keys and values are on eight GPUs twice.
     assert eight.cache == one.cache // 4
-    assert one.before_cache > two.before_cache
+    assert one.total - one.cache > two.total - two.cache
 
 
 def test_as_many_requests_have_room_as_are_promised():

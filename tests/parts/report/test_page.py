@@ -78,7 +78,7 @@ def page_of(*runs: RunFolder) -> Page:
     from runner.parts.report import facts
 
     file = runs[0].path / PAGE
-    file.write_text(page.render([facts.of(run) for run in runs]), "utf-8")
+    file.write_text(page.render([facts.RunFacts(run) for run in runs]), "utf-8")
     return read(file)
 
 

@@ -341,7 +341,7 @@ def test_kserve_would_take_every_llm_inference_service(way):
     sets = (*sets, "serve.image=registry/vllm:1")
     recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(sets))
     plan, server, _ = served(recipe)
-    server = replace(server, kind=kserve.LLM)
+    server.kind = kserve.LLM
     service = kserve.service(plan, server)
     assert refusals(service) == [] and kserve.runtime(plan, server) is None
     assert service["spec"]["template"]["containers"][0]["image"] == "registry/vllm:1"
