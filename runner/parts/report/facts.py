@@ -70,7 +70,8 @@ class StageFacts:
         self.last_step: int = told.steps or max((entry["step"] for entry in self.steps), default=0)
         first = self.epochs[0] if self.epochs else {}
         self.steps_made = max(0, self.last_step - first.get("step", 0))
-        self.accuracy_before: float | None = first.get("accuracy")
+        accuracy = first.get("accuracy")
+        self.accuracy_before: float | None = accuracy if _number(accuracy) else None
         pairs = (
             (told.first_preference_accuracy, told.last_preference_accuracy),
             (told.first_reward, told.best_reward),
