@@ -262,7 +262,7 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
     """The step that reads a data set, after the documents of those before it."""
     one, tasks = corpus.sets[index], on.tasks
     if one.file:
-        parts = on.agreed(work / f"parts-{index}.json", lambda: parts_of(one, tasks))
+        parts = executors.agreed(work / f"parts-{index}.json", lambda: parts_of(one, tasks))
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     # Asked even without a limit: a dataset that cannot be read is reported before tasks begin.
