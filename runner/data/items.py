@@ -170,14 +170,12 @@ class ItemPreparer(ABC, Generic[Asked]):
         return report
 
     def look_through(self, kept: np.ndarray) -> None:
-        """Examines all items, or as many as have `data_sets.MOST_CHARACTERS`, drawn by hash."""
-        facts, self.report.licence = self.spool.facts[kept], data_sets.licences(self.asked)
-        share = data_sets.MOST_CHARACTERS / max(1, int(facts["characters"].sum()))
-        numbers = kept if share >= 1 else kept[facts["key"][:, 0] < np.uint64(share * 2**64)]
+        """Shows the items to the examiners."""
+        self.report.licence = data_sets.licences(self.asked)
         for examiner in examiners(self.report):
-            for line, item in zip(self.where(numbers), self.spool.items(numbers), strict=True):
+            for line, item in zip(self.where(kept), self.spool.items(kept), strict=True):
                 examiner.add(line, *self.said(item))
-            examiner.end(len(kept))
+            examiner.end()
 
     def _write_sides(self, kept: np.ndarray, out: Path) -> None:
         """Splits the items, and writes both sides. Raises Stop if too few are left."""
@@ -196,10 +194,8 @@ class ItemPreparer(ABC, Generic[Asked]):
 
 
 # For each item: its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
-# data set that it came from; and the number of characters. The seed fixes the order of groups.
-FACTS = np.dtype(
-    [("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64), ("characters", np.int64)]
-)
+# data set that it came from. The seed fixes the order of groups.
+FACTS = np.dtype([("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64)])
 
 
 @dataclass(frozen=True)
@@ -266,7 +262,6 @@ def spool(items: Iterable[tuple[Item, int, int]], seed: int, file: Path) -> Spoo
             part = np.empty(len(those), FACTS)
             part["key"], part["group"] = hashes(keys), hashes([item.group for item in those], f"{seed}\n")
             part["line"], part["origin"] = places
-            part["characters"] = list(map(len, keys))
             facts.append(part)
     return Spool((file,), np.concatenate(facts))
 

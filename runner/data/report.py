@@ -177,11 +177,11 @@ class Examined:
 
 
 class Examiner(Protocol):
-    """Looks for problems in rows, and adds findings to a report at the end. of: the number of rows that those added
-    were drawn from; None if they are all. answer: the part of the text that is learned; label: whether that is good."""
+    """Looks for problems in rows, and adds findings to a report at the end. answer: the part of the text that is
+    learned; label: whether that is good."""
 
     def add(self, line: Where, text: str, answer: str | None = None, label: bool | None = None) -> None: ...
-    def end(self, of: int | None = None) -> None: ...
+    def end(self) -> None: ...
 
 
 def examiners(report: Examined) -> list[Examiner]:
