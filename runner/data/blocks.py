@@ -57,20 +57,10 @@ class TextReport(Examined):
     sampled_from: None = None  # blocks are never sampled
 
     @property
-    def lengths(self) -> Lengths:
-        return Lengths(mean=self.block_len, high=self.block_len)
-
-    @property
-    def train_rows(self) -> int:
-        return self.train["blocks"]
-
-    @property
-    def validation_rows(self) -> int:
-        return self.validation.get("blocks", 0)
-
-    @property
-    def parts(self) -> dict[str, float]:
-        return parts_of(self.sets, self.train.get("documents", 0))
+    def facts(self) -> dict[str, Any]:
+        train, validation = (side.get("blocks", 0) for side in (self.train, self.validation))
+        lengths, sets = Lengths(mean=self.block_len, high=self.block_len), parts_of(self.sets, self.train["documents"])
+        return {"train_rows": train, "validation_rows": validation, "lengths": lengths, "sets": sets}
 
     def leave_out(self, reason: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1

@@ -97,8 +97,7 @@ class Prover:
             faults=tuple(self.faults),
             shown=tuple(self.shown),
             seconds=round(time.monotonic() - begun, 1),
-            **self.facts,
-            **self.counts,
+            **self.facts | self.counts,
         )
 
     @property

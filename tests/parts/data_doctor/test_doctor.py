@@ -12,7 +12,7 @@ from runner.catalog import chat_template
 from runner.data import blocks, chat, tokenizers
 from runner.data.conversation_formats import Labels, LabelSet, Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
-from runner.data.report import Report
+from runner.data.report import Report, lines_of
 from runner.data.tokenizers import Pretrained
 from runner.parts.data_doctor import doctor
 from runner.parts.data_doctor.doctor import ExaminedRow, Examiner
@@ -152,7 +152,7 @@ def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_mess
     )  # fmt: skip
     report = blocks.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     told = list(report.lines())
-    golden_message("\n".join([told[1], *report.examined()]))
+    golden_message("\n".join([told[1], *lines_of("examined", report)]))
     again = blocks.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     assert list(again.lines()) == told
     rehearsed = blocks.prepare(plain, tmp_path / "few", tokenizer_for=lambda _: tokenizer, sample_rows=5)
