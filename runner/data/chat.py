@@ -165,7 +165,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def told(self, item: formats.Answered, answer: str = "") -> str:
         """answer: the column of the one that is shown, by default the first."""
-        turns = (*item.prompt, Turn("assistant", str(item.answers[answer or self.answers[0]])))
+        turns = (*item.turns, Turn("assistant", str(item.answers[answer or self.answers[0]])))
         return formats.rendered(self.asked.special_tokens, formats.behind(self.asked.system_prompt, turns))
 
     def rendered(self, item: formats.Answered) -> RenderedExample:
@@ -175,8 +175,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def said(self, item: formats.Answered) -> tuple[Any, ...]:
         answers = [item.answers[name] for name in self.answers]
-        prompt = (turn.content for turn in item.prompt if turn.role != "system")
-        return "\n".join((*prompt, *map(str, answers))), answers[0], item.answers.get("label")
+        return "\n".join((item.said, *map(str, answers))), answers[0], item.answers.get("label")
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         """Counts the tokens of each row's prompt with its longest answer, and the tokens that training cuts."""
@@ -189,7 +188,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
         return kept
 
     def table(self, batch: list[formats.Answered]) -> pa.Table:
-        messages = [formats.behind(self.asked.system_prompt, item.prompt) for item in batch]
+        messages = [formats.behind(self.asked.system_prompt, item.turns) for item in batch]
         answers = {name: [item.answers[name] for item in batch] for name in batch[0].answers}
         return pa.table({"full-question": [item.question for item in batch], "messages": messages, **answers})
 

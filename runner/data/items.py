@@ -26,7 +26,7 @@ from pyarrow import parquet
 
 from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
-from runner.data.conversation_formats import Answered, Conversation, Conversations, Judged
+from runner.data.conversation_formats import Conversation, Conversations, Judged
 from runner.data.report import MOST_NAMED, Lengths, Report, examiners, too_long
 from runner.data.row_files import DataRow, FilePart
 from runner.data.tokenizers import TokenizerFor
@@ -40,11 +40,10 @@ BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many c
 # A separate process must read this many bytes to be worth its start, half a second.
 PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20  # bytes of a row group in the written files
-# Items with equal keys are learned once; those of one group stay on one side of the split.
-Item = Conversation | Answered
-# Makes an item of a row, or returns the reason why it has none. Raises KeyError for a column that the row lacks, and
+# Makes an item of a row, or returns the reason why it has none. Items with equal keys are learned once; those of one
+# group stay on one side of the split. Raises KeyError for a column that the row lacks, and
 # NoText with the reason that is listed for this line. It can be pickled.
-ItemOf = Callable[[DataRow], Item | str]
+ItemOf = Callable[[DataRow], Conversation | str]
 Asked = TypeVar("Asked", bound=Conversations | Judged)
 
 
@@ -251,7 +250,7 @@ def folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def spool(items: Iterable[tuple[Item, int, int]], seed: int, file: Path) -> Spool:
+def spool(items: Iterable[tuple[Conversation, int, int]], seed: int, file: Path) -> Spool:
     """Writes items, with their lines and data sets' numbers, into a file. seed: of the order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     facts = [np.empty(0, FACTS)]
@@ -303,7 +302,7 @@ def _of_rows(job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path])
     sources, index, part, item_of, file = job
     report = Report.of(sources)
 
-    def items() -> Iterator[tuple[Item, int, int]]:
+    def items() -> Iterator[tuple[Conversation, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
             try:
                 item = item_of(row)
