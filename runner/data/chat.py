@@ -64,15 +64,6 @@ class ConversationRows(ItemPreparer[Talk]):
         columns = {"full-question": text, "answer": text, "messages": pa.list_(pa.struct(fields))}
         return pa.schema(columns | ({"tools": text} if tools else {}))
 
-    def said(self, item: Conversation) -> tuple[str, str]:
-        return item.said, item.turns[-1].content
-
-    def told(self, item: Conversation) -> str:
-        return formats.rendered(self.asked.special_tokens, formats.behind(self.asked.system_prompt, item.turns))
-
-    def rendered(self, item: Conversation) -> RenderedExample:
-        return RenderedExample(item.question, self.told(item))
-
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         asked, report = self.asked, self.report
         # A twin's tokenizer gives other lengths than the model's.
@@ -165,8 +156,8 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def told(self, item: formats.Answered, answer: str = "") -> str:
         """answer: the column of the one that is shown, by default the first."""
-        turns = (*item.turns, Turn("assistant", str(item.answers[answer or self.answers[0]])))
-        return formats.rendered(self.asked.special_tokens, formats.behind(self.asked.system_prompt, turns))
+        said = Turn("assistant", str(item.answers[answer or self.answers[0]]))
+        return super().told(replace(item, turns=(*item.turns, said)))
 
     def rendered(self, item: formats.Answered) -> RenderedExample:
         name, beside = list(item.answers.items())[-1]

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
+from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
 from runner.data.conversation_formats import Conversation, Conversations, Judged
 from runner.data.report import MOST_NAMED, Lengths, Report, examiners, too_long
@@ -61,17 +61,18 @@ class ItemPreparer(ABC, Generic[Asked]):
     def items_of(self) -> Iterator[ItemOf]:
         """For each data set, how its rows become items."""
 
-    @abstractmethod
     def told(self, item: Any) -> str:
         """An item as the model will see it."""
+        messages = conversation_formats.behind(self.asked.system_prompt, item.turns)
+        return conversation_formats.rendered(self.asked.special_tokens, messages)
 
-    @abstractmethod
     def rendered(self, item: Any) -> RenderedExample:
         """An item for people."""
+        return RenderedExample(item.question, self.told(item))
 
-    @abstractmethod
     def said(self, item: Any) -> tuple[Any, ...]:
         """The complete text of an item, the part that is learned, and its label if it has one."""
+        return item.said, item.turns[-1].content
 
     @abstractmethod
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
