@@ -21,8 +21,8 @@ from pathlib import Path
 
 from runner.parts.pretrain import cleaning, executors
 from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
-from runner.parts.pretrain.cleaning import clean, help_clean
-from runner.tools.process import INDEX, helping_pod
+from runner.parts.pretrain.cleaning import clean
+from runner.tools.process import INDEX
 
 
 def corpus(file: str) -> Corpus:
@@ -58,7 +58,7 @@ def measure(file: str, folder: str, pods: int, own: bool) -> None:
 
     cleaning._run = counted
     where = Cleaning(executor="pods", pods=pods, workers=1) if pods > 1 else Cleaning(tasks=1, workers=1)
-    (help_clean if helping_pod() else clean)(corpus(file), Path(folder), where)
+    clean(corpus(file), Path(folder), where)
     print(json.dumps(spent))
 
 

@@ -126,7 +126,7 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
         with items.folder(out) as place:
             kept = made.read(place, None)
             if what == "tokens alone":
-                texts = list(made.texts(kept))
+                texts = list(map(made.told, made.spool.items(kept)))
                 start = clocks()
                 blocks.lengths(texts, tokenizer)
             else:

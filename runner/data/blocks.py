@@ -32,7 +32,6 @@ BATCH_CHARACTERS = 64 * 1024
 GROUP_TOKENS = 512 * 1024  # tokens in a group of written rows, 2 MB
 
 Made = TypeVar("Made")
-Encode = Callable[[list[str]], list[np.ndarray]]
 
 
 @dataclass
@@ -57,20 +56,10 @@ class TextReport(Examined):
     sampled_from: None = None  # blocks are never sampled
 
     @property
-    def lengths(self) -> Lengths:
-        return Lengths(mean=self.block_len, high=self.block_len)
-
-    @property
-    def train_rows(self) -> int:
-        return self.train["blocks"]
-
-    @property
-    def validation_rows(self) -> int:
-        return self.validation.get("blocks", 0)
-
-    @property
-    def parts(self) -> dict[str, float]:
-        return parts_of(self.sets, self.train.get("documents", 0))
+    def facts(self) -> dict[str, Any]:
+        train, validation = (side.get("blocks", 0) for side in (self.train, self.validation))
+        lengths, sets = Lengths(mean=self.block_len, high=self.block_len), parts_of(self.sets, self.train["documents"])
+        return {"train_rows": train, "validation_rows": validation, "lengths": lengths, "sets": sets}
 
     def leave_out(self, reason: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
@@ -209,7 +198,7 @@ def write(
     when it is complete. documents: are read once. most_blocks: stop after this many. tokenizer: has an end-of-text
     token."""
     counts = BlockCounts(block_len)
-    tokenised = tokenise(documents, encoder(tokenizer), tokenizer.eos_token_id)
+    tokenised = tokenise(documents, tokenizer, tokenizer.eos_token_id)
     with (
         replacing(file) as partial,
         parquet.ParquetWriter(partial, COLUMNS, compression="lz4", use_dictionary=False) as out,
@@ -250,10 +239,14 @@ def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int |
         yield buffer[:whole]
 
 
-def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iterator[np.ndarray]:
-    """Each document's tokens (int32, `end_of_text` last), in order."""
-    end = np.int32(end_of_text)
-    return in_threads(documents, lambda batch: [np.append(tokens, end) for tokens in encode(batch)])
+def tokenise(documents: Iterable[str], tokenizer: Any, end_of_text: int) -> Iterator[np.ndarray]:
+    """Each document's tokens (int32, `end_of_text` last), in order, without the tokenizer's own special tokens."""
+    encode = _encoder(tokenizer)
+
+    def encoded(texts: list[str]) -> list[np.ndarray]:
+        return [np.array([*getattr(each, "ids", each), end_of_text], np.int32) for each in encode(texts)]
+
+    return in_threads(documents, encoded)
 
 
 def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
@@ -315,12 +308,6 @@ def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) 
             group, together = [], 0
     if group:
         yield group
-
-
-def encoder(tokenizer: Any) -> Encode:
-    """Texts to tokens (int32), without the tokenizer's own special tokens around each text."""
-    encode = _encoder(tokenizer)
-    return lambda texts: [np.array(getattr(each, "ids", each), np.int32) for each in encode(texts)]
 
 
 def _encoder(tokenizer: Any) -> Callable[[list[str]], Any]:

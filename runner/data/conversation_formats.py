@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -305,25 +305,15 @@ def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A row with a prompt. prompt: turns; the last one asks. answers: by column, in the columns' order: `chosen` and
-    `rejected`; `completion` and whether its `label` is good; or `answer`, the reference that rewards compare with."""
+class Answered(Conversation):
+    """A prompt, whose last turn asks. answers: by column, in the columns' order: `chosen` and `rejected`; `completion`
+    and whether its `label` is good; or `answer`, the reference that rewards compare with."""
 
-    prompt: tuple[Turn, ...]
-    answers: Mapping[str, str | bool]
-
-    @property
-    def question(self) -> str:
-        """The first question, by which the rows are split."""
-        return next(turn.content for turn in self.prompt if turn.role == "user")
-
-    @property
-    def group(self) -> str:
-        return same(self.question)
+    answers: Mapping[str, str | bool] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        return repr((self.prompt, *self.answers.values()))
+        return repr((self.turns, *self.answers.values()))
 
 
 def _asked(template: str, row: DataRow, implicit: bool) -> tuple[Turn, ...]:
@@ -374,7 +364,7 @@ class PreferenceSet(DataSet):
         if not prompt[-1].content or not chosen or not rejected:
             return "a part is empty"
         both = {"chosen": chosen, "rejected": rejected}
-        return Answered(prompt, both) if chosen != rejected else "both answers are the same"
+        return Answered(prompt, answers=both) if chosen != rejected else "both answers are the same"
 
 
 # The columns of a prompt, the likeliest first, and how files write labels.
@@ -398,7 +388,7 @@ class LabelSet(DataSet):
             return "a part is empty"
         if label not in WRITTEN:
             raise NoText(f"the label is `{label}`; use {listed(WRITTEN, 'or')}")
-        return Answered(prompt, {"completion": completion, "label": WRITTEN[label]})
+        return Answered(prompt, answers={"completion": completion, "label": WRITTEN[label]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,7 +422,7 @@ class PromptSet(DataSet):
 
     def item(self, row: DataRow) -> Answered | str:
         prompt, answer = _asked(self.prompt, row, False), templates.fill(self.answer, row).strip()
-        return Answered(prompt, {"answer": answer}) if prompt[-1].content and answer else "a part is empty"
+        return Answered(prompt, answers={"answer": answer}) if prompt[-1].content and answer else "a part is empty"
 
 
 @dataclass(frozen=True, kw_only=True)

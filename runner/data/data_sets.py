@@ -15,8 +15,6 @@ from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of, remote
 from runner.tools.problem import Stop, worded
 
-# The most characters that are examined, about 20 MB; of more text, a sample is.
-MOST_CHARACTERS = 20_000_000
 # UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts have fewer letters
 # per token and more bytes per letter.
 BYTES_A_TOKEN = 4.2

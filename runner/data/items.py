@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import pickle
 import random
 import shutil
 from abc import ABC, abstractmethod
@@ -23,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
+from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
-from runner.data.conversation_formats import Answered, Conversation, Conversations, Judged
+from runner.data.conversation_formats import Conversation, Conversations, Judged
 from runner.data.report import MOST_NAMED, Lengths, Report, examiners, too_long
 from runner.data.row_files import DataRow, FilePart
 from runner.data.tokenizers import TokenizerFor
@@ -39,12 +40,10 @@ BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many c
 # A separate process must read this many bytes to be worth its start, half a second.
 PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20  # bytes of a row group in the written files
-# Items with equal keys are learned once; those of one group stay on one side of the split.
-Item = Conversation | Answered
-ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
-# Makes an item of a row, or returns the reason why it has none. Raises KeyError for a column that the row lacks, and
+# Makes an item of a row, or returns the reason why it has none. Items with equal keys are learned once; those of one
+# group stay on one side of the split. Raises KeyError for a column that the row lacks, and
 # NoText with the reason that is listed for this line. It can be pickled.
-ItemOf = Callable[[DataRow], Item | str]
+ItemOf = Callable[[DataRow], Conversation | str]
 Asked = TypeVar("Asked", bound=Conversations | Judged)
 
 
@@ -62,30 +61,26 @@ class ItemPreparer(ABC, Generic[Asked]):
     def items_of(self) -> Iterator[ItemOf]:
         """For each data set, how its rows become items."""
 
-    @staticmethod
-    @abstractmethod
-    def batch(items: Sequence[Any]) -> pa.RecordBatch:
-        """Items as columns, in the same types for all of them."""
-
-    @abstractmethod
-    def rendered(self, item: Any) -> RenderedExample:
+    def told(self, item: Any) -> str:
         """An item as the model will see it."""
+        messages = conversation_formats.behind(self.asked.system_prompt, item.turns)
+        return conversation_formats.rendered(self.asked.special_tokens, messages)
 
-    @abstractmethod
-    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-        """The complete text of each item, the part that is learned, and its label if it has one."""
+    def rendered(self, item: Any) -> RenderedExample:
+        """An item for people."""
+        return RenderedExample(item.question, self.told(item))
 
-    @abstractmethod
-    def texts(self, kept: np.ndarray) -> Iterator[str]:
-        """The items as the model will see them."""
+    def said(self, item: Any) -> tuple[Any, ...]:
+        """The complete text of an item, the part that is learned, and its label if it has one."""
+        return item.said, item.turns[-1].content
 
     @abstractmethod
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         """Counts tokens; returns those of the numbers `kept` whose items are not too long."""
 
     @abstractmethod
-    def table(self, batch: pa.RecordBatch) -> pa.Table:
-        """The table to write for a batch, with the same types for every batch."""
+    def table(self, batch: list[Any]) -> pa.Table:
+        """The table to write for some items, with the same types for all of them."""
 
     def within(self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: Any) -> np.ndarray:
         """Those of the numbers `kept` whose items have at most `limit` tokens. Fills in the report's lengths."""
@@ -115,7 +110,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         """Spools the items of all rows below `place`; returns the numbers of items without an equal one before them, or
         of a sample of these."""
         report = self.report
-        self.spool = of_sets(self.asked, list(self.items_of()), self.batch, place, report)
+        self.spool = of_sets(self.asked, list(self.items_of()), place, report)
         order, starts = runs(self.spool.facts["key"])
         kept = np.sort(order[starts])
         report.duplicates = len(self.spool) - len(kept)
@@ -128,7 +123,7 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
         """Counts tokens if there is a tokenizer; returns those of the numbers `kept` whose items are not too long."""
-        tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
+        tokenizer = tokenizer_for(map(self.told, self.spool.items(kept))) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             self.report.tokenizer = self.uncounted
             return kept
@@ -137,6 +132,10 @@ class ItemPreparer(ABC, Generic[Asked]):
             raise Stop(*said)
         self.report.tokenizer = getattr(tokenizer, "said_as", base)
         return self.counted(kept, tokenizer)
+
+    def lengths(self, kept: np.ndarray, tokenizer: Any, **how: str) -> np.ndarray:
+        """The tokens of items as the model will see them. how: for `told`."""
+        return blocks.lengths(map(partial(self.told, **how), self.spool.items(kept)), tokenizer)
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
         """The places of items in the data sets, as messages name them."""
@@ -171,15 +170,12 @@ class ItemPreparer(ABC, Generic[Asked]):
         return report
 
     def look_through(self, kept: np.ndarray) -> None:
-        """Examines all items, or as many as have `data_sets.MOST_CHARACTERS`, drawn by hash."""
-        facts, self.report.licence = self.spool.facts[kept], data_sets.licences(self.asked)
-        share = data_sets.MOST_CHARACTERS / max(1, int(facts["characters"].sum()))
-        numbers = kept if share >= 1 else kept[facts["key"][:, 0] < np.uint64(share * 2**64)]
+        """Shows the items to the examiners."""
+        self.report.licence = data_sets.licences(self.asked)
         for examiner in examiners(self.report):
-            texts = chain.from_iterable(map(self.said, self.spool.batches(numbers)))
-            for line, text in zip(self.where(numbers), texts, strict=True):
-                examiner.add(line, *text)
-            examiner.end(len(kept))
+            for line, item in zip(self.where(kept), self.spool.items(kept), strict=True):
+                examiner.add(line, *self.said(item))
+            examiner.end()
 
     def _write_sides(self, kept: np.ndarray, out: Path) -> None:
         """Splits the items, and writes both sides. Raises Stop if too few are left."""
@@ -198,15 +194,13 @@ class ItemPreparer(ABC, Generic[Asked]):
 
 
 # For each item: its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
-# data set that it came from; and the number of characters. The seed fixes the order of groups.
-FACTS = np.dtype(
-    [("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64), ("characters", np.int64)]
-)
+# data set that it came from. The seed fixes the order of groups.
+FACTS = np.dtype([("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64)])
 
 
 @dataclass(frozen=True)
 class Spool:
-    """Items on disk, in the order they came. files: Arrow streams, one after the other. facts: an array of FACTS."""
+    """Items on disk, in the order they came. files: pickled lists of them, one after the other. facts: an array of FACTS."""
 
     files: tuple[Path, ...]
     facts: np.ndarray
@@ -214,20 +208,20 @@ class Spool:
     def __len__(self) -> int:
         return len(self.facts)
 
-    def batches(self, kept: np.ndarray | None = None) -> Iterator[pa.RecordBatch]:
-        """The items in order, those whose numbers are in `kept` (sorted), all for None."""
+    def batches(self, kept: np.ndarray) -> Iterator[list[Any]]:
+        """The items whose numbers are in `kept` (sorted), in order."""
         start = 0
         for file in self.files:
-            with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as reader:
-                for batch in reader:
-                    end = start + len(batch)
-                    if kept is not None:
-                        first, last = np.searchsorted(kept, (start, end))
-                        if last - first < len(batch):
-                            batch = batch.take(pa.array(kept[first:last] - start))
-                    if len(batch):
-                        yield batch
-                    start = end
+            with file.open("rb") as lists:
+                while lists.peek(1):
+                    batch = pickle.load(lists)
+                    first, last = np.searchsorted(kept, (start, start + len(batch)))
+                    if first < last:
+                        yield [batch[number] for number in (kept[first:last] - start).tolist()]
+                    start += len(batch)
+
+    def items(self, kept: np.ndarray) -> Iterator[Any]:
+        return chain.from_iterable(self.batches(kept))
 
 
 def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -257,29 +251,22 @@ def folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
-    """Writes items, with their lines and data sets' numbers, into an Arrow stream. seed: of the order of groups."""
+def spool(items: Iterable[tuple[Conversation, int, int]], seed: int, file: Path) -> Spool:
+    """Writes items, with their lines and data sets' numbers, into a file. seed: of the order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
-    files, facts = list[Path](), [np.empty(0, FACTS)]
-    with ExitStack() as opened:
+    facts = [np.empty(0, FACTS)]
+    with file.open("wb") as lists:
         for held in in_groups(keyed, lambda each: len(each[1]), BATCH_CHARACTERS):
             those, keys, *places = zip(*held, strict=True)
-            columns = batch(those)
-            if not files:
-                stream = opened.enter_context(pa.ipc.new_stream(str(file), columns.schema))
-                files.append(file)
-            stream.write_batch(columns)
+            pickle.dump(those, lists, pickle.HIGHEST_PROTOCOL)
             part = np.empty(len(those), FACTS)
             part["key"], part["group"] = hashes(keys), hashes([item.group for item in those], f"{seed}\n")
             part["line"], part["origin"] = places
-            part["characters"] = list(map(len, keys))
             facts.append(part)
-    return Spool(tuple(files), np.concatenate(facts))
+    return Spool((file,), np.concatenate(facts))
 
 
-def of_sets(
-    sources: data_sets.DataSets, items_of: Sequence[ItemOf], batch: ItemBatch, place: Path, report: Report
-) -> Spool:
+def of_sets(sources: data_sets.DataSets, items_of: Sequence[ItemOf], place: Path, report: Report) -> Spool:
     """The items of all rows that are taken, counted in `report`. A process for each core reads large files of lines or
     row groups. items_of: one for each data set."""
     spools = []
@@ -289,7 +276,7 @@ def of_sets(
             count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
             parts = rows.parts_of_file(file, None, count) if count > 1 else None
         jobs = [
-            (sources, index, part, item_of, batch, place / f"{index}-{number}.arrow")
+            (sources, index, part, item_of, place / f"{index}-{number}.arrow")
             for number, part in enumerate(parts or [None])
         ]
         with ExitStack() as opened:
@@ -311,14 +298,12 @@ def _begin(parent: int) -> None:
     gc.disable()
 
 
-def _of_rows(
-    job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, ItemBatch, Path],
-) -> tuple[Spool, Report]:
+def _of_rows(job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path]) -> tuple[Spool, Report]:
     """The items of a data set, or of a part of its file, in a file; and a report with the lines that give none."""
-    sources, index, part, item_of, batch, file = job
+    sources, index, part, item_of, file = job
     report = Report.of(sources)
 
-    def items() -> Iterator[tuple[Item, int, int]]:
+    def items() -> Iterator[tuple[Conversation, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
             try:
                 item = item_of(row)
@@ -334,7 +319,7 @@ def _of_rows(
                 reason, why = item, ""
             report.lose(data_sets.where(sources, index, number), reason, why)
 
-    return spool(items(), batch, sources.seed, file), report
+    return spool(items(), sources.seed, file), report
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:

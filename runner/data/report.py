@@ -91,10 +91,6 @@ class DataFinding:
     def told_of(self) -> str:
         return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
 
-    def told(self) -> list[str]:
-        """The finding for people, with the listed lines."""
-        return lines_of("finding", self)
-
 
 def too_long(
     lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "left out"
@@ -134,9 +130,9 @@ class Examined:
     findings: list[DataFinding] = field(default_factory=list)
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest row that is kept; 0 if rows are not counted."""
-        return 0
+    def facts(self) -> dict[str, Any]:
+        """What PreparedRows has of these rows."""
+        raise NotImplementedError
 
     def leave_out(self, reason: str) -> None:
         """Counts a row that is left out."""
@@ -156,10 +152,6 @@ class Examined:
         """The rows that are left out, for people, with the first bad lines."""
         return self.lines("left_out")
 
-    def examined(self) -> list[str]:
-        """The findings, for people."""
-        return lines_of("examined", self)
-
     def lines(self, part: str = "lines") -> list[str]:
         """The report, for people; or the part that the macro KIND_`part` writes."""
         return lines_of(f"{self.KIND}_{part}", self, template=self.TEMPLATE)
@@ -177,11 +169,11 @@ class Examined:
 
 
 class Examiner(Protocol):
-    """Looks for problems in rows, and adds findings to a report at the end. of: the number of rows that those added
-    were drawn from; None if they are all. answer: the part of the text that is learned; label: whether that is good."""
+    """Looks for problems in rows, and adds findings to a report at the end. answer: the part of the text that is
+    learned; label: whether that is good."""
 
     def add(self, line: Where, text: str, answer: str | None = None, label: bool | None = None) -> None: ...
-    def end(self, of: int | None = None) -> None: ...
+    def end(self) -> None: ...
 
 
 def examiners(report: Examined) -> list[Examiner]:
@@ -277,14 +269,12 @@ class Report(Examined):
             self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
 
     @property
-    def longest(self) -> int:
-        return self.longest_kept or self.token_lengths.get("max", 0)
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """The part of the training rows that each of several data sets has, 0 to 1."""
-        named = {f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)}
-        return parts_of(named, self.train_rows)
+    def facts(self) -> dict[str, Any]:
+        names = ("train_rows", "validation_rows", "sampled_from", "lengths")
+        longest = self.longest_kept or self.token_lengths.get("max", 0)
+        sets = {f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)}
+        own = {"longest": longest, "sets": parts_of(sets, self.train_rows)}
+        return {name: getattr(self, name) for name in names} | own
 
 
 def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
@@ -292,10 +282,9 @@ def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
     return {name: round(count / max(1, of), 4) for name, count in rows.items()} if len(rows) > 1 else {}
 
 
-def rows_of(report: Report, data: RowsRequest) -> PreparedRows:
+def rows_of(report: Examined, data: RowsRequest) -> PreparedRows:
     """The facts about the rows of a report. data: the request."""
-    counts = report.train_rows, report.validation_rows, report.sampled_from
-    return PreparedRows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)
+    return PreparedRows(asked=asked(data), contents=contents(data), **report.facts)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 has those that need a library, Parquet and XLSX, and those of folders."""
 
 import csv
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -201,15 +202,10 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
     if cut is None:
         return None
     marks, end = cut
-    ends = iter([*(place for place, _ in marks if place < end), end])
-    begin, parts = (0, 1), []
-    numbers, place = dict(marks), 0
-    for part in range(1, count + 1):
-        while place * count < end * part:
-            place = next(ends)
-        parts.append(FilePart(begin[0], place, begin[1]))
-        begin = (place, numbers.get(place, 0))
-    return parts
+    marks = [*(mark for mark in marks if mark[0] < end), (end, 0)]
+    # Each part ends at the first mark behind its share of the whole.
+    ends = [bisect_left(marks, (-(-end * part // count), 0)) for part in range(count + 1)]
+    return [FilePart(marks[begin][0], marks[after][0], marks[begin][1]) for begin, after in pairwise(ends)]
 
 
 def columns(file: Path, split: str | None = None) -> list[str]:

@@ -109,7 +109,7 @@ def test_any_portions_make_the_same_blocks(sizes, block_len, group):
 def test_documents_stay_in_order_whatever_thread_tokenises_them(tokenizer, monkeypatch):
     monkeypatch.setattr(blocks, "BATCH_CHARACTERS", 10)
     documents = [f"document {number}" for number in range(500)]
-    found = list(blocks.tokenise(documents, blocks.encoder(tokenizer), tokenizer.eos_token_id))
+    found = list(blocks.tokenise(documents, tokenizer, tokenizer.eos_token_id))
     assert [tokenizer.decode(tokens[:-1]) for tokens in found] == documents
     assert {int(tokens[-1]) for tokens in found} == {tokenizer.eos_token_id}
 

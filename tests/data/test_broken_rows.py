@@ -9,7 +9,7 @@ import pytest
 
 from runner.data import row_files, rows
 from runner.data.data_sets import DataSource
-from runner.data.report import Report
+from runner.data.report import Report, lines_of
 from runner.data.row_files import Bad
 from runner.tools.problem import Stop
 from tests.data.test_chat_data import prepare, table, wanted
@@ -137,7 +137,7 @@ def test_rows_that_are_too_long_are_lost_unless_a_twin_has_counted(twin, tmp_pat
         report = prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
         (finding,) = [finding for finding in report.findings if finding.kind == "too long"]
         assert (report.lost, finding.lines) == (0, (8,))
-        golden_message("\n".join(finding.told()))
+        golden_message("\n".join(lines_of("finding", finding)))
         return
     with pytest.raises(Stop) as stop:
         prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)

@@ -325,15 +325,15 @@ def test_the_real_set_is_what_it_is_known_to_be(tmp_path):
     assert 270 <= report.validation_rows <= 285
 
 
-def test_conversations_come_back_from_columns_as_they_went_in():
+def test_conversations_come_back_from_the_spool_as_they_went_in(tmp_path):
     """In a process of its own, which must not load pandas: every process that reads rows would."""
     code = (
-        "import sys; from runner.data import chat; from runner.data.conversation_formats import Conversation, Turn, pair;"
+        "import sys; from pathlib import Path; import numpy as np; from runner.data import chat, items;"
+        "from runner.data.conversation_formats import Conversation, Turn, pair;"
         "said = [Conversation(pair('wie heißt 水?', '🔥 \\0')), Conversation(pair('plain', 'text')),"
         " Conversation((Turn('system', 'é'), Turn('user', 'q'), Turn('assistant', '', '{}')), '[]')];"
-        "batch = chat.batch(said); batch.validate(full=True);"
+        f"spool = items.spool([(one, 1, 0) for one in said], 42, Path({str(tmp_path / 'rows')!r}));"
         "assert 'pandas' not in sys.modules;"
-        "assert list(chat.conversations(batch)) == said;"
-        "assert batch['question'].to_pylist() == [0, 0, 1]"
+        "assert list(spool.items(np.arange(3))) == said; assert list(spool.items(np.array([1]))) == said[1:2]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,6 +14,8 @@ from runner.data.report import DataFinding, Examined
 from runner.tools import packaged
 from runner.tools.problem import worded
 
+# The most characters that are examined, about 20 MB; of more text, a sample is.
+MOST_CHARACTERS = 20_000_000
 # An answer of fewer characters has hardly any content, unless it is a label or a number.
 SHORT = 10
 # Answers with the same first words are reported from this share on; a share is meaningful from FEW rows on.
@@ -45,8 +47,8 @@ class ExaminedRow:
 
 @dataclass
 class Examiner:
-    """Draws rows of a stream by their hashes, with at most `data_sets.MOST_CHARACTERS` in memory, and adds findings about
-    them to the report at its end."""
+    """Draws rows of a stream by their hashes, with at most MOST_CHARACTERS in memory, and adds findings about them to the
+    report at its end."""
 
     report: Examined
     of: int = 0
@@ -61,14 +63,14 @@ class Examiner:
             return
         self.held.append((place, ExaminedRow(line, text, answer, label)))
         self.characters += len(text)
-        while self.characters > data_sets.MOST_CHARACTERS and len(self.held) > 1:
+        while self.characters > MOST_CHARACTERS and len(self.held) > 1:
             self.limit //= 2
             self.held = [(place, row) for place, row in self.held if place < self.limit]
             self.characters = sum(len(row.text) for _, row in self.held)
 
-    def end(self, of: int | None = None) -> None:
+    def end(self) -> None:
         rows, report = [row for _, row in self.held], self.report
-        report.looked_at, report.looked_of = len(rows), self.of if of is None else of
+        report.looked_at, report.looked_of = len(rows), self.of
         quickly = list(quick(rows))
         try:
             report.findings += [*quickly, *languages(rows), *near_duplicates(rows)]
@@ -114,7 +116,7 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
             beginnings.setdefault(" ".join(words), []).append(row.line)
     for beginning, lines in beginnings.items():
         if answers >= FEW and len(lines) > BEGINNING_SHARE * answers:
-            shown = beginning if not any(kind.found_in(beginning) for kind in PERSONAL) else "something personal"
+            shown = beginning if not personal_in(beginning) else "something personal"
             said = worded("data_doctor.one-sided-answers", shown=shown[:60], part=len(lines) / answers)
             yield from _named("one-sided answers", lines, *said)
 
@@ -140,28 +142,19 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Personal data, counted and listed by line; the data itself is never printed."""
-    said = worded("data_doctor.personal")
+    said, found = worded("data_doctor.personal"), [(row.line, personal_in(row.text)) for row in rows]
     for kind in PERSONAL:
-        yield from _named(kind.name, [row.line for row in rows if kind.found_in(row.text)], *said)
+        yield from _named(kind, [line for line, kinds in found if kind in kinds], *said)
 
 
-@dataclass(frozen=True)
-class PersonalData:
-    """A kind of personal data. sign: a text that it always contains, which is found quickly."""
-
-    name: str
-    pattern: re.Pattern[str]
-    sign: str = ""
-
-    def found_in(self, text: str) -> bool:
-        return self.sign in text and self.pattern.search(text) is not None
+# Kinds of personal data, each with its pattern.
+PERSONAL = packaged.toml(__file__, "personal.toml")
+PATTERNS = {name: re.compile("".join(kind["pattern"].splitlines())) for name, kind in PERSONAL.items()}
 
 
-KINDS = packaged.toml(__file__, "personal.toml")
-PERSONAL = [
-    PersonalData(name, re.compile("".join(kind["pattern"].splitlines())), kind.get("sign", ""))
-    for name, kind in KINDS.items()
-]
+def personal_in(text: str) -> list[str]:
+    """The kinds of personal data in a text."""
+    return [name for name, kind in PERSONAL.items() if kind.get("sign", "") in text and PATTERNS[name].search(text)]
 
 
 @cache

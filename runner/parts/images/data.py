@@ -122,17 +122,11 @@ class PictureReader:
 
     def read(self) -> Iterator[Picture]:
         """The pictures, scaled. Raises Stop if the source cannot be read at all."""
-        path, size = self.images.file, self.images.image_size
+        path = self.images.file
         if path and not path.exists():
             raise Stop(f"There is no file or folder `{path}`.")
         try:
-            for found in self._path(path) if path else self._hub():
-                pixels = self._pixels(found)
-                if isinstance(pixels, Bad):
-                    yield found._replace(image=Bad(f"{found.file}: {pixels.reason}") if found.file else pixels)
-                else:
-                    resized = pixels.shape[:2] != (size, size)
-                    yield found._replace(image=scaled(pixels, size).tobytes(), resized=resized)
+            yield from map(self._scaled, self._path(path) if path else self._hub())
         except OSError as error:
             if path is None:
                 raise
@@ -206,20 +200,24 @@ class PictureReader:
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
                 yield Picture(split, number, row[image], row[label], named=f"{name}, image {number}")
 
-    def _pixels(self, found: Picture) -> np.ndarray | Bad:
-        image, label, classes = found.image, found.label, self.images.classes
+    def _scaled(self, found: Picture) -> Picture:
+        """A picture in the planned size, or with the reason why it cannot be trained on."""
+        image, label, classes, size = found.image, found.label, self.images.classes, self.images.image_size
         if isinstance(image, Mapping):
             image = image.get("bytes")
-        if not isinstance(image, bytes | Bad) and not hasattr(image, "shape"):
-            return Bad("no image in its column")
-        pixels: np.ndarray | Bad = decoded(image) if isinstance(image, bytes) else image
-        if isinstance(pixels, Bad):
-            return pixels
-        if label is None:
-            return Bad("it has no class")
-        if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
-            return Bad(f"its class is {label!r}, but {classes} classes are numbered 0 to {classes - 1}")
-        return pixels
+        if isinstance(image, bytes):
+            image = decoded(image)
+        if isinstance(image, Bad):
+            pass
+        elif not hasattr(image, "shape"):
+            image = Bad("no image in its column")
+        elif label is None:
+            image = Bad("it has no class")
+        elif isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
+            image = Bad(f"its class is {label!r}, but {classes} classes are numbered 0 to {classes - 1}")
+        if isinstance(image, Bad):
+            return found._replace(image=Bad(f"{found.file}: {image.reason}") if found.file else image)
+        return found._replace(image=scaled(image, size).tobytes(), resized=image.shape[:2] != (size, size))
 
 
 def decoded(data: bytes) -> np.ndarray | Bad:

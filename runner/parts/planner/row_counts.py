@@ -345,7 +345,7 @@ def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
         judged: Any = LabelSet if "completion" in one else PreferenceSet
         with suppress(KeyError, templates.NoText):
             if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):
-                before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.prompt)
+                before = sum(_tokens(turn.content) + MARKS_A_TURN for turn in item.turns)
                 answers = (answer for answer in item.answers.values() if isinstance(answer, str))
                 yield from (before + _tokens(answer) + MARKS_A_TURN for answer in answers)
     # A prompt's reference answer is only for rewards.

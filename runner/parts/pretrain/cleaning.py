@@ -32,6 +32,7 @@ from runner.tools import packaged
 from runner.tools.files import Record
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
+from runner.tools.process import helping_pod
 
 # A part of a file: the values of a FilePart, or the first row, from 0, and the one after the last, None for the end.
 Part = Sequence[Any]
@@ -61,15 +62,21 @@ class CleaningReport(Record):
 
 def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     """Writes the kept documents to `folder/text/` and the dropped ones to `folder/dropped/`, in their order, the same
-    bytes for any number of tasks. Raises Stop if nothing is left, or the executor's cluster fails."""
-    key = _key(corpus)
-    if known := _known(folder, key):
+    bytes for any number of tasks. Of several pods, the others only do their part, for which the first one waits. Raises
+    Stop if nothing is left, or the executor's cluster fails."""
+    key = content_hash([asdict(corpus, dict_factory=data_sets.stated), corpus.content], 32)
+    known = CleaningReport.read(folder)
+    if known.key == key and (folder / "text").is_dir():
         return known
-    on, work = _chosen(corpus, folder, key, where)
+    on = executors.chosen(where, None if any(one.hub for one in corpus.sets) else corpus.size or 0)
+    # Intermediate results of another number of tasks cannot be reused.
+    work, started = folder / ".work" / f"{on.tasks}-{key[:12]}", time.monotonic()
+    if helping_pod():
+        _worked(corpus, work, on)
+        return known
     for stale in (folder / ".work").glob("*"):
         if stale != work:
             shutil.rmtree(stale)
-    started = time.monotonic()
     last = _worked(corpus, work, on)
     counts, dropped = counts_of(work), Counter[str]()
     for reason, count in counts.items():
@@ -104,13 +111,6 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     return report
 
 
-def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
-    """Does this pod's part, one of several; the first pod, in `clean`, waits for it."""
-    if not _known(folder, key := _key(corpus)):
-        on, work = _chosen(corpus, folder, key, where)
-        _worked(corpus, work, on)
-
-
 def parts_of(one: CorpusSet, count: int) -> list[Part]:
     """As many parts of a file. One that cannot be cut is parsed once to count its rows."""
     if one.file and (cut := rows.parts_of_file(one.file, one.limit, count)):
@@ -130,22 +130,6 @@ def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     if corpus.deduplicate == "near":
         last = without_near(last, work, on, corpus.language)
     return last
-
-
-def _key(corpus: Corpus) -> str:
-    return content_hash([asdict(corpus, dict_factory=data_sets.stated), corpus.content], 32)
-
-
-def _known(folder: Path, key: str) -> CleaningReport | None:
-    """The report on the present text, if it belongs to this key."""
-    known = CleaningReport.read(folder)
-    return known if known.key == key and (folder / "text").is_dir() else None
-
-
-def _chosen(corpus: Corpus, folder: Path, key: str, where: Cleaning) -> tuple[executors.Executor, Path]:
-    """The executor, and the folder of intermediate results. Those of another number of tasks cannot be reused."""
-    on = executors.chosen(where, None if any(one.hub for one in corpus.sets) else corpus.size or 0)
-    return on, folder / ".work" / f"{on.tasks}-{key[:12]}"
 
 
 def _joined(parts: Path, file: Path) -> None:
@@ -262,7 +246,7 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
     """The step that reads a data set, after the documents of those before it."""
     one, tasks = corpus.sets[index], on.tasks
     if one.file:
-        parts = on.agreed(work / f"parts-{index}.json", lambda: parts_of(one, tasks))
+        parts = executors.agreed(work / f"parts-{index}.json", lambda: parts_of(one, tasks))
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     # Asked even without a limit: a dataset that cannot be read is reported before tasks begin.

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,42 +27,19 @@ POLL_SECONDS = 10.0
 MISSES = 3
 
 
-class Executor(ABC):
-    """tasks: the number of parts that the documents are cut into, each processed separately."""
+class Here:
+    """All cores of this machine, or `workers` of them at once. tasks: the number of parts that the documents are cut
+    into, each processed separately. Of several pods, each does neighbouring tasks of every step. They wait for one
+    another by the marks that tasks leave on their claim: the first at the end of each step, because it continues alone,
+    the others before the next."""
 
-    tasks: int
-
-    @abstractmethod
-    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
-        """Runs one step to its end. Raises Stop if a task does not end well."""
-
-    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
-        """A value that all processes must share, computed once; JSON. By default, one process begins all steps."""
-        return made()
-
-
-class Local(Executor):
-    """All cores of this machine, or `workers` of them at once."""
-
-    def __init__(self, tasks: int, workers: int) -> None:
-        self.tasks, self.workers = tasks, workers
-
-    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
-        LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(self.workers, tasks), logging_dir=str(logs)).run()
-
-
-class Pods(Executor):
-    """This pod's part of every step: neighbouring tasks. The pods wait for one another by the marks that tasks leave
-    on their claim: the first at the end of each step, because it continues alone, the others before the next."""
-
-    def __init__(self, cleaning: Cleaning) -> None:
-        pods = cleaning.pods or 1
-        self.workers = cleaning.workers if cleaning.workers > 0 else cleaning.cpus
-        self.tasks = cleaning.tasks or pods * self.workers
-        self.pod, self.pods = helping_pod(), min(pods, self.tasks)
+    def __init__(self, tasks: int, workers: int, pods: int = 1) -> None:
+        self.tasks, self.workers, self.pods = tasks, workers, pods
+        self.pod = helping_pod() if pods > 1 else 0
         self.before: LocalPipelineExecutor | None = None
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
+        """Runs one step to its end. Raises Stop if a task does not end well."""
         self._wait()
         begin, end = (-(-tasks * place // self.pods) for place in (self.pod, self.pod + 1))
         self.before = LocalPipelineExecutor(
@@ -79,20 +55,12 @@ class Pods(Executor):
         if not self.pod:
             self._wait()
 
-    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
-        while (known := read_json(file)) is None:
-            if self.pod:
-                time.sleep(LOOK_SECONDS)
-            else:
-                write_json(file, made())
-        return known
-
     def _wait(self) -> None:
         while self.before and self.before.get_incomplete_ranks(skip_completed=True):
             time.sleep(LOOK_SECONDS)
 
 
-class Slurm(Executor):
+class Slurm:
     """Each step is an array job. A repeated command waits for a job that is still running."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
@@ -145,7 +113,7 @@ class Slurm(Executor):
             raise
 
 
-class Ray(Executor):
+class Ray:
     """A cluster of Ray; without an address, that of RAY_ADDRESS, or one of this machine's own."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
@@ -178,18 +146,30 @@ class Ray(Executor):
             raise _undone(name, undone, executor, f"{logs}/logs")
 
 
+Executor = Here | Slurm | Ray
+
+
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     """The recipe's executor. size: bytes of a local file, None for a stream. Raises Stop if it cannot be reached."""
+    cores, workers = len(os.sched_getaffinity(0)), max(0, cleaning.workers)
     if cleaning.executor == "pods" and INDEX in os.environ:
-        return Pods(cleaning)
-    cores = len(os.sched_getaffinity(0))
+        pods, workers = cleaning.pods or 1, workers or cleaning.cpus
+        return Here(cleaning.tasks or pods * workers, workers, pods)
     # For a small file no more than it keeps busy: a worker takes seconds to start.
     tasks = cleaning.tasks or (cores if size is None else max(1, min(cores, size // 8_000_000)))
     if cleaning.executor == "slurm":
         return Slurm(cleaning, tasks)
-    if cleaning.executor == "ray":
-        return Ray(cleaning, tasks)
-    return Local(tasks, min(tasks, cleaning.workers if cleaning.workers > 0 else cores))
+    return Ray(cleaning, tasks) if cleaning.executor == "ray" else Here(tasks, workers or cores)
+
+
+def agreed(file: Path, made: Callable[[], Any]) -> Any:
+    """A value that all pods must share, which the first one computes once; JSON."""
+    while (known := read_json(file)) is None:
+        if helping_pod():
+            time.sleep(LOOK_SECONDS)
+        else:
+            write_json(file, made())
+    return known
 
 
 def _in_queue(job: Any) -> bool:

@@ -34,7 +34,7 @@ def text(everything: Data, tell: Tell) -> None:
     if pod := helping_pod():
         from runner.parts.pretrain import cleaning
 
-        cleaning.help_clean(everything.text, Path(everything.out), everything.cleaning)
+        cleaning.clean(everything.text, Path(everything.out), everything.cleaning)
         tell(f"Pod {pod} has cleaned its part.")
         return
     lines = list(_text(everything, Path(everything.out)))
@@ -88,26 +88,23 @@ def pack(
     by length; the training documents are divided in these proportions, so that no length repeats another's text. share:
     of the documents for validation, on which every length is measured. Raises Stop if a length has too little text."""
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
-    encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
-    report = {}
+    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
     # For each length the part of [0, 1) that its documents are drawn in: validation first, the rest divided.
-    whole, start, homes = sum(tokens.values()), share, dict[int, dict[str, tuple[float, float]]]()
-    for length, count in tokens.items():
-        until = start + (1 - share) * count / whole
-        homes[length] = {"train": (start, until), "validation": (0.0, share)}
-        start = until
-    homes[length]["train"] = (homes[length]["train"][0], 1.1)  # the last one takes what rounding leaves
-    for length, home in homes.items():
-        for split, (first, last) in home.items():
+    report, whole, start = {}, sum(tokens.values()), share
+    for number, (length, count) in enumerate(tokens.items(), 1):
+        # The last one takes what rounding leaves.
+        until = start + (1 - share) * count / whole if number < len(tokens) else 1.1
+        for split, first, last in (("train", start, until), ("validation", 0.0, share)):
             # Drawn by its text, so equal texts stay together, and a new text moves no other.
             chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
             most = VALIDATION_BLOCKS if split == "validation" else None
-            file = out / f"{split}-{length}.npy"
-            counts = _write_blocks(file, blocks.tokenise(chosen, encode, end), length, dtype, most)
+            tokenised = blocks.tokenise(chosen, tokenizer, end)
+            counts = _write_blocks(out / f"{split}-{length}.npy", tokenised, length, dtype, most)
             report[f"{split}-{length}"] = counts.facts
             if not counts.blocks:
                 side = "validation" if split == "validation" else "training"
                 raise Stop(*worded("pretrain.too-little-text", side=side, length=length, counts=counts))
+        start = until
     return report
 
 

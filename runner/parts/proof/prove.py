@@ -21,7 +21,7 @@ from jinja2 import TemplateError
 from runner import parts
 from runner.data.row_files import DataRow
 from runner.parts.proof import judging
-from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Tokens, spread
+from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Talk, Tokens, spread
 from runner.tools import child_process
 from runner.tools.names import same, shortened
 from runner.trainer.generation import tokenizer_in
@@ -76,6 +76,7 @@ class Prover:
     settings: RunSettings
     faults: Faults = field(default_factory=Faults)
     facts: dict[str, Any] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     shown: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -96,7 +97,7 @@ class Prover:
             faults=tuple(self.faults),
             shown=tuple(self.shown),
             seconds=round(time.monotonic() - begun, 1),
-            **self.facts,
+            **self.facts | self.counts,
         )
 
     @property
@@ -162,8 +163,7 @@ class Prover:
             number += len(batch)
 
     def _conversations(self) -> None:
-        rows = self.rows
-        limit, cut, rows_cut, judged = self.cfg.sequence_len, 0, 0, 0
+        rows, counts, limit = self.rows, self.counts, self.cfg.sequence_len
         name = self.cfg.datasets[0].get("field_messages") or "messages"
         for prepared in self._prepared():
             try:
@@ -174,13 +174,13 @@ class Prover:
             number, left = rows.number(talk.tokens), 0
             if number is None and len(talk.tokens) > limit:
                 number = rows.number(talk.tokens[:limit])
-                left, rows_cut = len(talk.tokens) - (limit if number is not None else 0), rows_cut + 1
-                cut += left
+                left = len(talk.tokens) - (limit if number is not None else 0)
+                counts.update(cut=left, rows_cut=1)
             if number is None:
                 if not left:
                     self.faults.add("row_differs", f"the row that begins «{talk.named}» is not among them")
                 continue
-            judged += 1
+            counts["judged"] += 1
             labels = rows.dataset[number]["labels"]
             if not left:
                 self.reader.judge(talk.tokens, labels, talk, self.faults)
@@ -191,8 +191,7 @@ class Prover:
         if whole and self.reader.masks:
             self.faults.add("nothing_masked", times=whole)
         trained = int(rows.trained.sum())
-        self.facts |= {"rows": len(rows.lengths), "trained": trained, "seen": int(rows.lengths.sum()) - trained}
-        self.facts |= {"judged": judged, "cut": cut, "rows_cut": rows_cut}
+        counts.update(rows=len(rows.lengths), trained=trained, seen=int(rows.lengths.sum()) - trained)
 
     def _show(self, number: int, tokens: Sequence[int], trained: Iterable[bool]) -> None:
         """Adds one of the first rows to `Proof.shown`. number: from 0. trained: of each token; the engine left out the
@@ -203,90 +202,82 @@ class Prover:
             spans = [(kind, [self.tokenizer.decode([int(token)]) for _, token in run]) for kind, run in runs]
             self.shown.append({"row": number + 1, "tokens": len(tokens), "spans": spans})
 
+    def _talk(self, messages: Sequence[Mapping[str, Any]], answer: str = "") -> Talk:
+        """A conversation that ends with an answer."""
+        return self.reader.talk({"messages": [*messages, {"role": "assistant", "content": answer}]}, "messages")
+
+    def _prompt_differs(self, trained: Sequence[int], asked: Sequence[int]) -> None:
+        both = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(asked[:12])}…"
+        self.faults.add("prompt_differs", both)
+
     def _preferences(self) -> None:
         """Every prompt must be as in inference, and both answers must have an end; counts cut tokens."""
         dataset, limit = [_answered(row) for row in self.trainer.train_dataset], self.trainer.args.max_length
         prompts = {tuple(prompt) for prompt, *_ in dataset}
-        asked = 0
+        self.counts["rows"] = len(dataset)
         for prepared in self._prepared():
-            messages = [*prepared["messages"], {"role": "assistant", "content": ""}]
-            prompt = self.reader.talk({"messages": messages}, "messages").prompts[-1] or ()
-            asked += 1
+            prompt = self._talk(prepared["messages"]).prompts[-1] or ()
+            self.counts["judged"] += 1
             if prompt not in prompts and (limit is None or len(prompt) < limit):
                 trained = min(prompts, key=lambda known: abs(len(known) - len(prompt)), default=())
-                seen = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
-                self.faults.add("prompt_differs", seen)
-        counts: Counter[str] = Counter()
+                self._prompt_differs(trained, prompt)
         for begun, *answers in dataset:
             for answer in answers:
                 if not answer or answer[-1] not in self.ends:
                     self.faults.add("end_not_trained", f"the last token is {self.reader.words(answer[-1:])}")
                 left = max(0, len(begun) + len(answer) - limit) if limit else 0
-                counts["seen"] += len(begun)
-                counts["trained"] += len(answer) - left
-                counts["cut"] += left
-                counts["rows_cut"] += left > 0
+                self.counts.update(seen=len(begun), trained=len(answer) - left, cut=left, rows_cut=left > 0)
         for number, (begun, answer, *_) in enumerate(islice(dataset, self.settings.proof.show)):
             self._show(number, begun + answer, [False] * len(begun) + [True] * len(answer))
-        self.facts |= {**counts, "rows": len(dataset), "judged": asked}
 
     def _scores(self) -> None:
         """Both answers of a reward model's rows must be whole conversations, as they are when it is asked for a score."""
-        dataset, limit, judged = self.trainer.train_dataset, self.cfg.sequence_len, 0
+        dataset, limit = self.trainer.train_dataset, self.cfg.sequence_len
+        self.counts["rows"] = len(dataset)
         trained = {(tuple(row["chosen_ids"]), tuple(row["rejected_ids"])) for row in dataset}
-        counts: Counter[str] = Counter()
         for prepared in self._prepared():
-            answers = [{"role": "assistant", "content": prepared[side]} for side in judging.ANSWERS[:2]]
-            talks = (self.reader.talk({"messages": [*prepared["messages"], answer]}, "messages") for answer in answers)
-            both = [talk.tokens for talk in talks]
-            judged += 1
+            both = [self._talk(prepared["messages"], prepared[side]).tokens for side in judging.ANSWERS[:2]]
             if tuple(tokens[:limit] for tokens in both) not in trained:
-                self.faults.add(
-                    "row_differs", f"the answers that end with {self.reader.words(both[0][-12:])} are not among them"
-                )
+                last = self.reader.words(both[0][-12:])
+                self.faults.add("row_differs", f"the answers that end with {last} are not among them")
             lost = [max(0, len(tokens) - limit) for tokens in both]
-            counts["seen"] += sum(map(len, both)) - sum(lost)
-            counts["cut"] += sum(lost)
-            counts["rows_cut"] += sum(map(bool, lost))
+            seen = sum(map(len, both)) - sum(lost)
+            self.counts.update(judged=1, seen=seen, cut=sum(lost), rows_cut=sum(map(bool, lost)))
         for number, row in enumerate(islice(dataset, self.settings.proof.show)):
-            self._show(number, row["chosen_ids"], [False] * len(row["chosen_ids"]))
-        self.facts |= {**counts, "rows": len(dataset), "judged": judged}
+            self._show(number, row["chosen_ids"], repeat(False))
 
     def _prompts(self) -> None:
         """Every prompt must be as in inference; and rewards, which are tried, must see what belongs together."""
-        dataset, seen = self.trainer.train_dataset, 0
-        numbers = spread(len(dataset), MOST_ROWS)
-        for number in numbers:
+        dataset = self.trainer.train_dataset
+        self.counts["rows"] = len(dataset)
+        for number in spread(len(dataset), MOST_ROWS):
             row = dataset[number]
             (trained,) = self.trainer._tokenize_prompts([row["prompt"]])[0]
-            asked = self.reader.talk({"messages": [*row["prompt"], {"role": "assistant", "content": ""}]}, "messages")
-            prompt, seen = asked.prompts[-1] or (), seen + len(trained)
+            prompt = self._talk(row["prompt"]).prompts[-1] or ()
+            self.counts.update(judged=1, seen=len(trained))
             if tuple(trained) != prompt:
-                both = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
-                self.faults.add("prompt_differs", both)
-            self._show(number, trained, [False] * len(trained))
-        self.facts |= {"rows": len(dataset), "judged": len(numbers), "seen": seen}
+                self._prompt_differs(trained, prompt)
+            self._show(number, trained, repeat(False))
         for tried in parts.hooks("tried"):
             self.facts["rewards"], faults = tried(self.trainer, self.settings)
             for fault in faults:
                 self.faults.add(*fault)
 
     def _text(self) -> None:
-        dataset, trained, seen = self.trainer.train_dataset, 0, 0
-        numbers = [self.first + number for number in spread(len(dataset) - self.first, MOST_ROWS)]
-        for number in numbers:
+        dataset = self.trainer.train_dataset
+        self.counts["rows"] = len(dataset) - self.first
+        for number in (self.first + number for number in spread(len(dataset) - self.first, MOST_ROWS)):
             row = dataset[number]
             tokens, labels = np.asarray(row["input_ids"]), np.asarray(row["labels"])
-            trained += (here := int((labels != UNTRAINED).sum()))
-            seen += len(labels) - here
+            trained = int((labels != UNTRAINED).sum())
+            self.counts.update(judged=1, trained=trained, seen=len(labels) - trained)
             if wrong := int((tokens != labels).sum()):
                 self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
             self._show(number, tokens, labels != UNTRAINED)
-        self.facts |= {"rows": len(dataset) - self.first, "judged": len(numbers), "trained": trained, "seen": seen}
 
     def _batches(self) -> None:
         """Judges the first batches of training, and one of a short and a long row, which needs padding."""
-        padding, made = 0, list(self.engine.batches(BATCHES))
+        made = list(self.engine.batches(BATCHES))
         if self.kind == "conversations":
             lengths = self.rows.lengths
             pair = [int(lengths.argmin()), int(lengths.argmax())]
@@ -305,8 +296,7 @@ class Prover:
                 else:
                     trained = batch["completion_mask"] != 0
                     batch = {**batch, "labels": batch["input_ids"].masked_fill(~trained, UNTRAINED)}
-            padding += judging.judge(batch, rows, self.ends, self.faults)
-        self.facts |= {"batches": len(made), "padding": padding}
+            self.counts.update(batches=1, padding=judging.judge(batch, rows, self.ends, self.faults))
 
     def _sides(self, rows: Sequence[list[list[int]]]) -> list[judging.Row]:
         """The rows of a batch of preferences: all better answers, then all worse ones; or those with a label."""

@@ -49,7 +49,7 @@ class SongRows(ConversationRows[Lyrics]):
             report.sampled_from = len(drawn) + report.not_drawn
         tasks = [(task_of(song, self.asked), line, index) for song, line, index in drawn]
         report.tasks = dict(Counter(task.kind for task, *_ in tasks))
-        self.spool = items.spool(tasks, self.batch, self.asked.seed, place / "0.arrow")
+        self.spool = items.spool(tasks, self.asked.seed, place / "0.arrow")
         return np.arange(len(self.spool))
 
     def _draw(self, count: int) -> list[tuple[Song, int, int]]:

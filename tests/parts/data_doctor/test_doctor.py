@@ -9,11 +9,12 @@ from itertools import chain
 import pytest
 
 from runner.catalog import chat_template
-from runner.data import blocks, chat, data_sets, tokenizers
+from runner.data import blocks, chat, tokenizers
 from runner.data.conversation_formats import Labels, LabelSet, Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
-from runner.data.report import Report
+from runner.data.report import Report, lines_of
 from runner.data.tokenizers import Pretrained
+from runner.parts.data_doctor import doctor
 from runner.parts.data_doctor.doctor import ExaminedRow, Examiner
 from runner.tools.problem import Stop
 from tests.data.test_chat_data import prepare, wanted
@@ -111,7 +112,7 @@ def test_rows_in_another_language_are_named():
 def test_of_much_text_a_sample_is_looked_through_and_that_is_said(tmp_path, monkeypatch):
     rows = [{"topic": "t", "question": f"Question {n}?", "answer": f"Answer {n}. {WORDS}"} for n in range(400)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    monkeypatch.setattr(data_sets, "MOST_CHARACTERS", 20_000)
+    monkeypatch.setattr(doctor, "MOST_CHARACTERS", 20_000)
     report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
     assert 40 < report.looked_at < 140
     assert report.looked_of == 400
@@ -151,7 +152,7 @@ def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_mess
     )  # fmt: skip
     report = blocks.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     told = list(report.lines())
-    golden_message("\n".join([told[1], *report.examined()]))
+    golden_message("\n".join([told[1], *lines_of("examined", report)]))
     again = blocks.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     assert list(again.lines()) == told
     rehearsed = blocks.prepare(plain, tmp_path / "few", tokenizer_for=lambda _: tokenizer, sample_rows=5)
@@ -159,7 +160,7 @@ def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_mess
 
 
 def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come_together(monkeypatch):
-    monkeypatch.setattr(data_sets, "MOST_CHARACTERS", 5000)
+    monkeypatch.setattr(doctor, "MOST_CHARACTERS", 5000)
     drawn = Examiner(Report())
     for line in range(2000):
         drawn.add(line, f"Text {line % 1000} {WORDS}")

@@ -167,7 +167,8 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert calls == [("someone/songs", {"split": "train", "revision": "main", "streaming": True})]
+    how = {"split": "train", "revision": "main", "data_files": None, "streaming": True}
+    assert calls == [("someone/songs", how)]
     assert (songs.report.rows_in, len(drawn)) == (60_000, 200)
     assert peak < 4e6, f"{peak / 1e6:.1f} MB for 200 songs of 160 characters"
 
