@@ -14,7 +14,6 @@ from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.storage import Preparation
 from runner.plan import Plan, Prediction
-from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
@@ -96,47 +95,10 @@ class Planned:
             without=[forecast.stage.name for forecast in self.forecasts if not forecast.time],
         )
 
-    @cached_property
-    def hardware(self) -> Hardware | None:
-        """Of the largest stage; None without forecasts."""
-        if not self.forecasts:
-            return None
-        largest = max(self.forecasts, key=lambda forecast: forecast.stage.machines.world_size)
-        machines, gpu, work = largest.stage.machines, largest.gpu, largest.workload
-        gpus = machines.world_size
-        return Hardware(
-            machines=machines.nodes,
-            gpus=gpus,
-            gpu=gpu.title if gpu else None,
-            precision=work.precision,
-            gpu_memory=gpus * gpu.memory_gib * 2**30 if gpu else 0,
-            gpu_memory_gb_s=gpus * gpu.memory_gb_s if gpu else 0,
-            main_memory=round(machines.nodes * units.size(self.recipe.machines.memory)),
-            network_gbit_s=machines.nodes * work.network.gbit_s if machines.nodes > 1 else 0,
-            tflops=gpus * work.rate(gpu) / 1e12 if gpu else 0,
-        )
-
     @property
     def seconds(self) -> float | None:
         """Of all stages; None if the time of one that trains is unknown."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """Sums over all machines of the largest stage. gpu_memory, main_memory: bytes; gpu_memory_gb_s: 10^9 bytes a
-    second; network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine; tflops: 10^12 operations a
-    second in the run's precision, by data sheets. gpu: None, and its figures 0, for an unknown card."""
-
-    machines: int
-    gpus: int
-    gpu: str | None
-    precision: str
-    gpu_memory: int
-    gpu_memory_gb_s: float
-    main_memory: int
-    network_gbit_s: float
-    tflops: float
 
 
 # What the core asks of a forecast (`Forecasting` in scenarios/contract.py).
