@@ -177,11 +177,6 @@ class Run:
     def effective_batch_size(self) -> int:
         return self.micro_batch_size * self.accumulation * self.replicas
 
-    @property
-    def whole_logits(self) -> bool:
-        """Whether the logits of a whole micro batch are there at once."""
-        return False
-
     def with_rows(self, rows: int, accumulation: int | None = None) -> Self:
         """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes.
         accumulation: as before if it is None."""
@@ -344,6 +339,7 @@ class Workload(Run):
 
     @property
     def whole_logits(self) -> bool:
+        """Whether the logits of a whole micro batch are there at once."""
         return self.fused_loss not in ("fused", "cut")
 
     @property
