@@ -166,7 +166,8 @@ def row(workload: Workload, found: Measured) -> dict[str, Any]:
             "allocated_bytes": planned.tensors,
             "total_bytes": planned.total,
             # What is timed is a whole step, and before anything measured corrects it.
-            "micro_batch_seconds": duration.passing(workload, card, workload.micro_batch_size).seconds
+            "micro_batch_seconds": duration.pass_seconds(workload, card, workload.micro_batch_size)
+            / constants.constants(card.name).slowness
             + duration.updating(workload, card)
             if card
             else None,

@@ -30,7 +30,7 @@ from typing import Any
 from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.parts.planner import constants, duration, memory
-from runner.parts.planner.constants import Kind, Spread
+from runner.parts.planner.constants import Spread
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.row_counts import RowLengths
 from runner.parts.planner.workload import Adapter, Workload
@@ -158,6 +158,19 @@ def workload(row: Row, model: Model) -> Workload:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What distinguishes runs, as `constants.kind` says it."""
+
+    method: str
+    sharding: str
+    loss: str
+    gpu: str
+
+    def __str__(self) -> str:
+        return f"{self.method}, {self.sharding}, {self.loss}, {self.gpu.removeprefix('NVIDIA-')}"
+
+
+@dataclass(frozen=True)
 class Replayed:
     """One row beside its plan: GiB, and tokens a second on one GPU, what was measured and what is planned. alike: whether
     all of it ran as Axolotl would. told: whether its network is known."""
@@ -169,7 +182,7 @@ class Replayed:
 
     @property
     def kind(self) -> Kind:
-        return constants.kind(self.work)
+        return Kind(**constants.kind(self.work))
 
     @property
     def alike(self) -> bool:
@@ -218,7 +231,8 @@ def seconds(row: Row, work: Workload, card: Gpu) -> float:
     if row.said("checkpointing") == 0.5:
         step = (step + duration.step_seconds(replace(work, checkpointing=True), card)) / 2
     if row.mpt:
-        attention = duration.passing(work, card, work.micro_batch_size).attention
+        counted = duration.operations(work, work.micro_batch_size).attention
+        attention = counted / (duration.shares(card).attention * work.rate(card))
         step += (OLDER_ATTENTION - 1) * attention * work.accumulation
     return step
 

@@ -4,7 +4,7 @@ GPU runs, by kind of run, as benchmarks/outside.py found (planned over measured,
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -93,26 +93,14 @@ def basis(gpus: Iterable[str], network: Network | None = None) -> str:
     return str(sources().basis({gpu: constants(gpu).source for gpu in gpus}, network))
 
 
-@dataclass(frozen=True)
-class Kind:
+def kind(run: Run) -> dict[str, str]:
     """What distinguishes runs: training (full, last, lora, qlora, dpo, images), sharding, loss, the card's label."""
-
-    method: str
-    sharding: str
-    loss: str
-    gpu: str
-
-    def __str__(self) -> str:
-        return f"{self.method}, {self.sharding}, {self.loss}, {self.gpu.removeprefix('NVIDIA-')}"
-
-
-def kind(run: Run) -> Kind:
-    if not isinstance(run, Workload):
-        return Kind("images", run.sharding, "none", run.machines.gpu)
-    method = "last" if run.unfrozen else "full"
-    if run.adapter:
-        method = "qlora" if run.adapter.four_bit else "lora"
-    return Kind("dpo" if run.objective != "sft" else method, run.sharding, run.fused_loss, run.machines.gpu)
+    method, loss = "images", "none"
+    if isinstance(run, Workload):
+        adapter = ("qlora" if run.adapter.four_bit else "lora") if run.adapter else ""
+        method = "dpo" if run.objective != "sft" else adapter or ("last" if run.unfrozen else "full")
+        loss = run.fused_loss
+    return {"method": method, "sharding": run.sharding, "loss": loss, "gpu": run.machines.gpu}
 
 
 def percent(ratio: float) -> str:
@@ -151,5 +139,5 @@ def _ranges() -> Mapping[str, Sequence[Any]]:
 def spread(run: Run, what: str) -> Spread:
     """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of a step. The ranges
     are in order: the first one with nothing that this run lacks applies."""
-    own = asdict(kind(run)).items()
+    own = kind(run).items()
     return next(Spread(*figures) for shared, *figures in _ranges()[what] if shared.items() <= own)

@@ -122,32 +122,16 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     return again * passes * kept + (3 if training else 2) * logits
 
 
-class Passing(NamedTuple):
-    """Seconds of one micro batch on one GPU: linear layers, attention, moving bytes, and Python's launching of all of
-    them, which counts where it is more than the rest."""
-
-    linear: float
-    attention: float
-    moving: float
-    launching: float
-
-    @property
-    def seconds(self) -> float:
-        return max(self.linear + self.attention + self.moving, self.launching)
-
-
-def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
-    """One micro batch, forward and backward, or forward alone, by formulas alone."""
+def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
+    """One micro batch on one GPU, forward and backward, or forward alone: linear layers, attention and moving bytes, or
+    Python's launching of all of them, where that takes longer."""
     counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
     gain = PACE["fp8_gain"] if workload.fp8 and gpu.fp8 else 1.0
+    linear, attention = counted.linear / (reached.linear * gain * peak), counted.attention / (reached.attention * peak)
     weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
-    moved = traffic(workload, rows, training) + weights
-    return Passing(
-        linear=counted.linear / (reached.linear * gain * peak),
-        attention=counted.attention / (reached.attention * peak),
-        moving=moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE),
-        launching=launching(workload, training),
-    )
+    moving = (traffic(workload, rows, training) + weights) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    seconds = max(linear + attention + moving, launching(workload, training))
+    return seconds * constants.constants(gpu.name).slowness
 
 
 def unpacked(workload: Workload) -> float:
@@ -170,11 +154,6 @@ def launching(workload: Workload, training: bool = True) -> float:
     elif workload.checkpointing:
         layer *= 1 + PACE["again"]
     return workload.model.num_hidden_layers * layer * (PACE["compiled"] if workload.compile else 1)
-
-
-def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
-    """One micro batch on one GPU, forward and backward, or forward alone."""
-    return passing(workload, gpu, rows, training).seconds * constants.constants(gpu.name).slowness
 
 
 def sent(workload: Workload) -> float:

@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import outside as benchmark
+from benchmarks.outside import Kind
 from runner import catalog
 from runner.parts.planner import constants, duration
-from runner.parts.planner.constants import Kind, Spread
+from runner.parts.planner.constants import Spread
 from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 from tests.conftest import ROOT
