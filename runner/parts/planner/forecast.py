@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property
-from operator import attrgetter
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Self
 
@@ -227,8 +226,12 @@ def largest(fits: Callable[[int], bool]) -> int:
 
 
 def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
-    """Attributes of an object by the names of a table, which has the path of each, or another table."""
-    return {name: attrgetter(at)(of) if isinstance(at, str) else named(at, of) for name, at in table.items()}
+    """Attributes of an object by the names of a table, which has the path of each, or another table; None has only None."""
+
+    def found(path: str) -> Any:
+        return reduce(lambda one, name: None if one is None else getattr(one, name), path.split("."), of)
+
+    return {name: found(at) if isinstance(at, str) else named(at, of) for name, at in table.items()}
 
 
 def stated(recipe: Recipe) -> dict[str, Any]:

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import calibration, constants, forecast, limits, processor, storage
 from runner.parts.planner.duration import Duration
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, named
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.storage import Preparation
+from runner.parts.planner.workload import TABLES
 from runner.plan import Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -171,22 +173,13 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def _prediction(made: Forecast, alone: Forecast) -> Prediction:
     """alone: the same forecast by formulas alone."""
-    time, memory = made.time, made.memory
-    least, most = time.range_seconds if time else (None, None)
+    least, most = made.time.range_seconds if made.time else (None, None)
+    memory_least, memory_most = made.memory_range
     return Prediction(
-        stage=made.stage.name,
+        **named(TABLES["prediction"], SimpleNamespace(made=made, alone=alone)),
         gpu=made.gpu.title if made.gpu else made.stage.machines.gpu,
-        gpus=made.stage.machines.world_size,
-        steps=made.steps,
-        seconds=time.total_seconds if time else None,
         seconds_least=least,
         seconds_most=most,
-        memory=memory.total,
-        memory_least=made.memory_range[0],
-        memory_most=made.memory_range[1],
-        tensors=memory.tensors,
-        usable=made.usable,
-        label=made.stage.machines.gpu,
-        step_seconds=alone.time.step_seconds if alone.time else None,
-        waiting_seconds=alone.time.waiting_seconds if alone.time else None,
+        memory_least=memory_least,
+        memory_most=memory_most,
     )
