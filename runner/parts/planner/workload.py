@@ -389,16 +389,12 @@ class Workload(Run):
         return not self.adapter and matches(self.unfrozen, name)
 
 
-def matches(unfrozen: tuple[str, ...], name: str) -> bool:
-    """Whether a parameter of that name is trained where these are; none means all."""
-    return not unfrozen or any(_matches(pattern, name) for pattern in unfrozen)
-
-
 @lru_cache(maxsize=4096)
-def _matches(pattern: str, name: str) -> bool:
-    # As Axolotl reads `unfrozen_parameters`: periods are literal, and a pattern may match anywhere unless anchored.
-    bare = re.sub(r"\[\d*:\d*\]$", "", pattern)
-    return re.search(bare.replace(".", r"\."), name) is not None
+def matches(unfrozen: tuple[str, ...], name: str) -> bool:
+    """Whether a parameter of that name is trained where these are; none means all. As Axolotl reads
+    `unfrozen_parameters`: periods are literal, and a pattern may match anywhere unless anchored."""
+    bare = (re.sub(r"\[\d*:\d*\]$", "", pattern).replace(".", r"\.") for pattern in unfrozen)
+    return not unfrozen or any(re.search(pattern, name) for pattern in bare)
 
 
 def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
