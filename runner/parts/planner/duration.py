@@ -277,7 +277,8 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         partial(waiting, workload, gpu, own),
         evaluations=evaluations,
         evaluation_seconds=evaluations * pass_of_all,
-        reading=workload.readers * whole_model(workload),
+        # From one disk, or each machine from its own.
+        reading=(workload.machines.nodes if workload.shared_disk else 1) * whole_model(workload),
         checkpoint=checkpoint(workload),
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=workload.row_tokens * workload.effective_batch_size * workload.answers,

@@ -164,11 +164,6 @@ class Run:
         return 1
 
     @property
-    def readers(self) -> int:
-        """How many machines read a model from one disk."""
-        return self.machines.nodes if self.shared_disk else 1
-
-    @property
     def replicas(self) -> int:
         """How many micro batches are computed at the same time."""
         return max(1, self.machines.world_size // (self.context * self.tensor))
