@@ -134,7 +134,6 @@ def planned(path, *options):
 
 
 def test_a_ring_holds_its_share_of_each_row():
-    gpu = catalog.gpu("NVIDIA-H100-80GB-HBM3")
     whole, half = (
         planned(GEMMA, *RING, "distribution=fsdp", f"sharding.context_parallel_size={size}") for size in (1, 2)
     )

@@ -15,7 +15,7 @@ from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
 from runner.parts.plan_view import scaling
-from runner.parts.planner import constants, duration, forecast, memory, parameters, storage
+from runner.parts.planner import duration, forecast, memory, parameters, storage
 from runner.parts.planner import (
     row_counts as rows,
 )
