@@ -20,7 +20,7 @@ import platform
 import statistics
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,8 @@ def row(workload: Workload, found: Measured) -> dict[str, Any]:
             "allocated_bytes": planned.tensors,
             "total_bytes": planned.total,
             # What is timed is a whole step, and before anything measured corrects it.
-            "micro_batch_seconds": duration.passing(workload, card, workload.micro_batch_size).seconds
+            "micro_batch_seconds": duration.pass_seconds(workload, card, workload.micro_batch_size)
+            / constants.constants(card.name).slowness
             + duration.updating(workload, card)
             if card
             else None,
@@ -174,14 +175,31 @@ def row(workload: Workload, found: Measured) -> dict[str, Any]:
     }
 
 
+def summary(rows: list[dict[str, Any]], where: str, versions: str) -> dict[str, Any]:
+    """What a plan reads: the constants of the card, by the cells that ran; empty if none did."""
+    ran = [(entry["measured"], entry["planned"]["micro_batch_seconds"]) for entry in rows]
+    ran = [(taken, planned) for taken, planned in ran if taken["allocated_bytes"]]
+    if not ran:
+        return {}
+    found = constants.measured(
+        [taken["reserved_bytes"] / taken["allocated_bytes"] - 1 for taken, _ in ran],
+        [taken["driver_bytes"] - taken["reserved_bytes"] for taken, _ in ran],
+        [taken["micro_batch_seconds"] / planned for taken, planned in ran if planned],
+    )
+    return asdict(replace(found, source=f"{where}, {len(ran)} cells, {versions}"))
+
+
 def report(gpu: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     import accelerate
     import peft
     import transformers
 
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     return {
         "gpu": gpu,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": date,
+        "constants": summary(rows, f"{gpu}, {date}", versions),
         "versions": {
             "recipe-runner": __version__,
             "python": platform.python_version(),

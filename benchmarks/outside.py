@@ -3,7 +3,7 @@
     python benchmarks/outside.py                   the project's own rows (benchmarks/outside/public.csv), a table by kind
     python benchmarks/outside.py --rows FILE       other rows of that form; models lie in `models/` beside them, or here
     python benchmarks/outside.py --format json     summary, groups and every row, for tools
-    python benchmarks/outside.py --write           keeps the table in benchmarks/results/, and the errors by kind in the
+    python benchmarks/outside.py --write           keeps the table in benchmarks/results/, and their range by kind in the
                                                    catalog, from where `recipe plan` prints them beside its figures
 
 An error is planned over measured, less 1: below zero the plan says too little (of memory), or promises too much (of time).
@@ -21,15 +21,16 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.parts.planner import constants, duration, memory
-from runner.parts.planner.constants import Kind
+from runner.parts.planner.constants import Spread
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.row_counts import RowLengths
 from runner.parts.planner.workload import Adapter, Workload
@@ -157,6 +158,19 @@ def workload(row: Row, model: Model) -> Workload:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What distinguishes runs, as `constants.kind` says it."""
+
+    method: str
+    sharding: str
+    loss: str
+    gpu: str
+
+    def __str__(self) -> str:
+        return f"{self.method}, {self.sharding}, {self.loss}, {self.gpu.removeprefix('NVIDIA-')}"
+
+
+@dataclass(frozen=True)
 class Replayed:
     """One row beside its plan: GiB, and tokens a second on one GPU, what was measured and what is planned. alike: whether
     all of it ran as Axolotl would. told: whether its network is known."""
@@ -168,7 +182,7 @@ class Replayed:
 
     @property
     def kind(self) -> Kind:
-        return constants.kind(self.work)
+        return Kind(**constants.kind(self.work))
 
     @property
     def alike(self) -> bool:
@@ -217,7 +231,8 @@ def seconds(row: Row, work: Workload, card: Gpu) -> float:
     if row.said("checkpointing") == 0.5:
         step = (step + duration.step_seconds(replace(work, checkpointing=True), card)) / 2
     if row.mpt:
-        attention = duration.passing(work, card, work.micro_batch_size).attention
+        counted = duration.operations(work, work.micro_batch_size).attention
+        attention = counted / (duration.shares(card).attention * work.rate(card))
         step += (OLDER_ATTENTION - 1) * attention * work.accumulation
     return step
 
@@ -260,7 +275,7 @@ def _inside(replayed: Replayed, what: str, others: Sequence[Replayed] | None = N
     spread = constants.spread(replayed.work, what)
     if others is not None:
         known = [(other.kind, error) for other in others if (error := other.error(what)) is not None]
-        spread = constants.spread_of(replayed.kind, known, what)
+        spread = spread_of(replayed.kind, known, what)
     error = replayed.error(what)
     return error is not None and spread.low - 1e-9 <= error <= spread.high + 1e-9
 
@@ -320,14 +335,71 @@ def table(replayed: Sequence[Replayed], unread: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+# What comparable runs share, the closest first, with its words; the first set that enough runs share counts. Time has one set: ranges from
+# runs that share the card but not the sharding covered only 83 % of the runs whose source and kind were left out.
+SHARED = {
+    "allocated": {"like this": ("method", "sharding", "loss"), "with this method": ("method", "sharding")},
+    "time": {"like this": ("method", "sharding", "loss", "gpu")},
+}
+# The least range on each side if no published run is comparable. Formulas and fake-tensor runs differ by at most 5 % in nine of ten cells
+# (benchmarks/results/estimate-accuracy.txt).
+LEAST_ALONE = {"allocated": 0.05, "time": 0.0}
+# Published figures are rounded, and versions differ.
+LEAST = 0.01
+
+
+def range_of(errors: Sequence[float]) -> tuple[float, float]:
+    """A range for nine in ten further errors of any distribution: in n + 1 - 2r of n + 1 cases the next one is between
+    the r-th lowest and highest of n. A little wider, as later runs have other sources, and at least LEAST a side."""
+    ordered = sorted(errors)
+    rank = max(1, int(0.03 * (len(ordered) + 1)))
+    return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)
+
+
+def spread_of(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spread:
+    """The range of these runs' errors that applies to a run of this kind."""
+    everything, count, least = [error for _, error in known], len(known), LEAST_ALONE[what]
+    nearest: tuple[list[float], str] | None = None
+    for shared, fields in SHARED[what].items():
+        same = attrgetter(*fields)
+        alike = [error for other, error in known if same(this) == same(other)]
+        if len(alike) >= constants.ENOUGH:
+            return Spread(*range_of(alike), len(alike), f" {shared}")
+        if alike and not nearest:
+            nearest = alike, shared
+    if not nearest:
+        # The largest errors of all runs.
+        return Spread(min([-least, *everything]), max([least, *everything]), count, ", none like this")
+    # Too few runs are like it to count alone.
+    (low, high), (alike, shared) = range_of(everything), nearest
+    return Spread(min(low, *alike), max(high, *alike), count, f", {len(alike)} {shared}")
+
+
+def ranges(known: Sequence[tuple[Kind, float]], what: str, among: Mapping[str, str]) -> Iterator[list[Any]]:
+    """What a plan reads of these errors, the closest kinds first: what a kind has, and the figures of its Spread. among: what all have."""
+    for fields in SHARED[what].values():
+        for values in sorted({attrgetter(*fields)(kind) for kind, _ in known}):
+            shared = dict(zip(fields, values, strict=True))
+            if among.items() <= shared.items():
+                this = Kind(**(dict.fromkeys(("method", "sharding", "loss", "gpu"), "") | shared))
+                yield [shared, *astuple(spread_of(this, known, what))]
+    yield [dict(among), *astuple(spread_of(Kind("", "", "", ""), known, what))]
+
+
 def known(replayed: Sequence[Replayed]) -> dict[str, list[list[Any]]]:
-    """The errors by kind that a plan reads: of the rows that the summary counts, and of time over networks without a name."""
-    counted = {what: [(each, each.error(what)) for each in replayed if each.answers(what)] for what in ANSWERED}
-    counted["unnamed_network"] = [(each, each.error("time")) for each in replayed if not each.told]
-    return {
-        name: sorted([*asdict(each.kind).values(), round(error, 3)] for each, error in rows if error is not None)
-        for name, rows in counted.items()
-    }
+    """The ranges that a plan reads: of the rows that the summary counts. For sharding that none of them has, runs over an unnamed
+    network are better than none."""
+
+    def counted(rows: Iterable[Replayed], what: str) -> list[tuple[Kind, float]]:
+        return [(each.kind, round(error, 3)) for each in rows if (error := each.error(what)) is not None]
+
+    answered = {what: counted((each for each in replayed if each.answers(what)), what) for what in ANSWERED}
+    unnamed = counted((each for each in replayed if not each.told), "time")
+    found = {what: list(ranges(errors, what, {})) for what, errors in answered.items()}
+    for sharding in sorted({kind.sharding for kind, _ in unnamed} - {kind.sharding for kind, _ in answered["time"]}):
+        errors = answered["time"] + [each for each in unnamed if each[0].sharding == sharding]
+        found["time"] = [*ranges(errors, "time", {"sharding": sharding}), *found["time"]]
+    return found
 
 
 def replay_all(rows: Iterable[Row], folders: Sequence[Path]) -> tuple[list[Replayed], list[str]]:
@@ -363,7 +435,7 @@ def as_json(replayed: Sequence[Replayed], unread: Sequence[str]) -> dict[str, An
 
 
 def kept(replayed: Sequence[Replayed]) -> str:
-    """What the catalog keeps, a row a line."""
+    """What the catalog keeps, a range a line."""
     lines = {what: ",\n  ".join(map(json.dumps, entries)) for what, entries in known(replayed).items()}
     return "{\n" + ",\n".join(f'"{what}": [\n  {text}\n]' for what, text in lines.items()) + "\n}\n"
 
@@ -381,8 +453,7 @@ def main() -> int:
     if asked.write:
         constants.FILE.write_text(kept(replayed), encoding="utf-8")
         # Ranges come from what has just been written.
-        constants._known.cache_clear()
-        constants._found.cache_clear()
+        constants._ranges.cache_clear()
         TABLE.write_text(table(replayed, unread), encoding="utf-8")
     if asked.format == "json":
         print(json.dumps(as_json(replayed, unread), indent=2))

@@ -118,7 +118,7 @@ def _rows_seconds(forecast: Forecast, time: Duration) -> float:
         return 0.0
     speed = work.disk_mb_s * 1e6
     if not isinstance(work, Workload):
-        return work.readers * forecast.written().get("prepared data", 0) / speed
+        return work.machines.nodes * forecast.written().get("prepared data", 0) / speed
     blocks = 2 if work.model.vocab_size <= 2**16 else 4
     return time.tokens * (blocks if work.packing and not work.several else BYTES_A_TOKEN) / speed
 

@@ -142,8 +142,31 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
         say(stored)
     if forecasts:
         _say(basis(forecasts, nodes))
-    if planned.hardware:
-        _say(_filled("in_total", planned.hardware))
+    if forecasts:
+        _say(_filled("in_total", hardware(planned)))
+
+
+def hardware(planned: Planned) -> dict[str, object] | None:
+    """Sums over all machines of the largest stage; None without stages. gpu_memory, main_memory: bytes;
+    gpu_memory_gb_s: 10^9 bytes a second; network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine;
+    tflops: 10^12 operations a second in the run's precision, by data sheets. gpu: None, and its figures 0, for an
+    unknown card."""
+    if not planned.forecasts:
+        return None
+    largest = max(planned.forecasts, key=lambda forecast: forecast.stage.machines.world_size)
+    machines, gpu, work = largest.stage.machines, largest.gpu, largest.workload
+    gpus = machines.world_size
+    return {
+        "machines": machines.nodes,
+        "gpus": gpus,
+        "gpu": gpu.title if gpu else None,
+        "precision": work.precision,
+        "gpu_memory": gpus * gpu.memory_gib * GIB if gpu else 0,
+        "gpu_memory_gb_s": gpus * gpu.memory_gb_s if gpu else 0,
+        "main_memory": round(machines.nodes * units.size(planned.recipe.machines.memory)),
+        "network_gbit_s": machines.nodes * work.network.gbit_s if machines.nodes > 1 else 0,
+        "tflops": gpus * work.rate(gpu) / 1e12 if gpu else 0,
+    }
 
 
 # Beside an exact trace.
@@ -212,7 +235,7 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
             asdict(each) | {"range_seconds": each.range_seconds} for each in planned.preparations if each.total_seconds
         ],
         "all_stages": planned.together,
-        "all_machines": planned.hardware,
+        "all_machines": hardware(planned),
         "before_training_bytes": list(storage.before_training(plan)),
         "problems": [problem.as_json() for problem in planned.problems],
         "notes": [note.as_json() for note in planned.notes],

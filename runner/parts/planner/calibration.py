@@ -36,13 +36,8 @@ class Beside:
     foreseen: Prediction
     summary: Summary
 
-    @property
-    def planned(self) -> float:
-        """Seconds of a step by the formulas alone, so that every run is compared with the same; 0 if unknown."""
-        return self.foreseen.step_seconds or 0.0
-
     def __str__(self) -> str:
-        return str(constants.sources().beside(self.foreseen, self.summary, self.planned))
+        return str(constants.sources().beside(self.foreseen, self.summary))
 
     def observed(self) -> Observed:
         """The entry of the store, without waiting, which depends on the network and not on the card."""
@@ -51,7 +46,8 @@ class Beside:
             run=f"{self.run.state.id or self.run.path}/{self.foreseen.stage}",
             gpu=self.foreseen.label,
             seconds=max(0.0, (self.summary.step_seconds or 0.0) - waiting),
-            planned=max(0.0, self.planned - waiting),
+            # By the formulas alone, so that every run is compared with the same.
+            planned=max(0.0, (self.foreseen.step_seconds or 0.0) - waiting),
             allocated=round((self.summary.gpu_memory_gib or 0) * constants.GIB),
             reserved=round((self.summary.gpu_reserved_gib or 0) * constants.GIB),
         )

@@ -1,33 +1,30 @@
-"""Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and the error of plans on published GPU
-runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). Both are in the catalog."""
+"""Constants of a card, measured by benchmarks/memory_on_gpu.py or assumed; and the range of errors of plans on published
+GPU runs, by kind of run, as benchmarks/outside.py found (planned over measured, minus 1). Both are in the catalog."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from runner import catalog
-from runner.parts.planner.workload import TABLES, Network, Run, Workload
+from runner.parts.planner.workload import Network, Run, Workload
 from runner.recipe import units
-from runner.tools.files import read_json
+from runner.tools.files import Record, read_record
 from runner.tools.text import macros
 
 FOLDER = catalog.HERE / "measured"
 FILE = catalog.HERE / "outside.json"
-# With this many rows, their own lowest and highest values cover nine of ten later ones.
+# With this many runs, their own lowest and highest values cover nine of ten later ones.
 ENOUGH = 19
-# Published figures are rounded, and versions differ.
-LEAST = 0.01
 GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Constants:
+class Constants(Record):
     """Constants of one card that no formula gives. slack: share that the allocator holds beyond live tensors. context:
     bytes of the driver, of kernels and of cuBLAS. slowness: seconds of a step over those of the formulas. spread: the
     fastest and the slowest likely time, as shares of the time, None if too little was measured. source: card, date,
@@ -58,7 +55,8 @@ def taking(own: Mapping[str, Constants]) -> Iterator[None]:
 
 def constants(gpu: str) -> Constants:
     """The constants of a card: those of `taking`, else the catalog's."""
-    return _own.get().get(gpu) or from_catalog(gpu)
+    own = _own.get()
+    return own[gpu] if gpu in own else from_catalog(gpu)
 
 
 def from_catalog(gpu: str) -> Constants:
@@ -68,19 +66,7 @@ def from_catalog(gpu: str) -> Constants:
 
 @cache
 def _read(folder: Path, gpu: str) -> Constants:
-    file = folder / f"memory-{gpu}.json"
-    results = read_json(file) if file.is_file() else None
-    measurements = [(cell["measured"], cell["planned"]) for cell in (results or {}).get("cells", ())]
-    cells = [(taken, planned["micro_batch_seconds"]) for taken, planned in measurements if taken["allocated_bytes"]]
-    if not results or not cells:
-        return ASSUMED
-    found = measured(
-        [taken["reserved_bytes"] / taken["allocated_bytes"] - 1 for taken, _ in cells],
-        [taken["driver_bytes"] - taken["reserved_bytes"] for taken, _ in cells],
-        [taken["micro_batch_seconds"] / planned for taken, planned in cells if planned],
-    )
-    versions = f"torch {results['versions']['torch']}, transformers {results['versions']['transformers']}"
-    return replace(found, source=f"{results['gpu']}, {results['date']}, {len(cells)} cells, {versions}")
+    return Constants.of(read_record(folder / f"memory-{gpu}.json").get("constants", {}))
 
 
 def measured(slack: list[float], context: list[int], pace: list[float]) -> Constants:
@@ -107,26 +93,14 @@ def basis(gpus: Iterable[str], network: Network | None = None) -> str:
     return str(sources().basis({gpu: constants(gpu).source for gpu in gpus}, network))
 
 
-@dataclass(frozen=True)
-class Kind:
+def kind(run: Run) -> dict[str, str]:
     """What distinguishes runs: training (full, last, lora, qlora, dpo, images), sharding, loss, the card's label."""
-
-    method: str
-    sharding: str
-    loss: str
-    gpu: str
-
-    def __str__(self) -> str:
-        return f"{self.method}, {self.sharding}, {self.loss}, {self.gpu.removeprefix('NVIDIA-')}"
-
-
-def kind(run: Run) -> Kind:
-    if not isinstance(run, Workload):
-        return Kind("images", run.sharding, "none", run.machines.gpu)
-    method = "last" if run.unfrozen else "full"
-    if run.adapter:
-        method = "qlora" if run.adapter.four_bit else "lora"
-    return Kind("dpo" if run.objective != "sft" else method, run.sharding, run.fused_loss, run.machines.gpu)
+    method, loss = "images", "none"
+    if isinstance(run, Workload):
+        adapter = ("qlora" if run.adapter.four_bit else "lora") if run.adapter else ""
+        method = "dpo" if run.objective != "sft" else adapter or ("last" if run.unfrozen else "full")
+        loss = run.fused_loss
+    return {"method": method, "sharding": run.sharding, "loss": loss, "gpu": run.machines.gpu}
 
 
 def percent(ratio: float) -> str:
@@ -157,51 +131,13 @@ class Spread:
         return f"{self.rows} published runs{self.shared}"
 
 
-def range_of(errors: Sequence[float]) -> tuple[float, float]:
-    """A range for nine in ten further errors of any distribution: in n + 1 - 2r of n + 1 cases the next one is between
-    the r-th lowest and highest of n. A little wider, as later runs have other sources, and at least LEAST a side."""
-    ordered = sorted(errors)
-    rank = max(1, int(0.03 * (len(ordered) + 1)))
-    return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)
-
-
 @cache
-def _known(what: str) -> tuple[tuple[Kind, float], ...]:
-    kept = read_json(FILE) if FILE.is_file() else None
-    return tuple((Kind(*named), error) for *named, error in (kept or {}).get(what, ()))
+def _ranges() -> Mapping[str, Sequence[Any]]:
+    return read_record(FILE)
 
 
 def spread(run: Run, what: str) -> Spread:
-    """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of a step."""
-    return _found(kind(run), what)
-
-
-@cache
-def _found(this: Kind, what: str) -> Spread:
-    known = _known(what)
-    if what == "time" and this.sharding not in {other.sharding for other, _ in known}:
-        # Runs over an unnamed network are better than no run of this sharding.
-        known += tuple(each for each in _known("unnamed_network") if each[0].sharding == this.sharding)
-    return spread_of(this, known, what)
-
-
-def spread_of(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spread:
-    """The range of these runs' errors that applies to a run of this kind."""
-    levels = dict(TABLES["spread"][what])
-    least: float = levels.pop("least")
-    everything = [error for _, error in known]
-    nearest: tuple[list[float], str] | None = None
-    for shared, fields in levels.items():
-        same = attrgetter(*fields)
-        alike = [error for other, error in known if this.method != "images" and same(this) == same(other)]
-        if len(alike) >= ENOUGH:
-            return Spread(*range_of(alike), len(alike), f" {shared}")
-        if alike and not nearest:
-            nearest = alike, shared
-    count = len(everything)
-    if not nearest:
-        # The largest errors of all runs.
-        return Spread(min([-least, *everything]), max([least, *everything]), count, ", none like this")
-    # Too few runs are like it to count alone.
-    (low, high), (alike, shared) = range_of(everything), nearest
-    return Spread(min(low, *alike), max(high, *alike), count, f", {len(alike)} {shared}")
+    """The errors of what was planned: `allocated`, the memory of tensors, or `time`, the seconds of a step. The ranges
+    are in order: the first one with nothing that this run lacks applies."""
+    own = kind(run).items()
+    return next(Spread(*figures) for shared, *figures in _ranges()[what] if shared.items() <= own)

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
@@ -122,32 +122,16 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     return again * passes * kept + (3 if training else 2) * logits
 
 
-class Passing(NamedTuple):
-    """Seconds of one micro batch on one GPU: linear layers, attention, moving bytes, and Python's launching of all of
-    them, which counts where it is more than the rest."""
-
-    linear: float
-    attention: float
-    moving: float
-    launching: float
-
-    @property
-    def seconds(self) -> float:
-        return max(self.linear + self.attention + self.moving, self.launching)
-
-
-def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
-    """One micro batch, forward and backward, or forward alone, by formulas alone."""
+def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
+    """One micro batch on one GPU, forward and backward, or forward alone: linear layers, attention and moving bytes, or
+    Python's launching of all of them, where that takes longer."""
     counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
     gain = PACE["fp8_gain"] if workload.fp8 and gpu.fp8 else 1.0
+    linear, attention = counted.linear / (reached.linear * gain * peak), counted.attention / (reached.attention * peak)
     weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
-    moved = traffic(workload, rows, training) + weights
-    return Passing(
-        linear=counted.linear / (reached.linear * gain * peak),
-        attention=counted.attention / (reached.attention * peak),
-        moving=moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE),
-        launching=launching(workload, training),
-    )
+    moving = (traffic(workload, rows, training) + weights) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    seconds = max(linear + attention + moving, launching(workload, training))
+    return seconds * constants.constants(gpu.name).slowness
 
 
 def unpacked(workload: Workload) -> float:
@@ -170,11 +154,6 @@ def launching(workload: Workload, training: bool = True) -> float:
     elif workload.checkpointing:
         layer *= 1 + PACE["again"]
     return workload.model.num_hidden_layers * layer * (PACE["compiled"] if workload.compile else 1)
-
-
-def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
-    """One micro batch on one GPU, forward and backward, or forward alone."""
-    return passing(workload, gpu, rows, training).seconds * constants.constants(gpu.name).slowness
 
 
 def sent(workload: Workload) -> float:
@@ -285,12 +264,6 @@ def step_seconds(workload: Workload, gpu: Gpu, own: float | None = None) -> floa
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     """The time of a run; None if the number of rows is unknown."""
-    return _estimate(workload, gpu, constants.constants(gpu.name))
-
-
-@lru_cache(maxsize=1024)
-def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration | None:
-    """The constants of the card are part of the cache key, because `constants.taking` changes them."""
     count = workload.steps
     if count is None:
         return None
@@ -304,7 +277,8 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration 
         partial(waiting, workload, gpu, own),
         evaluations=evaluations,
         evaluation_seconds=evaluations * pass_of_all,
-        reading=workload.readers * whole_model(workload),
+        # From one disk, or each machine from its own.
+        reading=(workload.machines.nodes if workload.shared_disk else 1) * whole_model(workload),
         checkpoint=checkpoint(workload),
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=workload.row_tokens * workload.effective_batch_size * workload.answers,

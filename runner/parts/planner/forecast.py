@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property
-from operator import attrgetter
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Self
 
@@ -227,8 +226,12 @@ def largest(fits: Callable[[int], bool]) -> int:
 
 
 def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
-    """Attributes of an object by the names of a table, which has the path of each, or another table."""
-    return {name: attrgetter(at)(of) if isinstance(at, str) else named(at, of) for name, at in table.items()}
+    """Attributes of an object by the names of a table, which has the path of each, or another table; None has only None."""
+
+    def found(path: str) -> Any:
+        return reduce(lambda one, name: None if one is None else getattr(one, name), path.split("."), of)
+
+    return {name: found(at) if isinstance(at, str) else named(at, of) for name, at in table.items()}
 
 
 def stated(recipe: Recipe) -> dict[str, Any]:
@@ -310,30 +313,30 @@ def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Prob
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Notes on settings that are valid but hardly intended."""
     for forecast in forecasts:
-        own = recipe.of_stage(forecast.stage.name)
+        own, name = recipe.of_stage(forecast.stage.name), forecast.stage.name
         home, work, steps = section(own, forecast.stage), forecast.workload, forecast.steps
         often = None if steps is None and work.evaluation_steps else work.times_in(work.evaluation_steps, steps or 0)
         stopping = own.settings[home].get("early_stopping")
         if stopping and often is not None and stopping.patience >= often:
-            message = said("patience", name=forecast.stage.name, stopping=stopping, often=often, steps=steps)
+            message = said("patience", name=name, stopping=stopping, often=often, steps=steps)
             yield own.note((home, "early_stopping", "patience"), *message)
-        if steps:
-            yield from _too_late(own, forecast, home, steps)
-
-
-def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iterator[Problem]:
-    """Notes on checkpoints, evaluations and a learning rate for more steps than the stage makes."""
-    work, rising, stage = forecast.workload, forecast.warmup_steps, forecast.stage.name
-    keep, tenth = recipe.settings[section].get("keep_checkpoints") or 0, max(1, steps // 10)
-    count = f"{steps:,} step{'s' if steps != 1 else ''}"
-    if keep > max(2, steps):
-        message = worded("planner.many-checkpoints", stage=stage, count=count, keep=keep)
-        yield recipe.note((section, "keep_checkpoints"), *message)
-    every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
-    if unreached := {name: first for name, first in every.items() if first[1] > steps}:
-        message = said("never_reached", name=stage, count=count, unreached=unreached, tenth=tenth)
-        yield recipe.note((section, next(iter(unreached))), *message)
-    if rising >= steps:
-        last = work.learning_rate * steps / rising
-        message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)
-        yield recipe.note((section, "warmup_steps"), *message)
+        if not steps:
+            continue
+        # Checkpoints, evaluations and a learning rate for more steps than the stage makes.
+        keep, tenth, rising = (
+            own.settings[home].get("keep_checkpoints") or 0,
+            max(1, steps // 10),
+            forecast.warmup_steps,
+        )
+        count = f"{steps:,} step{'s' if steps != 1 else ''}"
+        if keep > max(2, steps):
+            message = worded("planner.many-checkpoints", stage=name, count=count, keep=keep)
+            yield own.note((home, "keep_checkpoints"), *message)
+        every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
+        if unreached := {setting: first for setting, first in every.items() if first[1] > steps}:
+            message = said("never_reached", name=name, count=count, unreached=unreached, tenth=tenth)
+            yield own.note((home, next(iter(unreached))), *message)
+        if rising >= steps:
+            last = work.learning_rate * steps / rising
+            message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)
+            yield own.note((home, "warmup_steps"), *message)

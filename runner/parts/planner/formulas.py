@@ -105,8 +105,7 @@ class LanguageForecast(Forecast):
 
     def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterable[Changes]:
         lines = memory_offers.Lines(recipe, self.stage)
-        found = memory_offers.cheapest(lines, self.workload, gpu, budget)
-        return [advice.changes for advice in found]
+        return [advice.changes for advice in memory_offers.cheapest(lines, self.workload, gpu, budget)]
 
     def written(self) -> dict[str, int]:
         """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and the download."""

@@ -18,8 +18,6 @@ Timed = tuple[Forecast, Gpu, Duration]
 
 # Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
 TOO_FEW, ENOUGH = 12, 100
-# No range of the time reaches this multiple of its middle; calculating the range takes longer than its middle.
-WIDEST = 5
 MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
 
 
@@ -146,9 +144,7 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequenc
         (time, forecast.stage.name)
         for forecast in forecasts
         # At its own limit training stops by itself.
-        if (time := forecast.time)
-        and time.total_seconds * WIDEST > deadline
-        and min(time.range_seconds[1], limit) > deadline
+        if (time := forecast.time) and min(time.range_seconds[1], limit) > deadline
     ]
     late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
     if late:

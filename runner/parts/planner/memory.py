@@ -106,7 +106,8 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
     known = constants.constants(run.machines.gpu)
     context = known.context + nccl(run.machines.world_size)
     most = max(peak.size, evaluation)
-    way = "expandable" if run.expandable_segments else "whole_logits" if run.whole_logits else "small_logits"
+    whole_logits = isinstance(run, Workload) and run.whole_logits
+    way = "expandable" if run.expandable_segments else "whole_logits" if whole_logits else "small_logits"
     slack: float = TABLES["slack"][way]["together" if run.sharding in ("none", "ddp") else "split"]
     shown = round((1 + slack) * most) + context
     card = catalog.gpu(run.machines.gpu)

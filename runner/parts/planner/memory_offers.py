@@ -32,26 +32,14 @@ class Advice:
     loss: Loss = Loss.NOTHING
 
 
-@dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage."""
+    """Where a recipe has the settings of a stage. recipe: the stage's own. section: the stage's, or `train`, in its own
+    recipe; home: the same by its name in the whole recipe."""
 
-    whole: Recipe
-    stage: Stage
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.whole.of_stage(self.stage.name)
-
-    @property
-    def section(self) -> str:
-        """The stage's own section, or `train`, in the stage's own recipe."""
-        return section(self.recipe, self.stage)
-
-    @property
-    def home(self) -> str:
-        """That section by its name in the whole recipe."""
-        return self.whole.setting_of(self.stage.name, self.section)
+    def __init__(self, whole: Recipe, stage: Stage) -> None:
+        self.whole, self.stage, self.recipe = whole, stage, whole.of_stage(stage.name)
+        self.section = section(self.recipe, stage)
+        self.home = whole.setting_of(stage.name, self.section)
 
     def batch(self, rows: int, accumulation: int) -> dict[str, float]:
         return {f"{self.home}.micro_batch_size": rows, f"{self.home}.gradient_accumulation_steps": accumulation}

@@ -28,9 +28,8 @@ class Family:
     experts: Sequence[str] = ()
 
 
-_FIELDS = {one.name for one in fields(Family)}
 FAMILIES = {
-    name: Family(**{key: value for key, value in facts.items() if key in _FIELDS})
+    name: Family(**{one.name: facts[one.name] for one in fields(Family) if one.name in facts})
     for name, facts in catalog.table("families").items()
 }
 WITH_FORMULAS = tuple(name for name, kind in FAMILIES.items() if not kind.layer)

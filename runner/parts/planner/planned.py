@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import calibration, constants, forecast, limits, processor, storage
 from runner.parts.planner.duration import Duration
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, named
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.storage import Preparation
+from runner.parts.planner.workload import TABLES
 from runner.plan import Plan, Prediction
-from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
@@ -96,47 +97,10 @@ class Planned:
             without=[forecast.stage.name for forecast in self.forecasts if not forecast.time],
         )
 
-    @cached_property
-    def hardware(self) -> Hardware | None:
-        """Of the largest stage; None without forecasts."""
-        if not self.forecasts:
-            return None
-        largest = max(self.forecasts, key=lambda forecast: forecast.stage.machines.world_size)
-        machines, gpu, work = largest.stage.machines, largest.gpu, largest.workload
-        gpus = machines.world_size
-        return Hardware(
-            machines=machines.nodes,
-            gpus=gpus,
-            gpu=gpu.title if gpu else None,
-            precision=work.precision,
-            gpu_memory=gpus * gpu.memory_gib * 2**30 if gpu else 0,
-            gpu_memory_gb_s=gpus * gpu.memory_gb_s if gpu else 0,
-            main_memory=round(machines.nodes * units.size(self.recipe.machines.memory)),
-            network_gbit_s=machines.nodes * work.network.gbit_s if machines.nodes > 1 else 0,
-            tflops=gpus * work.rate(gpu) / 1e12 if gpu else 0,
-        )
-
     @property
     def seconds(self) -> float | None:
         """Of all stages; None if the time of one that trains is unknown."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """Sums over all machines of the largest stage. gpu_memory, main_memory: bytes; gpu_memory_gb_s: 10^9 bytes a
-    second; network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine; tflops: 10^12 operations a
-    second in the run's precision, by data sheets. gpu: None, and its figures 0, for an unknown card."""
-
-    machines: int
-    gpus: int
-    gpu: str | None
-    precision: str
-    gpu_memory: int
-    gpu_memory_gb_s: float
-    main_memory: int
-    network_gbit_s: float
-    tflops: float
 
 
 # What the core asks of a forecast (`Forecasting` in scenarios/contract.py).
@@ -209,22 +173,13 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def _prediction(made: Forecast, alone: Forecast) -> Prediction:
     """alone: the same forecast by formulas alone."""
-    time, memory = made.time, made.memory
-    least, most = time.range_seconds if time else (None, None)
+    least, most = made.time.range_seconds if made.time else (None, None)
+    memory_least, memory_most = made.memory_range
     return Prediction(
-        stage=made.stage.name,
+        **named(TABLES["prediction"], SimpleNamespace(made=made, alone=alone)),
         gpu=made.gpu.title if made.gpu else made.stage.machines.gpu,
-        gpus=made.stage.machines.world_size,
-        steps=made.steps,
-        seconds=time.total_seconds if time else None,
         seconds_least=least,
         seconds_most=most,
-        memory=memory.total,
-        memory_least=made.memory_range[0],
-        memory_most=made.memory_range[1],
-        tensors=memory.tensors,
-        usable=made.usable,
-        label=made.stage.machines.gpu,
-        step_seconds=alone.time.step_seconds if alone.time else None,
-        waiting_seconds=alone.time.waiting_seconds if alone.time else None,
+        memory_least=memory_least,
+        memory_most=memory_most,
     )

@@ -243,8 +243,7 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
         yield from ((str(sorted(changes)), changes) for changes in stage.offers(planned.recipe, budget))
     elif not planned.problems or broken & {"limits.time", "limits.cost", "limits.samples_per_second"}:
         yield from _faster(planned)
-        for share in _shares(planned):
-            yield "fewer steps", _fewer_steps(planned, share)
+        yield from (("fewer steps", changes) for changes in _fewer_steps(planned))
     else:
         return
     if tight and fits:
@@ -275,25 +274,11 @@ def _longest(planned: Planned) -> Forecast:
     return max(planned.forecasts, key=lambda each: each.time.total_seconds if each.time else 0)
 
 
-def _fewer_steps(planned: Planned, share: float) -> Changes:
-    """The settings that leave the longest stage this share of its steps; the stages of a curriculum share theirs. Empty
-    if no step would be left, or no setting gives their number."""
-    longest = _longest(planned)
-    curriculum = longest.stage.name.startswith(CURRICULUM)
-    shorter = [each for each in planned.forecasts if curriculum and each.stage.name.startswith(CURRICULUM)] or [longest]
-    fewer = int(sum(each.steps or 0 for each in shorter) * share)
-    if fewer < 1:
-        return {}
-    if longest.workload.max_steps:
-        return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
-    epochs = math.floor(longest.workload.epochs * share * 100) / 100
-    return {f"{Lines(planned.recipe, longest.stage).home}.epochs": epochs}
-
-
-def _shares(planned: Planned) -> Iterator[float]:
-    """Shares of the steps that may meet the limits of time and cost, the largest first. Evaluation and saving shrink
-    with the steps, but starting does not."""
-    limit, cost = stated(planned.recipe), planned.together.cost
+def _fewer_steps(planned: Planned) -> Iterator[Changes]:
+    """The settings with fewer steps of the longest stage that may meet the limits of time and cost, the most steps
+    first; the stages of a curriculum share theirs. Evaluation and saving shrink with the steps, but starting does not.
+    """
+    limit, cost, longest = stated(planned.recipe), planned.together.cost, _longest(planned)
     times = [stage.time for stage in planned.forecasts if stage.time]
     whole = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
@@ -302,9 +287,15 @@ def _shares(planned: Planned) -> Iterator[float]:
         allowed.append(units.seconds(limit["time"]))
     if limit.get("cost") is not None and cost:
         allowed.append(limit["cost"] / cost * whole)
-    share = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0) if whole > start else 1.0
-    if 0 < share < 1:
-        yield from (share * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8))
+    most = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0) if whole > start else 1.0
+    curriculum = longest.stage.name.startswith(CURRICULUM)
+    shorter = [each for each in planned.forecasts if curriculum and each.stage.name.startswith(CURRICULUM)] or [longest]
+    for share in (most * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8)) if 0 < most < 1 else ():
+        fewer, epochs = int(sum(each.steps or 0 for each in shorter) * share), longest.workload.epochs * share
+        if longest.workload.max_steps and fewer:
+            yield {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
+        elif fewer:
+            yield {f"{Lines(planned.recipe, longest.stage).home}.epochs": math.floor(epochs * 100) / 100}
 
 
 def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:

@@ -104,10 +104,13 @@ class RowLengths(report.Lengths):
         return _POINTS / (len(left) - left[-1] / limit)
 
 
-@lru_cache(maxsize=256)
-def _shape(lengths: RowLengths) -> tuple[float, float, float]:
-    """(start, size, sigma): a length is start + size · e^(sigma · z) for a normal z. Size and sigma are negative if
-    the longer tail is that of short rows."""
+def _at(lengths: RowLengths, shares: Iterable[float]) -> list[float]:
+    """The lengths that these shares of the rows, above 0 and below 1, do not exceed: start + size · e^(sigma · z) for a
+    normal z. Size and sigma are negative if the longer tail is that of short rows."""
+    if lengths.spread <= 0:
+        return [lengths.mean for _ in shares]
+    from statistics import NormalDist  # slow to load
+
     far = (lengths.high - lengths.mean) / lengths.spread
     low, up = _SKEWED
     for _ in range(30):
@@ -116,17 +119,7 @@ def _shape(lengths: RowLengths) -> tuple[float, float, float]:
         reached = (math.exp(_HIGH * sigma - sigma**2 / 2) - 1) / wide
         low, up = (sigma, up) if reached < far else (low, sigma)
     size = lengths.spread / wide * math.exp(-(sigma**2) / 2)
-    return lengths.mean - size * math.exp(sigma**2 / 2), size, sigma
-
-
-def _at(lengths: RowLengths, shares: Iterable[float]) -> list[float]:
-    """The lengths that these shares of the rows, above 0 and below 1, do not exceed."""
-    if lengths.spread <= 0:
-        return [lengths.mean for _ in shares]
-    from statistics import NormalDist  # slow to load
-
-    start, size, sigma = _shape(lengths)
-    normal = NormalDist().inv_cdf
+    start, normal = lengths.mean - size * math.exp(sigma**2 / 2), NormalDist().inv_cdf
     return [max(1.0, start + size * math.exp(sigma * normal(share))) for share in shares]
 
 

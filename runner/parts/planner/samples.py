@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 from zipfile import ZipFile
 
 from runner.data.row_files import Unreadable
@@ -25,7 +25,7 @@ SMALL_SHEET = 1_000_000  # bytes of a spreadsheet up to which all of its rows ar
 CIFAR_RECORD = 3073  # bytes of an image and its label in CIFAR-10's binary files
 # The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with alternating rows.
 _GOLDEN, _ALL = 2654435769, 2**32
-_GAP = re.compile(r"\s*")
+_GAP = re.compile(r"\s*[\[,]\s*")  # before a row of a list
 _ROW = re.compile(rb"<row[ >]")
 
 
@@ -59,60 +59,56 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
     return count, [row for _, row in kept]
 
 
-def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
-    size, read = file.stat().st_size, 0
-    parts = PARTS if size > READ else 1
+@dataclass
+class _Excerpt:
+    """Lines of a file: about `most` bytes, from `parts` places evenly apart. read: the bytes of the lines so far."""
 
-    def lines() -> Iterator[bytes]:
-        nonlocal read
-        with file.open("rb") as content:
-            for part in range(parts):
-                content.seek(part * size // parts)
+    file: Path
+    most: int
+    parts: int = 1
+    read: int = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = self.file.stat().st_size
+        with self.file.open("rb") as content:
+            for part in range(self.parts):
+                content.seek(part * size // self.parts)
                 if part:
-                    content.readline()
-                taken = 0
-                for line in content:
-                    taken += len(line)
-                    if line.strip():
-                        yield line
-                    if taken >= READ // parts:
-                        break
-                read += taken
+                    content.readline()  # the rest of a line
+                end = self.read + self.most // self.parts
+                while self.read < end and (line := content.readline()):
+                    self.read += len(line)
+                    yield line
 
-    count, kept = evenly(lines())
+
+def _json_lines(file: Path, columns: Iterable[str]) -> SampledRows:
+    size = file.stat().st_size
+    lines = _Excerpt(file, READ, PARTS if size > READ else 1)
+    count, kept = evenly(line for line in lines if line.strip())
     rows = []
     for line in kept:
         with suppress(ValueError, RecursionError):  # the preparation of the rows reports them
             rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
-    return SampledRows.of_part(count, rows, "lines", read, size)
-
-
-def _end_of_gap(text: str, place: int) -> int:
-    return cast(re.Match[str], _GAP.match(text, place)).end()
+    return SampledRows.of_part(count, rows, "lines", lines.read, size)
 
 
 def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
-    size = file.stat().st_size
+    size, read, decode = file.stat().st_size, 0, json.JSONDecoder().raw_decode
     with file.open("rb") as content:
         text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
-    whole, read, decode = size <= READ_OF_TABLE, 0, json.JSONDecoder().raw_decode
-    place = _end_of_gap(text, 0)
-    if text[place : place + 1] != "[":
+    whole = size <= READ_OF_TABLE
+    if not text.lstrip().startswith("["):
         raise ValueError
 
     def rows() -> Iterator[Any]:
-        nonlocal place, read
-        while text[place : place + 1] in ("[", ","):
-            place = _end_of_gap(text, place + 1)
-            if text[place : place + 1] in ("]", ""):
-                break
+        nonlocal read
+        while (gap := _GAP.match(text, read)) and text[gap.end() : gap.end() + 1] not in ("]", ""):
             try:
-                row, read = decode(text, place)
+                row, read = decode(text, gap.end())
             except ValueError:
                 if whole:
                     raise
                 break  # the last one of the part is incomplete
-            place = _end_of_gap(text, read)
             yield row
 
     count, kept = evenly(rows())
@@ -122,18 +118,10 @@ def _json_list(file: Path, columns: Iterable[str]) -> SampledRows:
 
 
 def _documents(file: Path, columns: Iterable[str]) -> SampledRows:
-    size = file.stat().st_size
-    with file.open("rb") as content:
-
-        def documents() -> Iterator[int]:
-            lines = iter(lambda: content.readline() if content.tell() < READ_OF_TABLE else b"", b"")
-            for text, document in groupby(lines, key=lambda line: bool(line.strip())):
-                if text:
-                    yield sum(map(len, document))
-
-        count, kept = evenly(documents())
-        read = content.tell()
-    return SampledRows.of_part(count, kept, "documents", read, size)
+    lines = _Excerpt(file, READ_OF_TABLE)
+    groups = groupby(lines, key=lambda line: bool(line.strip()))
+    count, kept = evenly(sum(map(len, document)) for text, document in groups if text)
+    return SampledRows.of_part(count, kept, "documents", lines.read, file.stat().st_size)
 
 
 def _table(file: Path, columns: Iterable[str]) -> SampledRows:

@@ -230,17 +230,14 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
     if not text or not processors:
         why = "the catalog does not have the size of its text" if processors else "`data.cleaning` names no `workers`"
         return Preparation(stage.name, 0.0, why)
-    cleaning = _pace("filtering") + (_pace("near_duplicates") if config["text"]["deduplicate"] == "near" else 0)
+    # Processor seconds for 10^6 bytes of text.
+    pace = {work: 1 / facts["mb_s"] for work, facts in catalog.table("processors").items() if "mb_s" in facts}
+    cleaning = pace["filtering"] + (pace["near_duplicates"] if config["text"]["deduplicate"] == "near" else 0)
     # One process reads all text twice for each length, for training and for validation; all processors tokenise.
-    seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * _pace("reading"))
-    seconds += text * _pace("tokenising") / stage.machines.cpus
+    seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * pace["reading"])
+    seconds += text * pace["tokenising"] / stage.machines.cpus
     source = f"{text / 1000.0:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a second on each of {processors:,} CPU cores, and {writes}; without the download"
     return Preparation(stage.name, seconds, source)
-
-
-def _pace(work: str) -> float:
-    """Processor seconds for 10^6 bytes of text."""
-    return 1 / float(catalog.table("processors")[work]["mb_s"])
 
 
 def _text(recipe: Recipe) -> float:

@@ -164,11 +164,6 @@ class Run:
         return 1
 
     @property
-    def readers(self) -> int:
-        """How many machines read a model from one disk."""
-        return self.machines.nodes if self.shared_disk else 1
-
-    @property
     def replicas(self) -> int:
         """How many micro batches are computed at the same time."""
         return max(1, self.machines.world_size // (self.context * self.tensor))
@@ -176,11 +171,6 @@ class Run:
     @property
     def effective_batch_size(self) -> int:
         return self.micro_batch_size * self.accumulation * self.replicas
-
-    @property
-    def whole_logits(self) -> bool:
-        """Whether the logits of a whole micro batch are there at once."""
-        return False
 
     def with_rows(self, rows: int, accumulation: int | None = None) -> Self:
         """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes.
@@ -344,6 +334,7 @@ class Workload(Run):
 
     @property
     def whole_logits(self) -> bool:
+        """Whether the logits of a whole micro batch are there at once."""
         return self.fused_loss not in ("fused", "cut")
 
     @property
@@ -393,16 +384,12 @@ class Workload(Run):
         return not self.adapter and matches(self.unfrozen, name)
 
 
-def matches(unfrozen: tuple[str, ...], name: str) -> bool:
-    """Whether a parameter of that name is trained where these are; none means all."""
-    return not unfrozen or any(_matches(pattern, name) for pattern in unfrozen)
-
-
 @lru_cache(maxsize=4096)
-def _matches(pattern: str, name: str) -> bool:
-    # As Axolotl reads `unfrozen_parameters`: periods are literal, and a pattern may match anywhere unless anchored.
-    bare = re.sub(r"\[\d*:\d*\]$", "", pattern)
-    return re.search(bare.replace(".", r"\."), name) is not None
+def matches(unfrozen: tuple[str, ...], name: str) -> bool:
+    """Whether a parameter of that name is trained where these are; none means all. As Axolotl reads
+    `unfrozen_parameters`: periods are literal, and a pattern may match anywhere unless anchored."""
+    bare = (re.sub(r"\[\d*:\d*\]$", "", pattern).replace(".", r"\.") for pattern in unfrozen)
+    return not unfrozen or any(re.search(pattern, name) for pattern in bare)
 
 
 def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:

@@ -190,7 +190,7 @@ def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
         work=work,
         taken=summary,
         base=base,
-        method=kind(work).method,
+        method=kind(work)["method"],
         adapter=adapter or SimpleNamespace(rank=0, dropout=0, four_bit=False),
         targets="+".join(adapter.targets) if adapter else "",
         loss="plain" if work.fused_loss == "none" else work.fused_loss,

@@ -34,8 +34,7 @@ def trace(run: Run, operations: bool = True) -> Traced:
     from runner.parts.images import network
     from runner.parts.images.formulas import Images
 
-    if not isinstance(run, Images):
-        raise TypeError(f"nothing traces {type(run).__name__}")
+    assert isinstance(run, Images)
     image_size, mixed = run.image_size, run.precision != "fp32"
     half = DTYPES[run.precision] if mixed else torch.bfloat16
     built = partial(network.build, run.architecture, run.width, run.classes)

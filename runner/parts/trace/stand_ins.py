@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -187,23 +188,15 @@ class EightBit(bnb.nn.Linear8bitLt):
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
 
-class _Dropped(torch.autograd.Function):
-    """Dropout on a GPU keeps a mask of one byte a number (`native_dropout`); on a CPU it keeps the noise itself."""
-
-    @staticmethod
-    def forward(ctx: Any, given: torch.Tensor) -> Any:
-        ctx.save_for_backward(torch.empty_like(given, dtype=torch.bool))
-        return torch.empty_like(given)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return torch.empty_like(gradient)
-
-
 def gpu_dropout(model: nn.Module) -> None:
+    """Dropout as on a GPU, where it keeps a mask of one byte a number; on a CPU it keeps the noise itself."""
+
+    def dropped(given: torch.Tensor, own: nn.Dropout) -> torch.Tensor:
+        return torch.native_dropout(given, own.p, True)[0] if own.training and own.p > 0 else given
+
     for module in model.modules():
         if type(module) is nn.Dropout:
-            module.forward = lambda given, own=module: _Dropped.apply(given) if own.training and own.p > 0 else given
+            module.forward = partial(dropped, own=module)
 
 
 def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:

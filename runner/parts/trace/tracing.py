@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 from rich.console import Console
 from rich.table import Table
@@ -25,33 +25,29 @@ from runner.tools.text import json_text, template
 def trace(run: Run, operations: bool = True) -> Traced:
     """A training step and an evaluation of a run on one GPU. operations: whether to count them too, which takes half as
     long again. Raises Stop without the packages for it, ValueError where they cannot build the model."""
+    traced: Traced = _language().trace(run, operations)
+    return traced
+
+
+def _language() -> ModuleType:
+    """The module that traces. Raises Stop without the packages for it, which are installed together."""
     hush()
     try:
         from runner.parts.trace import language
-
-        return language.trace(run, operations)
     except ImportError:
-        raise _without_packages() from None
-
-
-def _without_packages() -> Stop:
-    return Stop("`--exact` needs packages that are not installed.", packaged.install("train"))
+        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
+    return language
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
     """The trace of a model without formulas, of the catalog, or by `config.json` in a folder or the hub's cache. Raises
     Stop if that file is not here, transformers would not train the model, or fake tensors cannot follow its code."""
-    hush()
-    name, kind = str(folder or run.model.id), run.model.model_type
+    language, name, kind = _language(), str(folder or run.model.id), run.model.model_type
     try:
         from transformers import AutoConfig
 
-        from runner.parts.trace import language
-
         known = run.model.parameters is not None
         config = language.hf_config(run) if known else AutoConfig.from_pretrained(name, local_files_only=True)
-    except ImportError:
-        raise _without_packages() from None
     except Exception as error:  # each class judges its own settings, in its own way
         raise Stop(*worded("trace.needs-config", run=run, kind=kind, reason=_said(error))) from None
     try:
@@ -61,7 +57,7 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
     if run.attention not in able:
         raise Stop(*worded("trace.no-attention", run=run, kind=kind, able=able))
     try:
-        return language.trace(replace(run, model=replace(run.model, id=name)))
+        return trace(replace(run, model=replace(run.model, id=name)))
     except Stop:
         raise
     except Exception as error:  # any code of any architecture

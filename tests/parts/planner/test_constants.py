@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -19,28 +20,14 @@ GIB = 2**30
 WORK = Workload(catalog.model("google/gemma-3-270m"), machines=Machines(1, 1, L40S, 32, 8), rows=1000)
 
 
-def cell(reserved: float, seconds: float, allocated: float = 10.0, context: float = 0.5) -> dict:
-    """A made-up cell: GiB, and seconds where the plan says one."""
-    return {
-        "measured": {
-            "allocated_bytes": int(allocated * GIB),
-            "reserved_bytes": int(reserved * GIB),
-            "driver_bytes": int((reserved + context) * GIB),
-            "micro_batch_seconds": seconds,
-            "failed": None,
-        },
-        "planned": {"micro_batch_seconds": 1.0},
-    }
-
-
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    """Writes a results file of ten cells and one that did not run."""
-    cells = [cell(10.1 + 0.1 * n, 1.0 + 0.1 * n) for n in range(10)]
-    cells.append({"measured": dict.fromkeys(cells[0]["measured"], 0), "planned": {"micro_batch_seconds": 1.0}})
-    versions = {"torch": "2.13.0", "transformers": "5.16.1"}
-    found = {"gpu": L40S, "date": "2027-01-02", "versions": versions, "cells": cells}
-    (tmp_path / f"memory-{L40S}.json").write_text(json.dumps(found))
+    """Writes the results file of ten cells: what `benchmarks/memory_on_gpu.py` makes of them."""
+    measured = constants.measured(
+        [0.01 + 0.01 * n for n in range(10)], [GIB // 2] * 10, [1.0 + 0.1 * n for n in range(10)]
+    )
+    found = replace(measured, source=f"{L40S}, 2027-01-02, 10 cells, torch 2.13.0, transformers 5.16.1")
+    (tmp_path / f"memory-{L40S}.json").write_text(json.dumps({"constants": asdict(found), "cells": []}))
     monkeypatch.setattr(constants, "FOLDER", tmp_path)
     return tmp_path
 

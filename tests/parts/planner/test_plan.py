@@ -281,9 +281,9 @@ def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_
     for starter, more in (("survival", ()), ("resnet", ()), ("gemma", ("machines.gpu=NVIDIA-B9000",))):
         recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(more))
         plan = translate(recipe, place(recipe))
-        found = Planned(recipe, plan, forecast.of(recipe, plan, look=False)).hardware
+        found = views.hardware(Planned(recipe, plan, forecast.of(recipe, plan, look=False)))
         golden_message(views._filled("in_total", found), starter)
-        assert found.main_memory == recipe.machines.nodes * units.size(recipe.machines.memory)
+        assert found["main_memory"] == recipe.machines.nodes * units.size(recipe.machines.memory)
     shown, told = (
         recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--details", "--format", style).stdout
         for style in ("text", "json")

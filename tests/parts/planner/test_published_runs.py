@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import outside as benchmark
+from benchmarks.outside import Kind
 from runner import catalog
 from runner.parts.planner import constants, duration
-from runner.parts.planner.constants import Kind, Spread
+from runner.parts.planner.constants import Spread
 from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 from tests.conftest import ROOT
@@ -218,23 +219,23 @@ def test_a_row_counts_in_the_summary_of_memory_by_what_it_names(replayed):
 
 def test_nine_of_ten_stay_inside_a_range():
     errors = [number / 100 for number in range(-20, 21)]
-    low, high = constants.range_of(errors)
+    low, high = benchmark.range_of(errors)
     assert (low, high) == (-0.2, 0.2)
-    assert constants.range_of([number / 1000 for number in range(-500, 501)]) == (-0.471, 0.471)
+    assert benchmark.range_of([number / 1000 for number in range(-500, 501)]) == (-0.471, 0.471)
     # So near is no published figure.
-    assert constants.range_of([0.0] * 30) == (-constants.LEAST, constants.LEAST)
+    assert benchmark.range_of([0.0] * 30) == (-benchmark.LEAST, benchmark.LEAST)
 
 
 def test_a_figure_gets_the_errors_of_the_runs_that_are_most_like_it():
     near = Kind("lora", "none", "none", "NVIDIA-L40S")
     here = [(near, 0.02)] * 19
     there = [(Kind("full", "fsdp", "none", "NVIDIA-A100-SXM4-80GB"), -0.3)] * 40
-    assert constants.spread_of(near, (*here, *there), "time") == Spread(-0.01, 0.02, 19, " like this")
+    assert benchmark.spread_of(near, (*here, *there), "time") == Spread(-0.01, 0.02, 19, " like this")
     # Too few of them: all count, and they with them. None at all: the farthest of all.
-    few = constants.spread_of(near, ((near, 0.5), *there), "time")
+    few = benchmark.spread_of(near, ((near, 0.5), *there), "time")
     assert few == Spread(-0.3, 0.5, 41, ", 1 like this")
-    assert constants.spread_of(near, (), "allocated") == Spread(-0.05, 0.05, 0, ", none like this")
-    none = constants.spread_of(Kind("dpo", "none", "none", "NVIDIA-L40S"), (*here, *there), "allocated")
+    assert benchmark.spread_of(near, (), "allocated") == Spread(-0.05, 0.05, 0, ", none like this")
+    none = benchmark.spread_of(Kind("dpo", "none", "none", "NVIDIA-L40S"), (*here, *there), "allocated")
     assert none == Spread(-0.3, 0.05, 59, ", none like this")
 
 
