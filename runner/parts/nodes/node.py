@@ -127,9 +127,10 @@ class Main(socketserver.ThreadingTCPServer):
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
 
-    def __exit__(self, *_: Any) -> None:
-        """Closes the port after the others have heard their end."""
-        self.end = self.end or {}
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        """Closes the port after the others have heard their end: why nothing is prepared, if that is known."""
+        if self.end is None:
+            self.end = {"refused": [error.text]} if isinstance(error, Stop) else {}
         until = time.monotonic() + SILENT_S
         while time.monotonic() < until and not all(arrival.left for arrival in self.arrivals.copy().values()):
             time.sleep(BEAT_S)
@@ -152,6 +153,7 @@ class Main(socketserver.ThreadingTCPServer):
                 return [gpus[rank] for rank in range(self.nodes)]
             names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
             if now - begin >= self.patience_s:
+                self.end = {}
                 raise Stop(*worded("nodes.missing-machines", names=names))
             if now - told >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
@@ -166,9 +168,8 @@ class Main(socketserver.ThreadingTCPServer):
             *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
         ]
 
-    def ready(self, prepared: Ready | None = None, refused: str = "") -> None:
-        """refused: why nothing is prepared."""
-        self.end = {"refused": [refused]} if refused else {"ready": asdict(prepared or Ready())}
+    def ready(self, prepared: Ready | None = None) -> None:
+        self.end = {"ready": asdict(prepared or Ready())}
 
     def _waiting(self) -> dict[str, Hello]:
         """The present machines, by number: those that were heard since the last one came. A machine whose script was
@@ -198,24 +199,32 @@ class _Answer(socketserver.StreamRequestHandler):
 def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> Ready:
     """Another machine's side: waits for the main machine's meeting, says hello, and waits until all is ready. On the same
     port, the main machine may still be in the training before. Raises Stop if it does not come, refuses, or stops."""
-    line, told, came, met = json.dumps([secrets.token_hex(8), asdict(hello)]), 0.0, False, False
+    line, told, came, met, foreign = json.dumps([secrets.token_hex(8), asdict(hello)]), 0.0, False, False, 0
     heard = time.monotonic()
     while True:
-        answer, slow, why = None, False, None
+        answer, slow, taken, why = None, False, False, ""
         try:
             with socket.create_connection((address, port), timeout=SILENT_S) as main:
-                why = _stopped(hello)  # A training takes connections, and says nothing.
+                taken = True  # also by a training, which says nothing
                 main.sendall(f"{line}\n".encode())
                 answer = json.loads(main.makefile(encoding="utf-8").readline() or "null")
         except ValueError:
-            raise Stop(*worded("nodes.other-program", address=address, port=port)) from None
+            foreign += 1
         except OSError as error:
-            slow, said = isinstance(error, TimeoutError), error.strerror or error
-            why = why or Stop(*worded("nodes.main-silent", address=address, port=port, why=said))
+            slow, why = isinstance(error, TimeoutError), error.strerror or str(error)
         now = time.monotonic()
         if answer is None:
-            if (came and not slow) or now - heard >= (max(patience_s, SILENT_S) if came else patience_s):
-                raise _stopped(hello) if came else why
+            late = now - heard >= (max(patience_s, SILENT_S) if came else patience_s)
+            # A training may have ended between the two connections, but not twice.
+            foreign += taken and not slow
+            if came and (late or not slow):
+                raise _stopped(hello)
+            if not came and foreign > 1:
+                raise Stop(*worded("nodes.other-program", address=address, port=port))
+            if late and taken:
+                raise _stopped(hello)
+            if late:
+                raise Stop(*worded("nodes.main-silent", address=address, port=port, why=why))
             if not came and now - told >= TELL_EVERY_S:
                 tell(f"Waiting for the main machine at {address}:{port}")
                 told = now
@@ -275,12 +284,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
             forget_older(_shared(recipe, rank, ready).stage(ready.stage).config)
         else:
             with Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
-                counts = main.gather()
-                try:
-                    ready = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
-                except Stop as stop:
-                    main.ready(refused=stop.text)
-                    raise
+                ready = lead(recipe, main.gather(), total, accelerator=not cpu, tell=_tell)
                 main.ready(ready)
     if recipe.stage_recipes:
         _tell(ready.stage)

@@ -125,8 +125,8 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     else:
         old = at_work()
         # First the old recipe's driver, which would send its jobs again. A new driver follows.
-        walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
-        runs = [] if alone else pipeline.outdated_runs(cluster, plan)
+        older = None if alone else pipeline.outdated_walkers(cluster, plan, how.target, how.files_key)
+        walking, runs = older or ([], [])
         # All questions come first, so that nothing has changed after a no.
         for job in (*walking, *runs, *old, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
