@@ -72,11 +72,10 @@ class Hello:
 @dataclass(frozen=True)
 class Ready:
     """What the main machine has prepared. stage: the next to train; files: the hash of each file of its config, by its
-    path below the folder of configs; model: the paths of the files of the earlier stage's model."""
+    path below the folder of configs, and for each file of the earlier stage's model, by its whole path, an empty text."""
 
     stage: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    model: tuple[str, ...] = ()
 
 
 def differences(main: Hello, other: Hello) -> Iterator[str]:
@@ -346,8 +345,8 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     for name, text in texts.items():
         write_text(Path(place.config_dir) / name, text)
     models = (StageFolder(plan, plan.stage(name)).model for name in stage.reads)
-    files = tuple(str(file) for model in models for file in model.rglob("*") if file.is_file())
-    return Ready(stage.name, {name: content_hash(text) for name, text in texts.items()}, files)
+    weights = {str(file): "" for model in models for file in model.rglob("*") if file.is_file()}
+    return Ready(stage.name, weights | {name: content_hash(text) for name, text in texts.items()})
 
 
 def _next(plan: Plan, tell: Tell) -> Stage:
@@ -394,21 +393,18 @@ def _shared(recipe: Recipe, rank: int, ready: Ready) -> Plan:
     place = target.place(recipe)
     config = Path(place.config_dir)
     deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
-    while any(_hash_of(config / name) != written for name, written in ready.files.items()) or not all(
-        Path(file).is_file() for file in ready.model
-    ):
-        if time.monotonic() < deadline:
-            time.sleep(0.5)
-            continue
-        raise Stop(*worded("nodes.files-not-shared", rank=rank, place=place))
+    while not all(_is_there(config / name, written) for name, written in ready.files.items()):
+        if time.monotonic() >= deadline:
+            raise Stop(*worded("nodes.files-not-shared", rank=rank, place=place))
+        time.sleep(0.5)
     return read_plan(config / PLAN_FILE)
 
 
-def _hash_of(file: Path) -> str:
-    try:
-        return content_hash(file.read_text(encoding="utf-8"))
-    except OSError:
-        return ""
+def _is_there(file: Path, written: str) -> bool:
+    """Whether a file exists, with a content of this hash if there is one."""
+    with suppress(OSError):
+        return content_hash(file.read_text(encoding="utf-8")) == written if written else file.is_file()
+    return False
 
 
 def main() -> None:

@@ -394,7 +394,7 @@ def test_a_training_that_ends_on_the_port_is_no_meeting():
     del training
     with node.Main(hello(), 2, port, 20, lambda text: None) as main:
         main.gather()
-        main.ready(Ready("dpo", {"dpo/axolotl.yaml": "1"}, ["model.safetensors"]))
+        main.ready(Ready("dpo", {"dpo/axolotl.yaml": "1", "/model.safetensors": ""}))
     joined.join(20)
     assert [ready.stage for ready in ends] == ["dpo"]
 
