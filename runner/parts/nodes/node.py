@@ -5,7 +5,7 @@ prepares the data and the config for the present GPUs. After the last stage, the
 
 The main one listens on the port of training, and each other machine says hello there again and again: one line of JSON
 a connection, and one as the answer. It waits until that is its end: `ready`, `refused`, or nothing, if the main machine
-stops or goes on without it. A main machine that no longer listens, or does not answer for `wait_minutes`, has stopped.
+stops or continues without it. A main machine that no longer listens, or does not answer for `wait_minutes`, has stopped.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Main(socketserver.ThreadingTCPServer):
 
 
 class _Answer(socketserver.StreamRequestHandler):
-    """The answer to one hello. Whoever says something else is no machine."""
+    """The answer to one hello. A connection that says something else is of no machine."""
 
     timeout = 10
 
