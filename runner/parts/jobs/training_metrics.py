@@ -89,7 +89,8 @@ class Metrics(TrainerCallback):
         told = {name: (meaning, {"": values[name]}) for name, meaning in LOGGED.values() if name in values}
         return "".join(
             f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
-            + "".join(f"{name}{labels} {_number(value)}\n" for labels, value in values.items())
+            # With all digits of bytes and steps. `nan` and `inf` are numbers for Prometheus, too (Go's ParseFloat).
+            + "".join(f"{name}{labels} {value:.10g}\n" for labels, value in values.items())
             for name, (meaning, values) in (told | gpus()).items()
         )
 
@@ -106,13 +107,6 @@ def gpus() -> dict[str, Gauge]:
                 value = ask(gpu)
                 found.setdefault(name, (FIGURES["gpu"][name], {}))[1][f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = value
     return found
-
-
-def _number(value: float) -> str:
-    """A number as Prometheus reads it, with all digits of bytes and steps."""
-    if math.isfinite(value):
-        return f"{value:.10g}"
-    return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
 
 
 # Training's figures in the platform's own trainers, which also report every figure that begins with `eval_`.

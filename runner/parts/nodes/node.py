@@ -18,7 +18,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -45,9 +45,9 @@ from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell
 from runner.trainer.records import versions
 
-Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
 # Seconds between two looks at the other machines, and the least patience with a silent one.
 BEAT_S, SILENT_S = 0.25, 5.0

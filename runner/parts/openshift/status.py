@@ -138,11 +138,9 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
 
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     """Kueue's entry for an object, among those of its namespace."""
-    for workload in workloads:
-        owners = workload["metadata"].get("ownerReferences") or ()
-        if owner["metadata"]["uid"] in [each["uid"] for each in owners]:
-            return workload
-    return None
+    uid = owner["metadata"]["uid"]
+    owned = (one for one in workloads for by in one["metadata"].get("ownerReferences") or () if by["uid"] == uid)
+    return next(owned, None)
 
 
 @dataclass(frozen=True)
