@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import pkgutil
 import re
 import socket
 import sys
@@ -35,6 +36,22 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 ROOT = "kubernetes"
+# Packages that `client_parts` replaces while it imports: the client uses them only for an `auth-provider` or a proxy.
+LATER: Mapping[str, list[str]] = packaged.toml(__file__, "later.toml")
+
+
+class Later(ModuleType):
+    """A module, or a function or class in one, that is imported when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        whole = f"{self.__name__}.{name}"
+        # While this object replaces the module, importers only take names from it.
+        return Later(whole) if sys.modules.get(self.__name__) is self else pkgutil.resolve_name(whole)
+
+    def __call__(self, *given: Any, **how: Any) -> Any:
+        return pkgutil.resolve_name(self.__name__)(*given, **how)
 
 
 @cache
@@ -46,8 +63,11 @@ def client_parts() -> tuple[Any, Any, Any]:
         raise Stop("The cluster commands need a package that is not installed.", packaged.install("cluster"))
     home = found.submodule_search_locations[0]
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT}
+    lacking = [package for package in LATER if package not in sys.modules]
+    later = [name for package in lacking for name in (package, *(f"{package}.{part}" for part in LATER[package]))]
     for name in before:
         del sys.modules[name]
+    sys.modules.update({name: Later(name) for name in later})
     try:
         for name in (ROOT, f"{ROOT}.client", f"{ROOT}.config"):
             bare = sys.modules[name] = ModuleType(name)
@@ -58,7 +78,7 @@ def client_parts() -> tuple[Any, Any, Any]:
         vars(sys.modules[f"{ROOT}.client"]).update(Configuration=client.Configuration, ApiClient=None)
         return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest
     finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == ROOT]:
+        for name in [*later, *(name for name in sys.modules if name.partition(".")[0] == ROOT)]:
             del sys.modules[name]
         sys.modules.update(before)
 
