@@ -6,7 +6,7 @@ write, and nothing is done if everything is there already.
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
@@ -29,13 +29,12 @@ from runner.tools.names import content_hash, did_you_mean, listed
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
+from runner.tools.text import Tell
 
 # The files of a model: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
 # Prepared and tokenised rows are small beside a model; at least this many bytes must remain free.
 RESERVE = 2**30
-
-Tell = Callable[[str], None]
 
 
 def carry_out(work: Work, tell: Tell) -> None:

@@ -100,10 +100,7 @@ def _send(address: str, here: Mapping[str, Path], made: Manifest) -> None:
         last = f"{root}/{MANIFEST if made.ended else f'manifest-{made.step}.json'}"
         store.pipe_file(last, json.dumps(asdict(made), indent=1).encode())
         keep = {last, *(f"{root}/{at}" for at in new)}
-        for old in [path for path in before if path not in keep]:
-            with suppress(FileNotFoundError):
-                store.rm_file(old)
-        for old in set(store.find(root)) - keep:
+        for old in sorted(set(store.find(root)) - keep, key=lambda path: path not in before):  # manifests first
             store.rm_file(old)
 
 

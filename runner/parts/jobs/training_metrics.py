@@ -59,6 +59,7 @@ METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
 
 # The names and meanings of the trainer's figures for Prometheus.
 FIGURES = packaged.toml(__file__, "figures.toml")
+LOGGED: dict[str, tuple[str, str]] = FIGURES["logged"]
 # The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The allocator's own
 # figures would need a context on every card.
 DRIVER: dict[str, Callable[[int], float]] = {
@@ -73,27 +74,24 @@ class Metrics(TrainerCallback):
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.values: dict[str, Gauge] = {}
+        self.values: dict[str, float] = {}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         logs = logs or {}
-        self._put("recipe_step", "Optimizer steps done", state.global_step)
-        self._put("recipe_steps", "Optimizer steps in all", state.max_steps)
         speed = self.history.steps[-1] if "loss" in logs and self.history.steps else {}
-        for said, gauges in ((logs, FIGURES["logged"]), (speed, FIGURES["speed"])):
-            for key, (name, meaning) in gauges.items():
-                if isinstance(said.get(key), int | float):
-                    self._put(name, meaning, said[key])
-
-    def _put(self, name: str, meaning: str, value: float) -> None:
+        said = {**speed, **logs, "step": state.global_step, "steps": state.max_steps}
+        known = {name: float(said[key]) for key, (name, _) in LOGGED.items() if isinstance(said.get(key), int | float)}
         # A new dict, because another thread may be reading the old one.
-        self.values = self.values | {name: (meaning, {"": float(value)})}
+        self.values = self.values | known
 
     def text(self) -> str:
+        values = self.values
+        told = {name: (meaning, {"": values[name]}) for name, meaning in LOGGED.values() if name in values}
         return "".join(
             f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
-            + "".join(f"{name}{labels} {_number(value)}\n" for labels, value in values.items())
-            for name, (meaning, values) in (self.values | gpus()).items()
+            # With all digits of bytes and steps. `nan` and `inf` are numbers for Prometheus, too (Go's ParseFloat).
+            + "".join(f"{name}{labels} {value:.10g}\n" for labels, value in values.items())
+            for name, (meaning, values) in (told | gpus()).items()
         )
 
 
@@ -109,13 +107,6 @@ def gpus() -> dict[str, Gauge]:
                 value = ask(gpu)
                 found.setdefault(name, (FIGURES["gpu"][name], {}))[1][f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = value
     return found
-
-
-def _number(value: float) -> str:
-    """A number as Prometheus reads it, with all digits of bytes and steps."""
-    if math.isfinite(value):
-        return f"{value:.10g}"
-    return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
 
 
 # Training's figures in the platform's own trainers, which also report every figure that begins with `eval_`.

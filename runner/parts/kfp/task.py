@@ -104,13 +104,9 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
 
 
 def main(arguments: list[str]) -> int:
-    program = controller.Program("runner.parts.kfp.task")
-    program.add_argument("verb", choices=tuple(target.KINDS))
-    program.add_argument("--stage", required=True)
-    program.add_argument("--executor-input", required=True)
-    program.add_argument("--model", type=Path)
-    program.add_argument("--said", default="")
-    given = program.begin(arguments)
+    own = {"verb": {"choices": tuple(target.KINDS)}, "--model": {"type": Path}, "--said": {"default": ""}}
+    own |= {name: {"required": True} for name in ("--stage", "--executor-input")}
+    given = controller.begun("runner.parts.kfp.task", arguments, own)
     try:
         if given.verb == "closed":
             raise Stop(given.said)

@@ -3,26 +3,24 @@
 Before each stage that trains, the machines meet and compare. The main one checks the stage before it and its gates, and
 prepares the data and the config for the present GPUs. After the last stage, the main one checks the results.
 
-They meet in a TCPStore of torch on the main machine, on the port of training; its key `meeting` tells it from the store
-of a training. Each machine takes a number (`arrivals`), writes `hello/NUMBER`, counts up `beat/NUMBER` while it waits,
-and finally writes `left/NUMBER`. When all have come, the main one writes `met`, {"refused": [...]} or {"accepted":
-[NUMBER, ...]}, prepares, and writes `ready`. A store that disappears before that, or does not answer for
-`wait_minutes`, means that the main machine has stopped.
+The main one listens on the port of training, and each other machine says hello there again and again: one line of JSON
+a connection, and one as the answer. It waits until that is its end: `ready`, `refused`, or nothing, if the main machine
+stops or continues without it. A main machine that no longer listens, or does not answer for `wait_minutes`, has stopped.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
+import secrets
 import socket
+import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,11 +45,11 @@ from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
+from runner.tools.text import Tell
 from runner.trainer.records import versions
 
-Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
-# Seconds between two reads of the store, and the least patience with a silent machine.
+# Seconds between two looks at the other machines, and the least patience with a silent one.
 BEAT_S, SILENT_S = 0.25, 5.0
 PATIENCE_WITH_STORAGE_S = 75.0  # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5))
 _tell = partial(print, flush=True)
@@ -74,11 +72,10 @@ class Hello:
 @dataclass(frozen=True)
 class Ready:
     """What the main machine has prepared. stage: the next to train; files: the hash of each file of its config, by its
-    path below the folder of configs; model: the paths of the files of the earlier stage's model."""
+    path below the folder of configs, and for each file of the earlier stage's model, by its whole path, an empty text."""
 
     stage: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    model: tuple[str, ...] = ()
 
 
 def differences(main: Hello, other: Hello) -> Iterator[str]:
@@ -96,44 +93,48 @@ def differences(main: Hello, other: Hello) -> Iterator[str]:
 
 @dataclass
 class Arrival:
-    """A machine that has connected. came, heard: when it came, and its last beat, by this machine's clock."""
+    """A machine that has said hello. came, heard: the first and the last time, by this machine's clock; left: it has
+    heard its end."""
 
     hello: Hello
     came: float
     heard: float
-    beat: int = 0
+    left: bool = False
 
 
-class Main:
+class Main(socketserver.ThreadingTCPServer):
     """The main machine's side: `gather`, then `ready`. An early exit tells the others that it stopped."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 128  # as many machines may come at the same time
 
     def __init__(self, hello: Hello, nodes: int, port: int, patience_s: float, tell: Tell) -> None:
         self.hello, self.nodes, self.patience_s, self.tell = hello, nodes, patience_s, tell
-        self.arrivals: dict[int, Arrival] = {}
+        # By the number that each chooses for itself. met: those that train; end: what they hear at last.
+        self.arrivals: dict[str, Arrival] = {}
+        self.met: list[str] | None = None
+        self.end: Mapping[str, Any] | None = None
         try:
-            with socket.socket() as probe:
-                # Bound without listening, so that no other machine connects to it.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("", port))
-            self.store = _store("127.0.0.1", port, main=True)
-            self.store.set("meeting", "")
-        except (OSError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
-            raise Stop(*worded("nodes.port-in-use", port=port, reason=reason)) from None
+            super().__init__(("", port), _Answer)
+        except OSError as error:
+            raise Stop(*worded("nodes.port-in-use", port=port, reason=error.strerror)) from None
+        threading.Thread(target=self.serve_forever, args=(BEAT_S,), daemon=True).start()
 
-    def __enter__(self) -> Main:
-        return self
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
-    def __exit__(self, *_: Any) -> None:
-        """Closes the store after the others have left it, so that they read the last word and the port is free."""
-        for word in ("met", "ready"):
-            self._say(word, {})
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        """Closes the port after the others have heard their end: why nothing is prepared, if that is known."""
+        if self.end is None:
+            self.end = {"refused": [error.text]} if isinstance(error, Stop) else {}
         until = time.monotonic() + SILENT_S
-        while time.monotonic() < until:
-            if self.store.check([f"left/{number}" for number in range(1, self.store.add("arrivals", 0) + 1)]):
-                break
+        while time.monotonic() < until and not all(arrival.left for arrival in self.arrivals.copy().values()):
             time.sleep(BEAT_S)
-        del self.store
+        self.shutdown()
+        self.server_close()
 
     def gather(self) -> list[int]:
         """Waits for all machines; returns their GPU counts by rank. Raises Stop if one does not come, or differs; then
@@ -142,15 +143,16 @@ class Main:
         while True:
             waiting = self._waiting()
             if problems := self._problems(list(waiting.values())):
-                self._say("met", {"refused": problems})
+                self.end = {"refused": problems}
                 raise _refused(problems)
             gpus = {hello.rank: hello.gpus for hello in (self.hello, *waiting.values())}
             missing = [rank for rank in range(self.nodes) if rank not in gpus]
             if not missing:
-                self._say("met", {"accepted": list(waiting)})
+                self.met = list(waiting)
                 return [gpus[rank] for rank in range(self.nodes)]
             names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
             if now - begin >= self.patience_s:
+                self.end = {}
                 raise Stop(*worded("nodes.missing-machines", names=names))
             if now - told >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
@@ -165,79 +167,79 @@ class Main:
             *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
         ]
 
-    def ready(self, prepared: Ready | None = None, refused: str = "") -> None:
-        """refused: why nothing is prepared."""
-        self._say("ready", {"refused": [refused]} if refused else {"ready": asdict(prepared or Ready())})
+    def ready(self, prepared: Ready | None = None) -> None:
+        self.end = {"ready": asdict(prepared or Ready())}
 
-    def _say(self, word: str, value: Mapping[str, Any]) -> None:
-        """Writes a key that has no value yet."""
-        if not self.store.check([word]):
-            self.store.set(word, json.dumps(value))
+    def _waiting(self) -> dict[str, Hello]:
+        """The present machines, by number: those that were heard since the last one came. A machine whose script was
+        stopped is silent, and may come again."""
+        arrivals = self.arrivals.copy()
+        last = max((arrival.came for arrival in arrivals.values()), default=0.0)
+        return {number: arrival.hello for number, arrival in arrivals.items() if arrival.heard > last}
 
-    def _waiting(self) -> dict[int, Hello]:
-        """The present machines, by number: those with a beat since the last one came. A machine whose script was
-        stopped has none, and may come again."""
-        now = time.monotonic()
-        for number in range(1, self.store.add("arrivals", 0) + 1):
-            if number not in self.arrivals and self.store.check([f"hello/{number}"]):
-                hello = Hello(**json.loads(self.store.get(f"hello/{number}")))
-                self.arrivals[number] = Arrival(hello, came=now, heard=now)
-        for number, arrival in self.arrivals.items():
-            if (beat := self.store.add(f"beat/{number}", 0)) != arrival.beat:
-                arrival.beat, arrival.heard = beat, now
-        last = max((arrival.came for arrival in self.arrivals.values()), default=now)
-        return {number: arrival.hello for number, arrival in self.arrivals.items() if arrival.heard > last}
+
+class _Answer(socketserver.StreamRequestHandler):
+    """The answer to one hello. A connection that says something else is of no machine."""
+
+    timeout = 10
+
+    def handle(self) -> None:
+        assert isinstance(self.server, Main)
+        with suppress(ValueError, TypeError, OSError):
+            number, facts = json.loads(self.rfile.readline(2**20))
+            main, now = self.server, time.monotonic()
+            arrival = main.arrivals.setdefault(number, Arrival(Hello(**facts), came=now, heard=now))
+            arrival.heard = now
+            end = main.end if main.met is None or number in main.met else {}
+            self.wfile.write(json.dumps({"met": main.met is not None} if end is None else end).encode() + b"\n")
+            arrival.left = end is not None
 
 
 def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> Ready:
-    """Another machine's side: waits for the main machine's meeting, says hello, and waits until all is ready. Raises
-    Stop if the main machine does not come, refuses, or stops."""
-    heard: queue.Queue[str | Stop | Ready] = queue.Queue()
-    # In a thread, because a store that does not answer blocks its caller.
-    thread = threading.Thread(target=_talk, args=(hello, address, port, patience_s, heard), daemon=True)
-    thread.start()
+    """Another machine's side: waits for the main machine's meeting, says hello, and waits until all is ready. On the same
+    port, the main machine may still be in the training before. Raises Stop if it does not come, refuses, or stops."""
+    line, told, came, met, foreign = json.dumps([secrets.token_hex(8), asdict(hello)]), 0.0, False, False, 0
+    heard = time.monotonic()
     while True:
+        answer, slow, taken, why = None, False, False, ""
         try:
-            said = heard.get(timeout=max(patience_s, SILENT_S))
-        except queue.Empty:
-            raise _stopped(hello) from None
-        if not isinstance(said, str):
-            # An interpreter that ends while a thread is in a store aborts.
-            thread.join(SILENT_S)
-        if isinstance(said, Stop):
-            raise said
-        if isinstance(said, Ready):
+            with socket.create_connection((address, port), timeout=SILENT_S) as main:
+                taken = True  # also by a training, which says nothing
+                main.sendall(f"{line}\n".encode())
+                answer = json.loads(main.makefile(encoding="utf-8").readline() or "null")
+        except ValueError:
+            foreign += 1
+        except OSError as error:
+            slow, why = isinstance(error, TimeoutError), error.strerror or str(error)
+        now = time.monotonic()
+        if answer is None:
+            late = now - heard >= (max(patience_s, SILENT_S) if came else patience_s)
+            # A training may have ended between the two connections, but not twice.
+            foreign += taken and not slow
+            if came and (late or not slow):
+                raise _stopped(hello)
+            if not came and foreign > 1:
+                raise Stop(*worded("nodes.other-program", address=address, port=port))
+            if late and taken:
+                raise _stopped(hello)
+            if late:
+                raise Stop(*worded("nodes.main-silent", address=address, port=port, why=why))
+            if not came and now - told >= TELL_EVERY_S:
+                tell(f"Waiting for the main machine at {address}:{port}")
+                told = now
+            time.sleep(1)
+            continue
+        if problems := answer.get("refused"):
+            raise _refused(problems)
+        if "ready" in answer:
             tell("Ready")
-            return said
-        if said:
-            tell(said)
-
-
-def _talk(hello: Hello, address: str, port: int, patience_s: float, heard: queue.Queue[str | Stop | Ready]) -> None:
-    """Puts the main machine's answers into `heard`, and "" as a sign that it lives."""
-    try:
-        store = _meeting(hello, address, port, patience_s, heard.put)
-        number = store.add("arrivals", 1)
-        store.set(f"hello/{number}", json.dumps(asdict(hello)))
-        for word in ("met", "ready"):
-            while not store.check([word]):
-                store.add(f"beat/{number}", 1)
-                heard.put("")
-                time.sleep(BEAT_S)
-            answer = json.loads(store.get(word))
-            if problems := answer.get("refused"):
-                heard.put(_refused(problems))
-                break
-            if not answer.get("ready") and number not in answer.get("accepted", ()):
-                heard.put(_stopped(hello))
-                break
-            met = "Same recipe and packages as machine 0, which now prepares the data"
-            heard.put(met if word == "met" else Ready(**answer["ready"]))
-        store.set(f"left/{number}", "")
-    except RuntimeError:
-        heard.put(_stopped(hello))
-    except Stop as stop:
-        heard.put(stop)
+            return Ready(**answer["ready"])
+        if "met" not in answer:
+            raise _stopped(hello)
+        if answer["met"] and not met:
+            tell("Same recipe and packages as machine 0, which now prepares the data")
+        heard, came, met = now, True, answer["met"]
+        time.sleep(BEAT_S)
 
 
 def _refused(problems: list[str]) -> Stop:
@@ -246,40 +248,6 @@ def _refused(problems: list[str]) -> Stop:
 
 def _stopped(hello: Hello) -> Stop:
     return Stop(*worded("nodes.main-stopped", hello=hello))
-
-
-def _store(address: str, port: int, main: bool = False) -> Any:
-    """The store at this port, which the main machine creates. Raises RuntimeError."""
-    from torch.distributed import TCPStore
-
-    return TCPStore(address, port, is_master=main, wait_for_workers=False, timeout=timedelta(seconds=10))
-
-
-def _meeting(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> Any:
-    """The store of the main machine's meeting, once it is open; a TCPStore alone would print tracebacks meanwhile. On
-    the same port, the main machine may still be in the training before. Raises Stop if it does not come."""
-    deadline, told, foreign = time.monotonic() + patience_s, 0.0, 0
-    while True:
-        silent: Stop = _stopped(hello)
-        try:
-            socket.create_connection((address, port), timeout=10).close()
-            store = _store(address, port)
-            with suppress(RuntimeError):  # a training may end now
-                if store.check(["meeting"]):
-                    return store
-        except OSError as error:
-            why = error.strerror or error
-            silent = Stop(*worded("nodes.main-silent", address=address, port=port, why=why))
-        except RuntimeError:
-            # A training may have ended between the two connections, but not twice.
-            if (foreign := foreign + 1) > 1:
-                raise Stop(*worded("nodes.other-program", address=address, port=port)) from None
-        if (now := time.monotonic()) >= deadline:
-            raise silent
-        waiting = now - told >= TELL_EVERY_S
-        tell(f"Waiting for the main machine at {address}:{port}" if waiting else "")
-        told = now if waiting else told
-        time.sleep(1)
 
 
 @click.group()
@@ -315,12 +283,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
             forget_older(_shared(recipe, rank, ready).stage(ready.stage).config)
         else:
             with Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
-                counts = main.gather()
-                try:
-                    ready = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
-                except Stop as stop:
-                    main.ready(refused=stop.text)
-                    raise
+                ready = lead(recipe, main.gather(), total, accelerator=not cpu, tell=_tell)
                 main.ready(ready)
     if recipe.stage_recipes:
         _tell(ready.stage)
@@ -382,8 +345,8 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     for name, text in texts.items():
         write_text(Path(place.config_dir) / name, text)
     models = (StageFolder(plan, plan.stage(name)).model for name in stage.reads)
-    files = tuple(str(file) for model in models for file in model.rglob("*") if file.is_file())
-    return Ready(stage.name, {name: content_hash(text) for name, text in texts.items()}, files)
+    weights = {str(file): "" for model in models for file in model.rglob("*") if file.is_file()}
+    return Ready(stage.name, weights | {name: content_hash(text) for name, text in texts.items()})
 
 
 def _next(plan: Plan, tell: Tell) -> Stage:
@@ -430,29 +393,24 @@ def _shared(recipe: Recipe, rank: int, ready: Ready) -> Plan:
     place = target.place(recipe)
     config = Path(place.config_dir)
     deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
-    while any(_hash_of(config / name) != written for name, written in ready.files.items()) or not all(
-        Path(file).is_file() for file in ready.model
-    ):
-        if time.monotonic() < deadline:
-            time.sleep(0.5)
-            continue
-        raise Stop(*worded("nodes.files-not-shared", rank=rank, place=place))
+    while not all(_is_there(config / name, written) for name, written in ready.files.items()):
+        if time.monotonic() >= deadline:
+            raise Stop(*worded("nodes.files-not-shared", rank=rank, place=place))
+        time.sleep(0.5)
     return read_plan(config / PLAN_FILE)
 
 
-def _hash_of(file: Path) -> str:
-    try:
-        return content_hash(file.read_text(encoding="utf-8"))
-    except OSError:
-        return ""
+def _is_there(file: Path, written: str) -> bool:
+    """Whether a file exists, with a content of this hash if there is one."""
+    with suppress(OSError):
+        return content_hash(file.read_text(encoding="utf-8")) == written if written else file.is_file()
+    return False
 
 
 def main() -> None:
     from runner.tools.process import hush
 
     hush()
-    # A TCPStore would print a traceback when its other side is gone.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         node.main(standalone_mode=False)
     except Stop as stop:

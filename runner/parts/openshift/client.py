@@ -87,7 +87,7 @@ def client_parts() -> tuple[Any, Any, Any]:
 KINDS: Mapping[str, tuple[str, str]] = packaged.toml(__file__, "kinds.toml")
 # The older version of a kind that is only read here: Kueue before 0.15.
 OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
-MANAGER = "recipe-runner"
+MANAGER, JSON = "recipe-runner", "application/json"
 
 Manifests = list[Manifest]
 Query = Sequence[tuple[str, Any]]
@@ -312,19 +312,11 @@ class Cluster:
                 unsure = unsure or trouble.status != 429
                 time.sleep(wait)
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        query: Query,
-        body: Any = None,
-        content: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-        stream: bool = False,
-    ) -> BaseHTTPResponse:
+    def _ask(self, method: str, path: str, query: Query, body: Any = None, **how: Any) -> BaseHTTPResponse:
         import urllib3
 
-        given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **(headers or {})}
+        given = {"Accept": JSON, "Content-Type": how.get("content", JSON), "User-Agent": MANAGER}
+        given |= how.get("headers") or {}
         # Read each time, because a credential program replaces expired credentials.
         given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
@@ -341,7 +333,7 @@ class Cluster:
             )
             with suppress(ValueError, TypeError):  # of a proxy's own answer
                 self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)
-            if not stream or response.status >= 300:
+            if not how.get("stream") or response.status >= 300:
                 _ = response.data  # which reads it
             if response.status < 300:
                 self.answered[_kind_of(method, path)] = time.monotonic()

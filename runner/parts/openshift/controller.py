@@ -7,7 +7,9 @@ one stopped.
 import argparse
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
@@ -27,24 +29,22 @@ from runner.tools.problem import Stop, worded
 from runner.tools.text import Tell
 
 
-class Program(argparse.ArgumentParser):
-    """The arguments and first steps of every program in a pod that asks the cluster. name: of its module."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(prog=f"python -m {name}")
-        self.add_argument("file", type=Path)
-        self.add_argument("--server", required=True)
-        self.add_argument("--keys", required=True, type=Path)
-        # A pod asks for weeks, and no answer is urgent.
-        self.add_argument("--pause", type=float, default=10.0, help="seconds between two checks")
-
-    def begin(self, arguments: list[str]) -> argparse.Namespace:
-        """Its arguments. From now on SIGTERM ends it."""
-        given = self.parse_args(arguments)
-        # The first process of a pod has no default handlers for signals.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        patient(given.pause)
-        return given
+def begun(name: str, arguments: list[str], own: Mapping[str, Any]) -> argparse.Namespace:
+    """The arguments of a program in a pod that asks the cluster. From now on SIGTERM ends it. name: of its module; own:
+    its arguments besides those of all, with argparse's settings."""
+    program = argparse.ArgumentParser(prog=f"python -m {name}")
+    program.add_argument("file", type=Path)
+    program.add_argument("--server", required=True)
+    program.add_argument("--keys", required=True, type=Path)
+    # A pod asks for weeks, and no answer is urgent.
+    program.add_argument("--pause", type=float, default=10.0, help="seconds between two checks")
+    for argument, settings in own.items():
+        program.add_argument(argument, **settings)
+    given = program.parse_args(arguments)
+    # The first process of a pod has no default handlers for signals.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    patient(given.pause)
+    return given
 
 
 def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
@@ -172,10 +172,7 @@ def _nobody(fact: str, action: str, person: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    program = Program("runner.parts.openshift.controller")
-    program.add_argument("--target")
-    program.add_argument("--files", default="")
-    given = program.begin(arguments)
+    given = begun("runner.parts.openshift.controller", arguments, {"--target": {}, "--files": {"default": ""}})
     try:
         cluster, plan = opened(given)
         walk(cluster, plan, given.target, given.files, say)

@@ -80,27 +80,21 @@ def helper(
     """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone."""
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
-        for here in made.looks("could open the claim", "Run the command again."):
-            if jobs.holds(here, "Ready"):
-                break
-            if jobs.phase_of(here) in ("Failed", "Succeeded"):
-                log = made.log(SEND if writes else FETCH, tail=5)
-                why = log or " ".join(made.why(here)) or "the helper pod ended at once"
-                raise Stop(f"The claim cannot be read: {why}")
+        here = made.waited("could open the claim", "Run the command again.", until_ready=True)
+        if not jobs.holds(here, "Ready"):
+            log = made.log(SEND if writes else FETCH, tail=5)
+            raise Stop(f"The claim cannot be read: {log or ' '.join(made.why(here)) or 'the helper pod ended at once'}")
         yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
 def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
     """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails or does not start."""
     with _made(cluster, manifest, tell) as made:
-        for here in made.looks("was done", "Try again."):
-            phase = jobs.phase_of(here)
-            if phase in ("Failed", "Succeeded"):
-                log = made.log(container)
-                if phase == "Succeeded":
-                    return log.splitlines()
-                raise Stop(log or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message.")
-    raise AssertionError("a pod is looked at until it ends")
+        here = made.waited("was done", "Try again.")
+        log = made.log(container)
+        if jobs.phase_of(here) == "Failed":
+            raise Stop(log or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message.")
+        return log.splitlines()
 
 
 @contextmanager
@@ -163,18 +157,19 @@ class _Helper:
             if jobs.phase_of(pod) != "Running" and seconds(since, self.cluster.now()) > LEFT_SECONDS:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
-    def looks(self, before: str, remedy: str) -> Iterator[Manifest]:
-        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it is deleted, or late."""
+    def waited(self, before: str, remedy: str, until_ready: bool = False) -> Manifest:
+        """The pod, once it has ended or, if asked, is ready; reports meanwhile what it waits for. Raises Stop if it is
+        deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:
             here = self.cluster.get("Pod", self.space, self.name)
             if here is None:
                 raise Stop(f"Pod `{self.name}` was deleted before it {before}.", remedy)
-            yield here
+            if jobs.phase_of(here) in ("Failed", "Succeeded") or (until_ready and jobs.holds(here, "Ready")):
+                return here
             if jobs.phase_of(here) == "Pending":
-                why = self.why(here)
-                for reason in why:
+                for reason in (why := self.why(here)):
                     if reason not in told:
                         self.tell(f"  {reason}")
                 told.update(why)
@@ -208,9 +203,9 @@ def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell
 
 def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be pulled."""
-    module, what = "runner.entrypoints.embedded", [plan.place.data_dir, asked(stage.data), contents, plan.name]
+    what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
-    command = ["python", "-m", module, *what]
+    command = ["python", "-m", "runner.entrypoints.embedded", *what]
     return batch.alone(plan, stage, LOOK, command, [], seconds=3600, env=room, words=kubernetes.LAST_WORDS)
 
 

@@ -297,12 +297,6 @@ def walks(job: Manifest | None) -> bool:
     return job is not None and not ended(job) and not going(job)
 
 
-def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> Manifests:
-    """The driver, if it is at work on an older version of the recipe, which it would send again."""
-    job = driver_of(cluster, plan)
-    return [job] if job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key)) else []
-
-
 def same_driver(job: Manifest, wanted: Sent) -> bool:
     """Whether a driver has the content of the one that would be sent now."""
     return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
@@ -327,10 +321,12 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
     return {name: run(name, config) for name, config in sorted(runs.items())}
 
 
-def outdated_runs(cluster: Cluster, plan: Plan) -> Manifests:
-    """The runs that are at work on an older version of the recipe, which they would send again."""
-    now = kubernetes.config_map_name(*_of_runs(plan))
-    return [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
+def outdated_walkers(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> tuple[Manifests, Manifests]:
+    """The driver, and the runs, that are at work on an older version of the recipe, which they would send again."""
+    job, now = driver_of(cluster, plan), kubernetes.config_map_name(*_of_runs(plan))
+    old = job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key))
+    runs = [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
+    return [job] if job and old else [], runs
 
 
 def owner_of_runs(cluster: Cluster, plan: Plan) -> Owner:

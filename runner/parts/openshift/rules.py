@@ -47,34 +47,30 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     if any(memory_sizes(recipe)):
         return
     size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
-    memory = (size / GIB, hardware.memory(size) / GIB, hardware.pod_memory_gib(size))
-    yield from _pod_fits(recipe, "memory", "GiB", *memory, common.gib(asked.memory), common.gib(most.memory))
-    cpus = (count, hardware.cpus(count), hardware.pod_cpus(count))
-    yield from _pod_fits(recipe, "cpus", "CPUs", *cpus, asked.cpus, most.cpus)
-
-
-def _pod_fits(
-    recipe: Recipe, name: str, unit: str, has: float, gives: float, left: int, asked: float | None, limit: float | None
-) -> Iterator[Problem]:
-    """has: the machine's memory or CPUs; gives: for all pods; left: for one pod beside the cluster's own."""
-
-    def shown(amount: float) -> str:
-        return f"{round(amount, 1):g} {unit if amount != 1 else unit.removesuffix('s')}"
-
     keep = "the kubelet, the system and the cluster's own pods use the rest"
-    larger = f"If the machine has more, correct `machines.{name}`."
-    place = ("openshift", "limits", name)
-    if left < 1:
-        yield recipe.problem(("machines", name), *worded("openshift.no-memory-for-pods", has=shown(has), keep=keep))
-    elif asked and asked > left:
-        message = f"start: it requests {shown(asked)}, and a machine with {shown(has)} has about {shown(left)} for it; {keep}."
-        hint = f"Write at most {shown(left)}, or delete the line. {larger}"
-        say, how = (recipe.problem, "can") if asked > gives else (recipe.note, "may")
-        yield say(("openshift", "requests", name), f"The pod {how} never {message}", hint)
-    if limit and limit > has:
-        yield recipe.problem(place, *worded("openshift.high-limit", limit=shown(limit), has=shown(has), larger=larger))
-    if limit and asked and limit < asked:
-        yield recipe.problem(place, *worded("openshift.limit-below-request", limit=shown(limit), asked=shown(asked)))
+    # What the machine has, what it gives to all pods, and what is left for one beside the cluster's own; request and limit.
+    sizes = (size / GIB, hardware.memory(size) / GIB, hardware.pod_memory_gib(size))
+    memory = ("memory", "GiB", *sizes, common.gib(asked.memory), common.gib(most.memory))
+    cpus = ("cpus", "CPUs", count, hardware.cpus(count), hardware.pod_cpus(count), asked.cpus, most.cpus)
+    for name, unit, has, gives, left, request, limit in (memory, cpus):
+        had, room, requested, most_of = (_shown(amount, unit) for amount in (has, left, request, limit))
+        larger = f"If the machine has more, correct `machines.{name}`."
+        place = ("openshift", "limits", name)
+        if left < 1:
+            yield recipe.problem(("machines", name), *worded("openshift.no-memory-for-pods", has=had, keep=keep))
+        elif request and request > left:
+            message = f"start: it requests {requested}, and a machine with {had} has about {room} for it; {keep}."
+            hint = f"Write at most {room}, or delete the line. {larger}"
+            say, how = (recipe.problem, "can") if request > gives else (recipe.note, "may")
+            yield say(("openshift", "requests", name), f"The pod {how} never {message}", hint)
+        if limit and limit > has:
+            yield recipe.problem(place, *worded("openshift.high-limit", limit=most_of, has=had, larger=larger))
+        if limit and request and limit < request:
+            yield recipe.problem(place, *worded("openshift.limit-below-request", limit=most_of, asked=requested))
+
+
+def _shown(amount: float | None, unit: str) -> str:
+    return f"{round(amount or 0, 1):g} {unit if amount != 1 else unit.removesuffix('s')}"
 
 
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:

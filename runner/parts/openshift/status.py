@@ -79,12 +79,11 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
     if phase == TRAINING:
         try:
             # A machine that was replaced or restarted takes all of them back to the last checkpoint.
-            running = [entry.get("state", {}).get("running", {}) for pod in pods for entry in _working(pod)]
-            started = max(
-                (datetime.fromisoformat(one["startedAt"]) for one in running if "startedAt" in one), default=None
-            )
+            working = [entry for pod in pods for entry in _working(pod)]
+            starts = [entry.get("state", {}).get("running", {}).get("startedAt") for entry in working]
+            started = max((datetime.fromisoformat(at) for at in starts if at), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
-            again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
+            again = known.again or any(entry.get("restartCount") for entry in working)
             # If the end of a long log has no step, the job counts as training.
             phase = TRAINING if not known.begins else AGAIN if again else STARTING
         except TryAgain as silence:
@@ -139,11 +138,9 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
 
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     """Kueue's entry for an object, among those of its namespace."""
-    for workload in workloads:
-        owners = workload["metadata"].get("ownerReferences") or ()
-        if owner["metadata"]["uid"] in [each["uid"] for each in owners]:
-            return workload
-    return None
+    uid = owner["metadata"]["uid"]
+    owned = (one for one in workloads for by in one["metadata"].get("ownerReferences") or () if by["uid"] == uid)
+    return next(owned, None)
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,9 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     for next_one in following:
         sender.judge(next_one, sender.existing(next_one))
 
-    def at_work() -> Manifests:
-        """The jobs of later parts, made from another version of the recipe."""
-        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
-        return [job for other in before for job in sender.existing(other)]
-
+    # The jobs of later parts, made from another version of the recipe.
+    before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
+    old = [job for other in before for job in sender.existing(other)]
     if holds:
         if milestone.state == FAILED:
             raise Stop(*worded("openshift.already-failed", what=what))
@@ -120,13 +118,12 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     elif how.dry_run:
         for each in (what, *following):
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
-        for said, act, _ in filter(None, (question(job, how.owner, True) for job in (*at_work(), *there))):
+        for said, act, _ in filter(None, (question(job, how.owner, True) for job in (*old, *there))):
             tell(f"{said} Without `--dry-run` you must agree to {act}.")
     else:
-        old = at_work()
         # First the old recipe's driver, which would send its jobs again. A new driver follows.
-        walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
-        runs = [] if alone else pipeline.outdated_runs(cluster, plan)
+        older = None if alone else pipeline.outdated_walkers(cluster, plan, how.target, how.files_key)
+        walking, runs = older or ([], [])
         # All questions come first, so that nothing has changed after a no.
         for job in (*walking, *runs, *old, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
@@ -139,9 +136,9 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
                 remove(job)
             if files:
                 # Pods of a job that a colleague has sent in the meantime read the present files.
-                before = {job["metadata"]["uid"] for job in there}
+                known = {job["metadata"]["uid"] for job in there}
                 for job in sender.existing(what):
-                    if job["metadata"]["uid"] not in before:
+                    if job["metadata"]["uid"] not in known:
                         _require_same(job, what)
                 upload(cluster, what.plan, what.stage, files, tell)
             post(cluster, what, how.owner, tell)

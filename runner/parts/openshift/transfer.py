@@ -140,17 +140,14 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
     for name, missing in left.items():
         size = sent.paths[name].stat().st_size
         with sent.paths[name].open("rb") as data:
-            data.seek(size - missing)
-            while True:
-                offset = data.tell()
-                part = data.read(MOST - len(body))
-                pieces.append(Piece(name, sent.digests[name], offset, len(part)))
-                body += part
-                if len(body) >= MOST:
+            for offset in range(size - missing, size, MOST) or (0,):
+                data.seek(offset)
+                part = data.read(MOST)
+                if len(body) + len(part) > MOST:
                     yield pieces, bytes(body)
                     pieces, body = [], bytearray()
-                if offset + len(part) >= size or not part:
-                    break
+                pieces.append(Piece(name, sent.digests[name], offset, len(part)))
+                body += part
     if pieces:
         yield pieces, bytes(body)
 

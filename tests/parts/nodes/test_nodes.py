@@ -15,9 +15,11 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from runner import catalog
 from runner.check.validate import load
@@ -374,10 +376,15 @@ def test_a_main_machine_that_ends_while_it_prepares_has_stopped(killed):
     assert process.wait(30) != 0
 
 
+def store(port: int) -> TCPStore:
+    """As torchrun opens it on the main machine."""
+    return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
+
+
 def test_a_training_that_ends_on_the_port_is_no_meeting():
     """torchrun of the stage before has a store there too, until it ends on the main machine."""
     port, ends = free_port(), []
-    training = node._store("127.0.0.1", port, main=True)
+    training = store(port)
     joined = threading.Thread(
         target=lambda: ends.append(node.join(hello(1), "127.0.0.1", port, 30, lambda text: None)), daemon=True
     )
@@ -387,14 +394,14 @@ def test_a_training_that_ends_on_the_port_is_no_meeting():
     del training
     with node.Main(hello(), 2, port, 20, lambda text: None) as main:
         main.gather()
-        main.ready(Ready("dpo", {"dpo/axolotl.yaml": "1"}, ["model.safetensors"]))
+        main.ready(Ready("dpo", {"dpo/axolotl.yaml": "1", "/model.safetensors": ""}))
     joined.join(20)
     assert [ready.stage for ready in ends] == ["dpo"]
 
 
 def test_a_main_machine_that_trains_without_this_one_is_not_waited_for_longer():
     port = free_port()
-    training = node._store("127.0.0.1", port, main=True)
+    training = store(port)
     with pytest.raises(Stop, match="has started without this one"):
         node.join(hello(1), "127.0.0.1", port, 1, lambda text: None)
     del training
@@ -447,13 +454,13 @@ def test_whoever_only_knocks_is_no_machine():
 @contextmanager
 def waiting(port: int, rank: int):
     """A machine that has said hello and waits; at the end its script is killed."""
-    store, ended = node._store("127.0.0.1", port), threading.Event()
-    number = store.add("arrivals", 1)
-    store.set(f"hello/{number}", json.dumps(hello(rank).__dict__))
+    ended, line = threading.Event(), json.dumps([f"machine {rank}", asdict(hello(rank))])
 
     def beat() -> None:
         while not ended.wait(0.05):
-            store.add(f"beat/{number}", 1)
+            with socket.create_connection(("127.0.0.1", port)) as main:
+                main.sendall(f"{line}\n".encode())
+                main.makefile().readline()
 
     thread = threading.Thread(target=beat)
     thread.start()

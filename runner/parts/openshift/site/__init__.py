@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
@@ -97,7 +98,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             {"name": name, "tag": tag, "command": kubernetes.build_command(name, space), "embed": _embedded(plans, space, name)}
             for name, tag in _built(space, own).items()
         ],
-        "boards": _boards(own), "claims": _claims(own),
+        "claims": _claims(own), "shared": kubernetes.SHARED,
         "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
         # Versions with network policies for TrainJobs need a way through them.
         "walled": any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites),
@@ -133,37 +134,28 @@ def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
     return " ".join(plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name))
 
 
-def _boards(own: list[Plan]) -> dict[str, dict[str, object]]:
-    """The claims whose curves a TensorBoard shows, by name."""
-    boards: dict[str, dict[str, object]] = {}
-    for plan in own:
-        if claim := plan.claim_of(plan.place.run_dir):
-            shared = kubernetes.claim_mode(_sharing(own, claim["name"])) == kubernetes.SHARED
-            boards.setdefault(claim["name"], {"mount": claim["mount"], "image": image(plan), "shared": shared})
-    return boards
-
-
 def _claims(own: list[Plan]) -> list[dict[str, object]]:
-    """A claim of each name: of the size in a recipe, else with room for all recipes."""
+    """A claim of each name: of the size in a recipe, else with room for all recipes. image: with a TensorBoard, if a recipe
+    has results there."""
+    users: dict[str, list[tuple[Plan, Mapping[str, Any]]]] = {}
+    for plan in own:
+        for claim in plan.site["claims"]:
+            users.setdefault(claim["name"], []).append((plan, claim))
     made = []
-    for name in dict.fromkeys(claim["name"] for plan in own for claim in plan.site["claims"]):
-        plans = _sharing(own, name)
-        sharing = [(plan, claim) for plan in plans for claim in plan.site["claims"] if claim["name"] == name]
+    for name, sharing in users.items():
+        plans = [plan for plan, _ in sharing]
         stated = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
         guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
-        of_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
-        floor = RESULTS_GIB if of_results and not stated else 0
+        results = [(plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim]
+        floor = RESULTS_GIB if results and not stated else 0
         made.append({
             "name": name, "mode": kubernetes.claim_mode(plans), "machines": kubernetes.most_machines(plans),
             "storage_class": next((claim["storage_class"] for _, claim in sharing if claim.get("storage_class")), None),
             "gib": max(*stated, sum(guessed), floor),
-            "of_results": of_results, "recipes": listed(plan.name for plan in plans),
+            "image": image(results[0][0]) if results else None, "mount": (results or sharing)[0][1]["mount"],
+            "of_results": bool(results), "recipes": listed(plan.name for plan in plans),
         })  # fmt: skip
     return made
-
-
-def _sharing(own: Iterable[Plan], name: str) -> list[Plan]:
-    return [plan for plan in own if any(claim["name"] == name for claim in plan.site["claims"])]
 
 
 def _filled(name: str, /, **facts: object) -> str:
