@@ -17,7 +17,7 @@ UNTRAINED = -100
 
 def strided(cfg: DictDefault) -> bool:
     """Whether continuations within rows are compared, instead of whole answers to prompts."""
-    return cfg.rl == "ebft" and cfg.ebft.mode == "strided"
+    return bool(cfg.rl == "ebft" and cfg.ebft.mode == "strided")
 
 
 def rows(cfg: DictDefault) -> TrainDatasetMeta:
@@ -71,13 +71,16 @@ class _OnProcessor(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class StridedTrainer(AxolotlStridedEBFTTrainer):  # type: ignore[misc]
+class StridedTrainer(AxolotlStridedEBFTTrainer):
     """The trainer of continuations, also without a GPU, with batches of rows of any length, and with evaluations, whose
     `eval_reward` is the mean of what continuations within held-out rows are worth."""
 
     def __init__(self, model: Any, args: Any, train_dataset: Any, **kwargs: Any) -> None:
         if args.gradient_checkpointing:
-            model.enable_input_require_grads()  # it needs a gradient at the input of each layer, trained or not
+            # FlexAttention's masks fail without it (Axolotl 0.19.0, utils/schemas/validation.py), and then each layer
+            # needs a gradient at its input, trained or not.
+            args.gradient_checkpointing_kwargs = {"use_reentrant": True}
+            model.enable_input_require_grads()
         if torch.cuda.is_available():
             super().__init__(model, args, train_dataset, **kwargs)
         else:
@@ -152,7 +155,7 @@ class StridedTrainer(AxolotlStridedEBFTTrainer):  # type: ignore[misc]
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        trained, whitened = self.worth, self.ebft_use_whitening
+        trained, whitened = self.worth, bool(self.ebft_use_whitening)
         self.worth, self.ebft_use_whitening = [], False  # as in `features`
         output = super().evaluation_loop(*args, **kwargs)
         mean = torch.tensor([sum(self.worth), len(self.worth)], device=self.args.device)

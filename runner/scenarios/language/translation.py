@@ -275,7 +275,10 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
         if together % recipe.train.generations:
             said = worded("scenarios.odd-evaluations", rows=together, generations=recipe.train.generations)
             yield recipe.problem("train.eval_batch_size", *said)
-    elif own := recipe.settings.get("ebft"):
+        return
+    if common.world_size(recipe) > 1:
+        yield recipe.problem("train.objective", *worded("scenarios.one-gpu"))
+    if own := recipe.settings.get("ebft"):
         needed, room = own.context_length + own.generate_max_len, recipe.model.sequence_len
         if needed > room:
             yield recipe.problem("ebft.generate_max_len", *worded("scenarios.no-room", needed=needed, room=room))

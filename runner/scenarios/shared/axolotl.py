@@ -217,11 +217,7 @@ def features(recipe: Recipe) -> EngineConfig:
     """How texts of the model are compared with the data's: whole answers to prompts, or continuations within rows."""
     mode = "structured" if recipe.rows == PROMPTS else "strided"
     own = recipe.settings.get("ebft")
-    settings: EngineConfig = {"ebft": {"mode": mode, **(own.plain() if own else {})}}
-    if mode == "strided" and recipe.model.gradient_checkpointing:
-        # The masks of FlexAttention, which the trainer uses on a GPU, differ when a layer is computed again without it.
-        settings["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
-    return settings
+    return {"ebft": {"mode": mode, **(own.plain() if own else {})}}
 
 
 def template(recipe: Recipe) -> EngineConfig:

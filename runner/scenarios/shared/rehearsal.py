@@ -305,6 +305,8 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     if recipe.by_features and recipe.rows != PROMPTS:
         rate /= 3
         of_answers = [substitute(*row) for row in table("continuations")]
+    if (recipe.settings.get("ebft") or {}).get("use_whitening"):
+        of_answers += substitutes(recipe, table("features"))
     minutes = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
     limit = overrides.without_time_limit(BY) if share is None else minutes
     if share is not None and share < 1:
