@@ -98,8 +98,8 @@ class StridedTrainer(AxolotlStridedEBFTTrainer):
 
         Continuations are written side by side: token `step` of block `block` is the (step × blocks + block)-th behind
         the row. Axolotl's own loss (0.19.0) takes each token's probability from the token beside it, which belongs to
-        another block, and its worth from yet another, so that nothing is learned. It also bypasses DDP beside an
-        adapter, has no outputs for evaluations then, and no gradient for rows without room."""
+        another block, and its worth from yet another, so that nothing is learned. Beside an adapter it has no outputs
+        for evaluations, and for rows without room no gradient."""
         tokens, labels = inputs["input_ids"], inputs["labels"]
         (rows, width), device = tokens.shape, tokens.device
         steps, stride, samples = self.ebft_generate_max_len, self.ebft_stride, self.ebft_n_samples
@@ -111,24 +111,23 @@ class StridedTrainer(AxolotlStridedEBFTTrainer):
             return (loss, {"loss": loss}) if return_outputs else loss
         whole = self._generate_strided_blocks(model, tokens.repeat_interleave(samples, 0), blocks, anchor_offset=start)
         dtype, places = next(model.parameters()).dtype, torch.arange(blocks, device=device) * stride + start
-        mask, positions = self._build_strided_mask(
-            whole.shape[1], width, steps, blocks, len(whole), device, dtype, anchor_offset=start
-        )
+        sizes = (whole.shape[1], width, steps, blocks, 1)  # of one row, as all are alike
+        mask, positions = self._build_strided_mask(*sizes, device, dtype, anchor_offset=start)
         # Which token each one of a continuation, and each one of the data behind them, comes from.
         before = [places - 1, torch.arange((steps - 1) * blocks, device=device) + width]
         written, of_data = whole[:, width:], labels[:, 1:].repeat_interleave(samples, 0)
         if self.ebft_ce_coef:
             before.append(torch.arange(width - 1, device=device))
             written = torch.cat([written, of_data], 1)
-        losses = torch.cat([
-            # One row at a time, because several would need as many times the memory.
-            self._surprise(model, whole[row : row + 1], mask, positions[row : row + 1], torch.cat(before), written[row], row)
-            for row in range(len(whole))
-        ])  # fmt: skip
+        read = {"attention_mask": mask, "position_ids": positions, "logits_to_keep": torch.cat(before)}
+        each = []
+        for row, words in zip(whole, written, strict=True):  # several at once would need as many times the memory
+            logits = model(row[None], **read).logits[0].float()
+            each.append(cross_entropy(logits, words, reduction="none", ignore_index=UNTRAINED))
+        losses = torch.stack(each)
         with torch.no_grad():
-            worth = self._compute_block_rewards(
-                whole, mask, positions, tokens, blocks, rows, samples, anchor_offset=start
-            )
+            every = (whole, mask, positions.expand(len(whole), -1), tokens, blocks, rows, samples)
+            worth = self._compute_block_rewards(*every, anchor_offset=start)
             ends = inputs["attention_mask"].sum(1, keepdim=True)
             real = (places + steps <= ends).repeat_interleave(samples, 0).float()  # not in the padding
             better = self._compute_advantages(worth, rows, samples, blocks).float() * real
@@ -136,16 +135,9 @@ class StridedTrainer(AxolotlStridedEBFTTrainer):
         of_blocks = losses[:, : steps * blocks] * better.repeat(1, steps)
         loss = self.ebft_rl_coef * of_blocks.sum() / (steps * real.sum()).clamp(min=1)
         if self.ebft_ce_coef:
-            loss = loss + self.ebft_ce_coef * losses[:, steps * blocks :].sum() / (of_data != UNTRAINED).sum().clamp(
-                min=1
-            )
+            trained = (of_data != UNTRAINED).sum().clamp(min=1)
+            loss = loss + self.ebft_ce_coef * losses[:, steps * blocks :].sum() / trained
         return (loss, {"loss": loss}) if return_outputs else loss
-
-    def _surprise(self, model: Any, row: Any, mask: Any, positions: Any, before: Any, written: Any, number: int) -> Any:
-        """The loss of each of the tokens `written` behind the places `before` of one row, in nats; 0 for untrained ones."""
-        own = mask[number : number + 1] if isinstance(mask, torch.Tensor) else mask
-        logits = model(row, attention_mask=own, position_ids=positions, logits_to_keep=before).logits
-        return cross_entropy(logits[0].float(), written, reduction="none", ignore_index=UNTRAINED)[None]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs and self.worth:
@@ -155,7 +147,7 @@ class StridedTrainer(AxolotlStridedEBFTTrainer):
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        trained, whitened = self.worth, bool(self.ebft_use_whitening)
+        trained, whitened = self.worth, self.args.ebft_use_whitening
         self.worth, self.ebft_use_whitening = [], False  # as in `features`
         output = super().evaluation_loop(*args, **kwargs)
         mean = torch.tensor([sum(self.worth), len(self.worth)], device=self.args.device)
