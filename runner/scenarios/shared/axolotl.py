@@ -197,10 +197,11 @@ def own_answers(recipe: Recipe) -> EngineConfig:
     rewarded: EngineConfig = {} if recipe.by_features else parts.hook("rewarded")(recipe)
     trl = {
         "num_generations": train.generations,
+        # Rows of all processes together; without it, Axolotl 0.19.0 would compare the rows of one.
+        **({"generation_batch_size": rows} if rewarded else {}),
         "max_completion_length": train.answer_tokens,
         "temperature": train.temperature,
-        # Rows of all processes together; without it, Axolotl 0.19.0 would compare the rows of one.
-        **({"generation_batch_size": rows, **rewarded["trl"]} if rewarded else {}),
+        **rewarded.get("trl", {}),
     }
     fast: EngineConfig = {"recipe_runner": rewarded["recipe_runner"]} if rewarded else {}
     if train.generator != "transformers":
