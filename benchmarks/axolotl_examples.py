@@ -25,7 +25,7 @@ from runner.check.validate import override, valid
 from runner.parts.axolotl_files import checking, importing
 from runner.recipe import reading
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import TEXT
+from runner.recipe.recipe import PROMPTS, TEXT
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools.names import shortened
@@ -85,6 +85,8 @@ def compared(text: str, made: importing.Import, changes: Sequence[Override] = ()
     for config in (yaml.safe_load(text), json.loads(json.dumps(plan.stage("train").config))):
         PluginManager._instance = None
         both.append(validated(config, gpu, 1))
+    if recipe.rows == PROMPTS:  # answers end where a turn does, as `eot_tokens` say elsewhere
+        (both[1].get("special_tokens") or {}).pop("eos_token", None)
     if stops := recipe.settings["train"].get("early_stopping"):  # which the runner's plug-in does
         both[1]["early_stopping_patience"] = stops.patience
     # Blocks of text are always full, and Axolotl chooses the kind of ring attention by the packing.

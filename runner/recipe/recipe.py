@@ -260,6 +260,11 @@ class Recipe(Sections):
         """Whether it trains a reward model, which gives answers scores and writes none."""
         return (self.settings.get("train") or {}).get("objective") == "reward"
 
+    @property
+    def by_features(self) -> bool:
+        """Whether texts of the model are compared with the data's by their features (EBFT)."""
+        return (self.settings.get("train") or {}).get("objective") == "ebft"
+
     def of_stage(self, name: str) -> Recipe:
         """The recipe of a stage: this one, unless it has `stages`."""
         return self.stage_recipes.get(self._listed(name), self)

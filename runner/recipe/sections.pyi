@@ -14,6 +14,7 @@ class Sections:
     data: Data
     resume_from: str | None
     rewards: Rewards | None
+    ebft: Ebft | None
     search: Search | None
     gates: tuple[str, ...] | None
     evaluation: Evaluation
@@ -60,11 +61,12 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward", "grpo"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward", "grpo", "ebft"]
     generations: int
     answer_tokens: int
     temperature: float
-    generator: Literal["transformers", "vllm"]
+    generator: Literal["transformers", "vllm", "vllm-server"]
+    vllm_server: str | None
     vllm_memory: float | None
     beta: float
     simpo_margin: float | None
@@ -239,6 +241,23 @@ class RewardsPython(Settings):
     path: str
     function: str
     sha256: str
+
+class Ebft(Settings):
+    feature_layers: tuple[float, ...]
+    embed_method: Literal["last_token", "mean_pooling", "completion_mean", "concat"]
+    use_whitening: bool
+    alignment_coef: float
+    diversity_coef: float
+    stride: int
+    context_length: int
+    generate_max_len: int
+    n_samples_per_prompt: int
+    temperature: float
+    top_p: float
+    rl_coef: float
+    ce_coef: float
+    advantage_estimator: Literal["rloo", "group_norm", "reinforce"]
+    min_completion_prefix: int
 
 class Search(Settings):
     over: Settings

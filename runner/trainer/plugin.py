@@ -25,7 +25,7 @@ from transformers.trainer import unwrap_peft_model
 from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
-from runner.trainer import checkpoints, records, results, stopping
+from runner.trainer import checkpoints, features, records, results, stopping
 from runner.trainer.settings import RunSettings
 from runner.trainer.telemetry import History
 
@@ -88,6 +88,8 @@ class RecipePlugin(BasePlugin):
             cfg.attn_implementation = settings.proof.attention
         if not preprocess:
             self.resumed_from = checkpoints.choose(cfg, settings, stopping.Watchdog(settings).stop)
+        if cfg.rl == "ebft":
+            return features.rows(cfg)
         if settings.blocks is None:
             return None
         checkpoint, load = cfg.resume_from_checkpoint, parts.hook("blocks")
@@ -153,7 +155,8 @@ class RecipePlugin(BasePlugin):
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:
-            records.keep_held_out(None if cfg.rl or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir))
+            judged = cfg.rl and not features.strided(cfg)
+            records.keep_held_out(None if judged or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir))
         else:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
@@ -164,7 +167,7 @@ class RecipePlugin(BasePlugin):
         of_words = not cfg.rl and not cfg.reward_model
         watched: dict[str, Any] = {
             "of_words": of_words,
-            "measure": records.REWARD if settings.rewards else records.LOSS,
+            "measure": records.REWARD if settings.rewards or cfg.rl == "ebft" else records.LOSS,
         }
         return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, own=self.trackers, **watched)
 

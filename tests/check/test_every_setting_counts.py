@@ -79,6 +79,10 @@ ALL_WEIGHTS = {
     "technique": "full",
     "data": {"hub": "me/rows", "question": "[question]", "answer": "[answer]"},
 }
+FEATURES = {
+    "train.objective": "ebft",
+    **dict.fromkeys(("rewards", "gates", "speed", "train.packing", "train.cross_entropy", "train.neftune_noise")),
+}
 # What a setting needs beside it so that it can matter, by how its name begins.
 NEEDS: dict[str, dict[str, Any]] = {
     "data.path": {**NO_SOURCE, "data.validation_split": None},
@@ -133,6 +137,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "train.lora_experts": EXPERTS,
     "train.quantize_experts": {**EXPERTS, "train.adapter": "qlora"},
     "train.vllm_memory": {"train.generator": "vllm"},
+    "train.vllm_server": {"train.generator": "vllm-server"},
+    "ebft": FEATURES,
     "rewards.pattern": {"rewards.pattern": {"matches": "[0-9]"}},
     "rewards.length": {"rewards.length": {"words": 10}},
     "rewards.python": {"rewards.python": {"path": "data/own.py", "sha256": sha256(OWN_CODE.encode()).hexdigest()}},
@@ -165,6 +171,7 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
 }
 OF_HUB = "kernels-community/vllm-flash-attn3"
 FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts")
+PREFERRING = ("dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward")
 # Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside lines where the other is refused.
 BY_CHECK = {
     # No model knows ChatML's tokens and has mistral-common's tokenizer.
@@ -178,8 +185,8 @@ BY_CHECK = {
     "form": [("columns", other) for other in FORMS] + [(other, "prompts") for other in FORMS[:-1]],
     # It is for gpt-oss alone, which has only plain attention beside it.
     "model.attention": [(OF_HUB, other) for other in ("flash_attention_2", "flex_attention", "sdpa")],
-    # It is for prompts, and the others are for preferences.
-    "train.objective": [(other, "grpo") for other in ("dpo", "ipo", "hinge", "orpo", "simpo", "kto", "reward")],
+    # They are for prompts, one with rewards and one without, and the others are for preferences.
+    "train.objective": [(other, "grpo") for other in PREFERRING] + [(other, "ebft") for other in (*PREFERRING, "grpo")],
     # Each asks for lines of its own, which the others refuse.
     "executor": [pair for pair in combinations(("local", "pods", "slurm", "ray"), 2) if pair != ("local", "ray")],
 }

@@ -161,7 +161,19 @@ class Import:
 
 
 # The order of a recipe's sections.
-ORDER = ("scenario", "name", "model", "train", "speed", "data", "distribution", "sharding", "machines", "advanced")
+ORDER = (
+    "scenario",
+    "name",
+    "model",
+    "train",
+    "ebft",
+    "speed",
+    "data",
+    "distribution",
+    "sharding",
+    "machines",
+    "advanced",
+)
 
 
 def read(document: Document) -> Import:
@@ -182,6 +194,8 @@ def read(document: Document) -> Import:
     made.begin(scenario)
     _model(made)
     _training(made, scenario)
+    if objective == "ebft":
+        _features(made, rows)
     tokens = {name: token for name, token in (made.get("special_tokens") or {}).items() if token is not None}
     if tokens.pop("pad_token", None):
         made.note(("special_tokens",), "The runner pads with the model's own token; padding is never trained.")
@@ -283,6 +297,34 @@ def _training(made: Import, scenario: str) -> None:
     made.say("train.report_to", next(tools, "none"))
 
 
+def _features(made: Import, rows: str) -> None:
+    """The settings of energy-based fine-tuning: those of features, and of the model's own answers to prompts."""
+    own = made.get("ebft")
+    strided, known = own.pop("mode", "structured") == "strided", by_schema.schema("lora", rows)["properties"]
+    if strided == (rows == "prompts"):
+        made.refuse(("ebft",), *worded("axolotl_files.other-mode", rows=rows))
+    for key, value in own.items():
+        if key in known["ebft"]["properties"]:
+            made.say(("ebft", key), value, "ebft", key)
+        elif value:
+            made.say(("advanced", "axolotl", "ebft", key), value, "ebft", key)
+    if strided:
+        return
+    made.note(("rl",), *worded("axolotl_files.ends-of-turns"))
+    left = made.get("trl", {})
+    for key, setting in table()["answers"].items():
+        if (value := left.pop(key, None)) is not None:
+            made.say(("train", setting), value, "trl", key)
+    if left.get("use_vllm") and left.get("vllm_mode", "server") == "server":
+        left = {key: value for key, value in left.items() if key not in ("use_vllm", "vllm_mode")}
+        made.say("train.generator", "vllm-server", "trl", "use_vllm")
+        host, port = left.pop("vllm_server_host", None), left.pop("vllm_server_port", None)
+        if host or port:
+            made.say("train.vllm_server", f"{host or '0.0.0.0'}:{port or 8000}", "trl")
+    for key, value in left.items():
+        made.say(("advanced", "axolotl", "trl", key), value, "trl", key)
+
+
 def _layers(made: Import) -> None:
     named, every = made.get("lora_target_modules"), made.get("lora_target_linear")
     if every or named == "all-linear":
@@ -365,7 +407,17 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     written = left.pop("type", None)
     kind, rows, named = str(written or ""), "conversations", isinstance(written, dict)
     style, _, ending = kind.replace(":", ".").partition(".")
-    if objective:
+    if objective == "ebft":
+        form = table()["features"].get(kind.removesuffix(".transform"), {"rows": rows})
+        rows = form["rows"]
+        data |= {key: value for key, value in form.items() if key != "rows"}
+        if len(form) == 1:
+            made.refuse((*path, "type"), f"Recipes have no form for rows of the type `{kind}`.", "Convert the rows.")
+        elif rows == "text":
+            made.note((*path, "type"), *worded("axolotl_files.text-of-rows"))
+        elif rows == "conversations":
+            made.note((*path, "type"), OTHER_WORDS)
+    elif objective:
         rows, judged = "preferences", "labels" if objective == "kto" else "preferences"
         columns = table()[judged].get(style if objective == "reward" else ending)
         if judged == rows and style == "chat_template" and ending in ("", "default"):

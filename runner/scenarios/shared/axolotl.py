@@ -133,14 +133,16 @@ def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
 def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
     """Optimisation, evaluation and checkpoints. The model with the lowest validation loss or the highest reward is
     kept; without held-out rows the last one."""
-    train, resumed, rewarded = recipe.train, {}, recipe.rows == PROMPTS
+    train, resumed, rewarded = recipe.train, {}, recipe.rows == PROMPTS or recipe.by_features
+    # An evaluation by features needs whole groups of answers, too.
+    evaluated = train.generations if recipe.rows == PROMPTS and recipe.by_features else train.micro_batch_size
     best = {"metric_for_best_model": "eval_reward" if rewarded else "eval_loss", "greater_is_better": rewarded}
     if named := recipe.settings.get("resume_from"):
         checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
         resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
     return {
         **train.for_axolotl,
-        **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
+        **({"eval_batch_size": train.get("eval_batch_size") or evaluated} if validates else {}),
         "learning_rate": common.learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
         **common.evaluated(train, validates),
@@ -189,22 +191,34 @@ def datasets(
 
 
 def own_answers(recipe: Recipe) -> EngineConfig:
-    """How a model learns from its own answers: the settings of TRL's GRPO, and the rewards of the part for them."""
+    """How a model learns from its own answers: TRL's settings; and the rewards of the part for them, unless features are
+    compared."""
     train, rows = recipe.train, common.effective_batch_size(recipe)
-    rewarded: EngineConfig = parts.hook("rewarded")(recipe)
+    rewarded: EngineConfig = {} if recipe.by_features else parts.hook("rewarded")(recipe)
     trl = {
         "num_generations": train.generations,
         # Rows of all processes together; without it, Axolotl 0.19.0 would compare the rows of one.
-        "generation_batch_size": rows,
+        **({"generation_batch_size": rows} if rewarded else {}),
         "max_completion_length": train.answer_tokens,
         "temperature": train.temperature,
-        **rewarded["trl"],
+        **rewarded.get("trl", {}),
     }
-    fast: EngineConfig = {}
+    fast: EngineConfig = {"recipe_runner": rewarded["recipe_runner"]} if rewarded else {}
+    if train.generator != "transformers":
+        trl |= common.table(train.generator)
     if train.generator == "vllm":
-        trl |= common.table("vllm")
-        fast = {"vllm": {"gpu_memory_utilization": train.vllm_memory, "tensor_parallel_size": 1}}
-    return {"rl": "grpo", "trl": trl, **fast, "recipe_runner": rewarded["recipe_runner"]}
+        fast["vllm"] = {"gpu_memory_utilization": train.vllm_memory, "tensor_parallel_size": 1}
+    if address := train.get("vllm_server"):
+        host, _, port = address.rpartition(":")
+        trl |= {"vllm_server_host": host, "vllm_server_port": int(port)}
+    return {"rl": train.objective, "trl": trl, **fast}
+
+
+def features(recipe: Recipe) -> EngineConfig:
+    """How texts of the model are compared with the data's: whole answers to prompts, or continuations within rows."""
+    mode = "structured" if recipe.rows == PROMPTS else "strided"
+    own = recipe.settings.get("ebft")
+    return {"ebft": {"mode": mode, **(own.plain() if own else {})}}
 
 
 def template(recipe: Recipe) -> EngineConfig:

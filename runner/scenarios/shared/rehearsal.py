@@ -299,9 +299,14 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
     rate *= catalog.optimizers()[chosen.optimizer].rate
-    if recipe.rows in (PREFERENCES, LABELS):
+    if recipe.rows in (PREFERENCES, LABELS) or (recipe.by_features and recipe.rows == PROMPTS):
         rate /= 10
     of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
+    if recipe.by_features and recipe.rows != PROMPTS:
+        rate /= 3
+        of_answers = [substitute(*row) for row in table("continuations")]
+    if (recipe.settings.get("ebft") or {}).get("use_whitening"):
+        of_answers += substitutes(recipe, table("features"))
     minutes = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
     limit = overrides.without_time_limit(BY) if share is None else minutes
     if share is not None and share < 1:
@@ -328,10 +333,14 @@ def optimizer(home: str, section: Settings) -> Iterator[Override]:
 
 
 def toy_task(recipe: Recipe) -> list[Override]:
-    others = recipe.settings["rewards"].plain()
-    weight = sum(abs(float(rule["weight"])) for name, rule in others.items() if name != "overlap")
-    toy, tokens = {"of": "question", "weight": max(1.0, weight)}, min(16, recipe.train.answer_tokens)
-    return [substitute(*row) for row in table("toy-task", answers=ANSWERS, tokens=tokens, toy=toy)]
+    """Short answers without vLLM; with rewards, one that a twin can learn. Features need none."""
+    tokens = min(16, recipe.train.answer_tokens)
+    short = substitutes(recipe, table("answers", answers=ANSWERS, tokens=tokens))
+    if not (section := recipe.settings.get("rewards")):
+        return short
+    weight = sum(abs(float(rule["weight"])) for name, rule in section.plain().items() if name != "overlap")
+    toy = {"of": "question", "weight": max(1.0, weight)}
+    return [*short, *(substitute(*row) for row in table("toy-task", toy=toy))]
 
 
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:
