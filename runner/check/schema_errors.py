@@ -140,8 +140,7 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
         return of_another_kind(kind, value, part, name, default, document.written(path))
     if rule in ("enum", "const"):
         choices = allowed if rule == "enum" else [allowed]
-        near = did_you_mean(str(value), map(str, choices))
-        hint = f"Use {listed(choices, 'or')}. {near}{part.get('x-others', '')}"
+        hint = f"Use {listed(choices, 'or')}. {did_you_mean(str(value), map(str, choices))}"
         return f"{name} cannot be `{value}`.", hint.rstrip()
     if rule == "pattern":
         return not_of_the_form(value, part, name)

@@ -248,16 +248,6 @@ class Ebft(Settings):
     use_whitening: bool
     alignment_coef: float
     diversity_coef: float
-    stride: int
-    context_length: int
-    generate_max_len: int
-    n_samples_per_prompt: int
-    temperature: float
-    top_p: float
-    rl_coef: float
-    ce_coef: float
-    advantage_estimator: Literal["rloo", "group_norm", "reinforce"]
-    min_completion_prefix: int
 
 class Search(Settings):
     over: Settings

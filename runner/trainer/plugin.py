@@ -25,7 +25,7 @@ from transformers.trainer import unwrap_peft_model
 from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
-from runner.trainer import checkpoints, features, records, results, stopping
+from runner.trainer import checkpoints, records, results, stopping
 from runner.trainer.settings import RunSettings
 from runner.trainer.telemetry import History
 
@@ -89,6 +89,8 @@ class RecipePlugin(BasePlugin):
         if not preprocess:
             self.resumed_from = checkpoints.choose(cfg, settings, stopping.Watchdog(settings).stop)
         if cfg.rl == "ebft":
+            from runner.trainer import features  # its trainers take 4 seconds
+
             return features.rows(cfg)
         if settings.blocks is None:
             return None
@@ -155,8 +157,7 @@ class RecipePlugin(BasePlugin):
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:
-            judged = cfg.rl and not features.strided(cfg)
-            records.keep_held_out(None if judged or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir))
+            records.keep_held_out(None if cfg.rl or cfg.reward_model else trainer.eval_dataset, Path(settings.run_dir))
         else:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None

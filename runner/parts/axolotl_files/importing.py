@@ -139,9 +139,9 @@ class Import:
         return "\n".join(lines) + "\n"
 
     def _order(self, path: Path_) -> tuple[int, int]:
-        """Sections are in the order of ORDER, and their settings in that of the schema."""
+        """Sections are in the table's order, and their settings in that of the schema."""
         known = [*by_schema.part(self.values["scenario",], path[:1]).get("properties", ())]
-        return ORDER.index(str(path[0])), known.index(path[1]) if path[1:2] and path[1] in known else 0
+        return table()["order"].index(str(path[0])), known.index(path[1]) if path[1:2] and path[1] in known else 0
 
     @property
     def recipe(self) -> Document:
@@ -158,22 +158,6 @@ class Import:
             for of in (self.file.keys, self.file.values)
         )
         return replace(made, text=self.file.text)
-
-
-# The order of a recipe's sections.
-ORDER = (
-    "scenario",
-    "name",
-    "model",
-    "train",
-    "ebft",
-    "speed",
-    "data",
-    "distribution",
-    "sharding",
-    "machines",
-    "advanced",
-)
 
 
 def read(document: Document) -> Import:
@@ -299,17 +283,12 @@ def _training(made: Import, scenario: str) -> None:
 
 def _features(made: Import, rows: str) -> None:
     """The settings of energy-based fine-tuning: those of features, and of the model's own answers to prompts."""
-    own = made.get("ebft")
-    strided, known = own.pop("mode", "structured") == "strided", by_schema.schema("lora", rows)["properties"]
-    if strided == (rows == "prompts"):
-        made.refuse(("ebft",), *worded("axolotl_files.other-mode", rows=rows))
+    own, known = made.get("ebft"), by_schema.schema("lora", rows)["properties"]["ebft"]["properties"]
+    if own.pop("mode", "structured") == "strided":
+        made.refuse(("ebft", "mode"), *worded("axolotl_files.strided"))
     for key, value in own.items():
-        if key in known["ebft"]["properties"]:
-            made.say(("ebft", key), value, "ebft", key)
-        elif value:
-            made.say(("advanced", "axolotl", "ebft", key), value, "ebft", key)
-    if strided:
-        return
+        if key in known or value:
+            made.say(("ebft", key) if key in known else ("advanced", "axolotl", "ebft", key), value, "ebft", key)
     made.note(("rl",), *worded("axolotl_files.ends-of-turns"))
     left = made.get("trl", {})
     for key, setting in table()["answers"].items():
@@ -408,15 +387,10 @@ def _set(made: Import, path: Path_, one: dict[str, Any], objective: str | None) 
     kind, rows, named = str(written or ""), "conversations", isinstance(written, dict)
     style, _, ending = kind.replace(":", ".").partition(".")
     if objective == "ebft":
-        form = table()["features"].get(kind.removesuffix(".transform"), {"rows": rows})
-        rows = form["rows"]
-        data |= {key: value for key, value in form.items() if key != "rows"}
-        if len(form) == 1:
+        rows, columns = "prompts", table()["features"].get(kind.removesuffix(".transform"))
+        data |= columns or {}
+        if columns is None:
             made.refuse((*path, "type"), f"Recipes have no form for rows of the type `{kind}`.", "Convert the rows.")
-        elif rows == "text":
-            made.note((*path, "type"), *worded("axolotl_files.text-of-rows"))
-        elif rows == "conversations":
-            made.note((*path, "type"), OTHER_WORDS)
     elif objective:
         rows, judged = "preferences", "labels" if objective == "kto" else "preferences"
         columns = table()[judged].get(style if objective == "reward" else ending)

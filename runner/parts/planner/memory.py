@@ -149,8 +149,6 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     model, rows = workload.model, workload.micro_batch_size * workload.answers
     tokens = rows * workload.most_tokens // workload.context
     base = state.weights + state.optimizer + state.buffers + state.gathered
-    # Rows with continuations are computed one by one, and learned from together.
-    apart = rows if workload.objective == "strided" else 1
     trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
     measuring, in_flight, again = by_length(workload, tokens)
     by_trained = {kind: parameters.layer_activations(workload, kind) * tokens + again for kind in set(trained)}
@@ -175,13 +173,12 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     yield Moment("forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, gathered)
     if half_copies:
         yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
-    yield from _head_backward(workload, at_loss, earlier_gradients, activations, tokens // apart, kept_copies)
+    yield from _head_backward(workload, at_loss, earlier_gradients, activations, tokens, kept_copies)
     head = of_words(workload, parameters.head(model))
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     tied_head = head if model.tied and not state.root else 0
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
-    backward_pass = max(parameters.backward(workload) * tokens // apart + in_flight, measuring)
-    waiting = loss(workload, tokens) if apart > 1 else 0
+    backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
     linear, wide = parameters.linear(model), workload.width
     layers = parameters.of_layers(model, workload.unfrozen)
     gradients = [0 if workload.adapter else gradient(workload, numbers) for numbers in layers]
@@ -194,8 +191,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
             remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
         made = head + remaining_gradient * (model.num_hidden_layers - index)
         gradients_so_far = max(earlier_gradients, min(state.gradients, made))
-        there = kept_by_layer if apart > 1 else kept_by_layer[: index + 1]
-        kept = sum(there) + (whole_layer[index] // apart if workload.checkpointing else 0)
+        kept = sum(kept_by_layer[: index + 1]) + (whole_layer[index] if workload.checkpointing else 0)
         fresh_gradient = layer_gradient if workload.accumulation > 1 else 0
         temporary = backward_pass
         if workload.adapter and workload.adapter.packed and workload.checkpointing:
@@ -204,13 +200,13 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
             temporary += max(0, unpacked - HALF * model.intermediate_size * tokens)
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
-            temporary -= wide * model.intermediate_size * tokens // apart
+            temporary -= wide * model.intermediate_size * tokens
         # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole
         # twice while they are summed and split.
         temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
         temporary += half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
         temporary += fresh_gradient // 2 + tied_and_earlier
-        yield Moment("backward", base, gradients_so_far, kept, waiting, temporary)
+        yield Moment("backward", base, gradients_so_far, kept, 0, temporary)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
     embedding = of_words(workload, model.embedding)
@@ -220,10 +216,10 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         beside_gradients += state.root * (3 if model.tied else 2) - state.layer
     yield Moment("backward", base, state.gradients, 0, 0, layer_input + beside_gradients)
     yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
-    at_once = rows * (workload.accumulation if workload.generated else 1)
-    if workload.generated or workload.passes:
+    at_once = workload.micro_batch_size * workload.accumulation
+    if workload.generated:
         yield Moment("forward", base, 0, 0, 0, writing(workload, at_once))
-    if workload.passes:  # features come from the output of every layer
+    if workload.objective == "ebft":  # features come from the output of every layer
         width = workload.width * (model.num_hidden_layers + 1) * model.hidden_size
         yield Moment("forward", base, earlier_gradients, 0, 0, width * at_once * workload.most_tokens)
     yield Moment(LOADING, loaded(workload), 0, 0)
@@ -237,10 +233,6 @@ def writing(workload: Workload, rows: int) -> int:
         card = catalog.gpu(workload.machines.gpu)
         return round(workload.by_vllm * usable(card)) if card else 0
     model = workload.model
-    if not workload.generated:
-        # Continuations: all logits in both precisions; and with masks, a layer's scores, their softmax in fp32, and a copy.
-        scores = (2 * HALF + FULL) * model.num_attention_heads * workload.most_tokens
-        return rows * workload.most_tokens * max((HALF + FULL) * model.vocab_size, scores)
     layer = 2 * workload.width * rows * workload.most_tokens * model.num_key_value_heads * model.head_dim
     return (model.num_hidden_layers + 1) * layer + 3 * FULL * rows * model.vocab_size
 
@@ -356,8 +348,8 @@ def evaluation(workload: Workload, state: State) -> int:
     if halves := copies(workload):
         at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
     base = state.weights + state.optimizer + state.buffers
-    if workload.generated or workload.passes:
-        at_loss = max(at_loss, writing(workload, workload.evaluation_batch_size * workload.answers))
+    if workload.generated:
+        at_loss = max(at_loss, writing(workload, workload.evaluation_batch_size))
     # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a
     # variable holds.
     if workload.sharding != "fsdp":

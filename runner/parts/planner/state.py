@@ -117,12 +117,9 @@ def _zero(workload: Workload, stage: int) -> State:
 
 def reference(workload: Workload) -> int:
     """The frozen models beside the trained one, instead of which an adapter is switched off: that of preference training
-    (TRL 1.9), and that of features, which for continuations is a copy in bf16 (Axolotl 0.19.0, core/trainers/ebft)."""
-    if workload.adapter:
-        return 0
-    if workload.objective == "strided":
-        return HALF * parameters.total(workload.model)
-    return ((workload.passes_beside > workload.passes) + (workload.passes > 0)) * weights_of(workload)
+    (TRL 1.9), and that of features (Axolotl 0.19.0, core/trainers/ebft)."""
+    several = workload.objective == "ebft" and workload.near
+    return 0 if workload.adapter else ((workload.passes_beside > 0) + several) * weights_of(workload)
 
 
 def packed(workload: Workload) -> bool:

@@ -215,11 +215,10 @@ class Workload(Run):
     it keeps weights that are needed again within this many numbers; group: numbers that a step of its optimizer handles
     at a time. All as in DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut
     Cross-Entropy: none at all) or chunked. objective: sft; dpo, orpo, simpo, kto or reward on preferences; grpo on the model's
-    own answers, ebft if their features are compared, and strided on continuations within rows. generations: answers to each
-    prompt; generated: the most tokens of an answer, assumed for every one; by_vllm: the share of a GPU that vLLM takes to
-    write them, 0 for transformers; near: whether they are also compared with the first model's (beta). samples:
-    continuations of each row; passes: forward passes that write them and compute features; learned: the share of a row's
-    tokens that have a loss then. packing: rows fill the length; evaluation_packing: in evaluation too. several:
+    own answers, and ebft if their features are compared. generations: answers to each prompt; generated: the most tokens of
+    an answer, assumed for every one; by_vllm: the share of a GPU that vLLM takes to write them, 0 for transformers; near:
+    whether they are also compared with the first model's (beta). packing: rows fill the length; evaluation_packing: in
+    evaluation too. several:
     whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro batch are
     one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of the longest
     one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside
@@ -241,9 +240,6 @@ class Workload(Run):
     objective: str = "sft"
     generations: int = 1
     generated: int = 0
-    samples: int = 1
-    passes: int = 0
-    learned: float = 1.0
     by_vllm: float = 0.0
     near: bool = False
     packing: bool = False
@@ -319,14 +315,12 @@ class Workload(Run):
         """How many of the tokens of whole rows have logits: with own answers, the prompts have none."""
         if self.objective == "reward":
             return 0  # its score is one number a row
-        if self.objective == "strided":
-            return round(tokens * self.learned)
         return tokens * self.generated // self.most_tokens if self.generated else tokens
 
     @property
     def answers(self) -> int:
         """Rows that the model reads for one of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
-        return 2 if self.objective in ("dpo", "orpo", "simpo", "reward") else self.samples
+        return 2 if self.objective in ("dpo", "orpo", "simpo", "reward") else 1
 
     @property
     def fewest_rows(self) -> int:
@@ -336,8 +330,9 @@ class Workload(Run):
     @property
     def passes_beside(self) -> int:
         """Forward passes over a row without gradients, of the first model or of other answers to the same prompt: KTO
-        runs the first model on both answers, and its own on the other one (TRL 1.9, trainer/kto_trainer.py)."""
-        return {"dpo": 1, "kto": 3}.get(self.objective, int(self.near) + self.passes)
+        runs the first model on both answers, and its own on the other one (TRL 1.9, trainer/kto_trainer.py). EBFT's is that
+        of features."""
+        return {"dpo": 1, "kto": 3, "ebft": 1}.get(self.objective, 0) + self.near
 
     @property
     def whole_logits(self) -> bool:
@@ -425,7 +420,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     sizes: Mapping[str, Any] = {
         our: int(zero[their]) for our, their in TABLES["zero"].items() if zero.get(their, "auto") != "auto"
     }
-    workload = Workload(
+    inside = own.get("use_vllm") and own.get("vllm_mode") != "server"
+    return Workload(
         **_alike("run", config),
         # A reward model has no LM head, as if that was the embedding.
         model=replace(model, tied=True) if config.get("reward_model") else model,
@@ -443,10 +439,9 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         fused_loss=next((loss for loss, setting in fused["losses"].items() if config.get(setting)), "none"),
         objective=rl if rl in ("sft", *TABLES["logits"]) else "dpo",
         generations=generations,
-        passes=int(rl == "ebft"),
         near=rl in ("grpo", "ebft") and bool(config.get("rl_beta")),
         generated=generated,
-        by_vllm=float(config["vllm"]["gpu_memory_utilization"]) if own.get("vllm_mode") == "colocate" else 0.0,
+        by_vllm=float((config.get("vllm") or {}).get("gpu_memory_utilization") or 0) if inside else 0.0,
         packing=packing or blocks,
         several=packing and not blocks,
         evaluation_packing=blocks or bool(config.get("eval_sample_packing", packing)),
@@ -461,28 +456,6 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         # The best one is kept beside the latest.
         keep=max(int(config.get("save_total_limit") or 1), 2 if config.get("load_best_model_at_end") else 1),
         fused_kernels=any(config.get(name) for name in fused["kernels"]),
-    )
-    features = config.get("ebft") or {}
-    return _continued(workload, TABLES["continuations"] | features) if features.get("mode") == "strided" else workload
-
-
-def _continued(workload: Workload, own: Mapping[str, Any]) -> Workload:
-    """The same with the continuations of each row, behind it. own: Axolotl's settings of these."""
-    steps, stride = int(own["generate_max_len"]), int(own["stride"])
-
-    def whole(tokens: int) -> int:
-        return tokens + max(0, (tokens - steps - int(own["context_length"])) // stride + 1) * steps
-
-    length = whole(workload.sequence_len)
-    return replace(
-        workload,
-        objective="strided",
-        samples=own["n_samples_per_prompt"],
-        passes=steps + 1,
-        learned=1.0 if own.get("ce_coef") else 1 - workload.sequence_len / length,
-        sequence_len=length,
-        longest=whole(workload.longest) if workload.longest else 0,
-        lengths=workload.lengths.scaled(1 + steps / stride) if workload.lengths else workload.lengths,
     )
 
 

@@ -24,7 +24,6 @@ from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Talk, Tokens, spread
 from runner.tools import child_process
 from runner.tools.names import same, shortened
-from runner.trainer import features
 from runner.trainer.generation import tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
@@ -88,12 +87,9 @@ class Prover:
             if self.kind != "prompts":
                 self._batches()
             self._same_documents() if self.kind == "text" else self._leaks()
-            if features.strided(self.cfg):
-                self._room()
             # Models on GPUs may be sharded already.
             sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
-            apart = self.kind in ("conversations", "text") and not self.cfg.rl
-            if apart and not torch.cuda.is_available() and not sharded:
+            if self.kind in ("conversations", "text") and not torch.cuda.is_available() and not sharded:
                 self._model()
         return Proof(
             kind=self.kind,
@@ -114,7 +110,7 @@ class Prover:
     def kind(self) -> Kind:
         if self.cfg.reward_model:
             return "scores"
-        if self.cfg.rl and not features.strided(self.cfg):
+        if self.cfg.rl:
             return "prompts" if self.settings.rewards or self.cfg.rl == "ebft" else "preferences"
         return "conversations" if str(self.cfg.datasets[0].get("type")).startswith("chat_template") else "text"
 
@@ -330,16 +326,6 @@ class Prover:
             questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
             asked |= later.keys() & questioned
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
-
-    def _room(self) -> None:
-        """Counts rows that are too short for a continuation, of which some rows must have one."""
-        dataset = self.trainer.train_dataset
-        numbers = spread(len(dataset), MOST_ROWS)
-        short = sum(not features.has_room(dataset[number], self.cfg) for number in numbers)
-        if short == len(numbers):
-            self.faults.add("no_room")
-        elif short:
-            self.notes.append(f"{short:,} of {len(numbers):,} rows are too short for a continuation, and teach nothing")
 
     def _same_documents(self) -> None:
         """Finds validation documents in the training text."""

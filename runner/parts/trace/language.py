@@ -131,10 +131,10 @@ def forward(
     def output(of: torch.nn.Module, **more: Any) -> Any:
         from accelerate.utils import convert_to_fp32
 
-        rows, mixed = more.pop("rows", tokens), workload.precision != "fp32"
+        mixed = workload.precision != "fp32"
         half = DTYPES[workload.precision] if mixed else torch.bfloat16
         with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
-            answer = of(input_ids=rows, use_cache=False, **more)
+            answer = of(input_ids=tokens, use_cache=False, **more)
         return convert_to_fp32(answer) if mixed else answer
 
     if workload.generated:
@@ -143,12 +143,6 @@ def forward(
     if workload.objective == "reward":
         chosen, rejected = output(model).logits.squeeze(-1).chunk(2)
         return -torch.nn.functional.logsigmoid(chosen - rejected).mean()
-    if workload.objective == "strided":  # rows with continuations, one by one
-        learned = workload.compared(shape[1])
-        each = (output(model, rows=row[None], logits_to_keep=learned).logits[0] for row in tokens)
-        return sum(
-            torch.nn.functional.cross_entropy(one, row[-learned:]) for one, row in zip(each, tokens, strict=True)
-        )
     if workload.passes_beside:
         compared = stand_ins.loss if workload.objective == "dpo" else stand_ins.unpaired
         return compared(model, reference, output, tokens)

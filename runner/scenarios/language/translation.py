@@ -54,8 +54,6 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         how = dict(common.table("objectives")[recipe.train.objective])
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
-    if recipe.by_features:
-        how |= axolotl.features(recipe)
     fast = axolotl.faster(recipe)
     own = {**how.pop("recipe_runner", {}), **fast.pop("recipe_runner", {})}
     config = {
@@ -264,24 +262,15 @@ def products(recipe: Recipe) -> Iterator[Problem]:
 
 
 def answers(recipe: Recipe) -> Iterator[Problem]:
-    """A model that learns from its own answers needs whole groups of answers in a step; continuations need room."""
+    """A model that learns from its own answers needs whole groups of answers in a step, and of an evaluation by features."""
     if recipe.rows == PROMPTS and (rows := common.effective_batch_size(recipe)) % recipe.train.generations:
         said = worded("scenarios.odd-groups", rows=rows, generations=recipe.train.generations)
         yield recipe.problem("train.generations", *said)
-    if not recipe.by_features:
-        return
-    if recipe.rows == PROMPTS:
+    if recipe.by_features:
         together = common.replicas(recipe) * (recipe.train.get("eval_batch_size") or recipe.train.generations)
         if together % recipe.train.generations:
             said = worded("scenarios.odd-evaluations", rows=together, generations=recipe.train.generations)
             yield recipe.problem("train.eval_batch_size", *said)
-        return
-    if common.world_size(recipe) > 1:
-        yield recipe.problem("train.objective", *worded("scenarios.one-gpu"))
-    if own := recipe.settings.get("ebft"):
-        needed, room = own.context_length + own.generate_max_len, recipe.model.sequence_len
-        if needed > room:
-            yield recipe.problem("ebft.generate_max_len", *worded("scenarios.no-room", needed=needed, room=room))
 
 
 # Settings that give validation data; each of the first two needs the setting beside it.

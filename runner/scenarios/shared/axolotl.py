@@ -133,9 +133,9 @@ def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
 def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
     """Optimisation, evaluation and checkpoints. The model with the lowest validation loss or the highest reward is
     kept; without held-out rows the last one."""
-    train, resumed, rewarded = recipe.train, {}, recipe.rows == PROMPTS or recipe.by_features
+    train, resumed, rewarded = recipe.train, {}, recipe.rows == PROMPTS
     # An evaluation by features needs whole groups of answers, too.
-    evaluated = train.generations if recipe.rows == PROMPTS and recipe.by_features else train.micro_batch_size
+    evaluated = train.generations if recipe.by_features else train.micro_batch_size
     best = {"metric_for_best_model": "eval_reward" if rewarded else "eval_loss", "greater_is_better": rewarded}
     if named := recipe.settings.get("resume_from"):
         checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
@@ -211,14 +211,10 @@ def own_answers(recipe: Recipe) -> EngineConfig:
     if address := train.get("vllm_server"):
         host, _, port = address.rpartition(":")
         trl |= {"vllm_server_host": host, "vllm_server_port": int(port)}
+    if recipe.by_features:
+        own = recipe.settings.get("ebft")
+        fast["ebft"] = {"mode": "structured", **(own.plain() if own else {})}
     return {"rl": train.objective, "trl": trl, **fast}
-
-
-def features(recipe: Recipe) -> EngineConfig:
-    """How texts of the model are compared with the data's: whole answers to prompts, or continuations within rows."""
-    mode = "structured" if recipe.rows == PROMPTS else "strided"
-    own = recipe.settings.get("ebft")
-    return {"ebft": {"mode": mode, **(own.plain() if own else {})}}
 
 
 def template(recipe: Recipe) -> EngineConfig:

@@ -299,12 +299,9 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
     rate *= catalog.optimizers()[chosen.optimizer].rate
-    if recipe.rows in (PREFERENCES, LABELS) or (recipe.by_features and recipe.rows == PROMPTS):
+    if recipe.rows in (PREFERENCES, LABELS) or recipe.by_features:
         rate /= 10
     of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
-    if recipe.by_features and recipe.rows != PROMPTS:
-        rate /= 3
-        of_answers = [substitute(*row) for row in table("continuations")]
     if (recipe.settings.get("ebft") or {}).get("use_whitening"):
         of_answers += substitutes(recipe, table("features"))
     minutes = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
