@@ -3,10 +3,9 @@ the core: these needs as problems, as sizes, and as predictions for a run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import SimpleNamespace
 
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import calibration, constants, forecast, limits, processor, storage
@@ -166,17 +165,18 @@ def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty if the model has no formulas."""
-    made = _known(recipe, plan)
     with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
-        return tuple(map(_prediction, made, _known(recipe, plan)))
+        alone = [named(TABLES["prediction_alone"], one) for one in _known(recipe, plan)]
+    return tuple(map(_prediction, _known(recipe, plan), alone))
 
 
-def _prediction(made: Forecast, alone: Forecast) -> Prediction:
-    """alone: the same forecast by formulas alone."""
+def _prediction(made: Forecast, alone: Mapping[str, float | None]) -> Prediction:
+    """alone: the figures by formulas alone."""
     least, most = made.time.range_seconds if made.time else (None, None)
     memory_least, memory_most = made.memory_range
     return Prediction(
-        **named(TABLES["prediction"], SimpleNamespace(made=made, alone=alone)),
+        **named(TABLES["prediction"], made),
+        **alone,
         gpu=made.gpu.title if made.gpu else made.stage.machines.gpu,
         seconds_least=least,
         seconds_most=most,
