@@ -1,9 +1,10 @@
 """Runs a plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,11 @@ class Selection:
 
     def of(self, plan: Plan) -> list[Stage]:
         """The selected stages, in order. Raises Stop (exit 2) for an unknown name, or an empty selection."""
-        named = {name: plan.stage(name) for name in (self.stage, self.first, self.last) if name is not None}
         if self.stage is not None and (self.first is not None or self.last is not None):
             raise Stop("`--stage` selects one stage, so it excludes `--from` and `--until`.", code=2)
-        if self.stage is not None:
-            return [named[self.stage]]
-        start = plan.stages.index(named[self.first]) if self.first is not None else 0
-        end = plan.stages.index(named[self.last]) if self.last is not None else len(plan.stages) - 1
+        first, last = (self.first, self.last) if self.stage is None else (self.stage, self.stage)
+        start = plan.stages.index(plan.stages[0] if first is None else plan.stage(first))
+        end = plan.stages.index(plan.stages[-1] if last is None else plan.stage(last))
         if start > end:
             raise Stop(f"`--from {self.first}` comes after `--until {self.last}`.", code=2)
         return list(plan.stages[start : end + 1])
@@ -72,9 +71,12 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
     repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
     decisions = []
     for stage in stages:
-        folder = StageFolder(plan, stage)
-        decision = decision_on(folder)
-        above = [name for name in stage.reads if name in repeated and not _stays(folder.other(name), stage.reads[name])]
+        decision, above = decision_on(StageFolder(plan, stage)), []
+        for name in (name for name in stage.reads if name in repeated):
+            before = StageFolder(plan, plan.stage(name))
+            # Of a stage with parts, those that are read may stay as they are.
+            if not before.stage.parts or decision_on(before, stage.reads[name]).action != "keep":
+                above.append(name)
         if decision.action in ("keep", "go on") and above:
             decision = Decision(stage, "again", (f"{listed(above)} before it runs again",))
         if decision.action != "keep":
@@ -83,16 +85,16 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
     return decisions
 
 
-def decision_on(folder: StageFolder) -> Decision:
-    """What happens to a stage, by its record."""
+def decision_on(folder: StageFolder, read: tuple[str, ...] = ()) -> Decision:
+    """What happens to a stage, by its record. read: the beginnings of the outputs that count; all without one."""
     stage = folder.stage
     if not folder.state:
         return Decision(stage, "begin")
-    if changed := differences(folder.state.inputs, inputs(folder.plan, stage)):
+    if changed := _changed(folder, read):
         return Decision(stage, "again", (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else [])))
     if not folder.finished:
         return Decision(stage, "go on")
-    if wrong := folder.changed_outputs():
+    if wrong := folder.changed_outputs(read):
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         return Decision(stage, "again", (f"{wrong[0]}{more} has changed since it was made",))
     return Decision(stage, "keep")
@@ -103,31 +105,21 @@ def is_done(plan: Plan) -> bool:
     return all(decision.action == "keep" for decision in decide(plan, plan.stages))
 
 
-def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
-    """The first stage upstream whose settings or inputs have changed since, and the differences; or None. Only parts
-    that are read count."""
-    for name, beginnings in folder.stage.reads.items():
-        before = folder.other(name)
-        if known := stale(before):
-            return known
-        if changed := _changed(before, beginnings):
-            return before.stage, changed
-    return None
+def _stale(folder: StageFolder) -> Iterator[tuple[str, list[str]]]:
+    """The stages upstream whose settings or inputs have changed since, each with the differences; the first one first."""
+    for name, read in folder.stage.reads.items():
+        yield from _stale(folder.other(name))
+        if changed := _changed(folder.other(name), read):
+            yield name, changed
 
 
-def _changed(folder: StageFolder, beginnings: tuple[str, ...]) -> list[str]:
+def _changed(folder: StageFolder, read: tuple[str, ...]) -> list[str]:
     """How a stage's inputs differ from those on record; of its parts only those count that are read."""
-    settings = {setting for text in beginnings for setting in folder.stage.parts.get(text.split("/")[0], ())}
+    settings = {setting for text in read for setting in folder.stage.parts.get(text.split("/")[0], ())}
     made, now = folder.state.inputs, inputs(folder.plan, folder.stage)
     if settings:
         made, now = ({name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now))
     return differences(made, now)
-
-
-def _stays(folder: StageFolder, beginnings: tuple[str, ...]) -> bool:
-    """Whether a finished stage that runs again would leave the parts that are read unchanged."""
-    apart = bool(folder.stage.parts) and folder.finished
-    return apart and not _changed(folder, beginnings) and not folder.changed_outputs(beginnings)
 
 
 def carry_out(
@@ -185,16 +177,12 @@ def require_earlier(folder: StageFolder, tell: Tell) -> None:
     for name in stage.reads:
         if not folder.other(name).finished:
             raise Stop(*worded("run.base-not-finished", stage=stage, name=name))
-    if before := stale(folder):
-        raise _not_as_it_was(stage, before[0].name, f"was made from other inputs than now: {'; '.join(before[1][:4])}")
-    for name, beginnings in stage.reads.items():
-        if wrong := folder.other(name).changed_outputs(beginnings):
-            raise _not_as_it_was(stage, name, f"has changed since it was made (`{wrong[0]}`)")
+    made = ((name, f"was made from other inputs than now: {'; '.join(how[:4])}") for name, how in _stale(folder))
+    wrong = ((name, folder.other(name).changed_outputs(read)) for name, read in stage.reads.items())
+    kept = ((name, f"has changed since it was made (`{files[0]}`)") for name, files in wrong if files)
+    for name, what in chain(made, kept):
+        raise Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
     guard(folder, tell)
-
-
-def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
-    return Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
 
 
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
