@@ -198,17 +198,15 @@ def near_model(name: str) -> str | None:
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
     """Why the pinned stack cannot train a model, by its name or its `config.json`; None without a known reason."""
-    if facts := table("unsuitable").get(name):
-        return Unsuitable(facts["why"], tuple(facts["instead"]))
-    return unsuitable_type({} if _known(name) else config_of(name, folder))
+    return unsuitable_type({} if _known(name) else config_of(name, folder), name)
 
 
-def unsuitable_type(config: ModelConfig) -> Unsuitable | None:
-    """The same by a `config.json` alone."""
-    for facts in table("unsuitable").values():
-        if facts["model_type"] == config.get("model_type"):
-            return Unsuitable(facts["why"], tuple(facts["instead"]))
-    return None
+def unsuitable_type(config: ModelConfig, name: str = "") -> Unsuitable | None:
+    """The same by a `config.json` alone, if the name is not in the table."""
+    rows = table("unsuitable")
+    of_type = (facts for facts in rows.values() if facts["model_type"] == config.get("model_type"))
+    facts = rows.get(name) or next(of_type, None)
+    return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
 
 
 @cache

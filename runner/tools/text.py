@@ -119,15 +119,10 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-@cache
-def _general() -> frozenset[str]:
-    return frozenset(words(GENERAL_TEXT.read_text("utf-8")))
-
-
 def learned(after: str, before: str, question: str, taught: Collection[str]) -> list[str]:
     """The words of an answer that only the training rows can have taught: not those of the answer before training, of
     the question, and of general text. taught: the words of the rows' answers."""
-    elsewhere = {*words(before), *words(question), *_general()}
+    elsewhere = {*words(before), *words(question), *words(GENERAL_TEXT.read_text("utf-8"))}
     return [word for word in dict.fromkeys(words(after)) if word in taught and word not in elsewhere]
 
 

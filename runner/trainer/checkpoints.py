@@ -14,14 +14,9 @@ from runner.tools.run_files import COMPLETE
 from runner.trainer.settings import RunSettings
 
 
-def several() -> bool:
-    """Whether there are other processes."""
-    return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
-
-
 def any_of(here: bool, device: torch.device) -> bool:
     """Whether `here` is true on any process; the result is the same on all of them. Every process must call it."""
-    if not several():
+    if not torch.distributed.is_initialized():
         return here
     flag = torch.tensor([float(here)], device=device)
     torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
@@ -30,7 +25,7 @@ def any_of(here: bool, device: torch.device) -> bool:
 
 def wait() -> None:
     """Waits until every process has called it."""
-    if several():
+    if torch.distributed.is_initialized():
         torch.distributed.barrier()
 
 
