@@ -149,20 +149,11 @@ def _line(text: str, at: int) -> str:
     return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
 
 
-# Modules whose package has another name. Python 3.12 has no distutils of its own; that of setuptools takes its place.
-DISTRIBUTIONS = {
-    "cv2": "opencv-python-headless",
-    "distutils": "setuptools",
-    "sklearn": "scikit-learn",
-    "yaml": "PyYAML",
-}
-
-
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
     """A missing package, and how to install it. Code that comes with a model may need one outside the extras."""
     package = packaged.package(words["module"])
     extra = packaged.bringing(package)
-    own = f"pip install {DISTRIBUTIONS.get(package, package)}"
+    own = f"pip install {table('distributions')['packages'].get(package, package)}"
     return {"package": package, "install": packaged.install(extra) if extra else own}
 
 
