@@ -151,7 +151,7 @@ def _line(text: str, at: int) -> str:
 
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
     """A missing package, and how to install it. Code that comes with a model may need one outside the extras."""
-    package = packaged.package(words["module"])
+    package = words["module"].partition(".")[0]
     extra = packaged.bringing(package)
     own = f"pip install {table('distributions')['packages'].get(package, package)}"
     return {"package": package, "install": packaged.install(extra) if extra else own}

@@ -2,12 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -27,6 +26,7 @@ from runner.run.run_folder import RunFolder, folder, session
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import SMALL
+from runner.tools import packaged
 from runner.tools.child_process import TRAINING, Event, event_line
 from runner.tools.files import cache_folder
 from runner.tools.problem import Stop, worded
@@ -119,11 +119,7 @@ def _lasting(event: Event) -> Iterable[str]:
     return [_evaluation(event)] if event["event"] == "evaluation" else []
 
 
-STYLES: Mapping[str, Mapping[str, Any]] = {
-    "trained": {"fg": "green", "bold": True},
-    "seen": {"dim": True},
-    "cut": {"fg": "red", "strikethrough": True},
-}
+STYLES = packaged.toml(__file__, "styles.toml")
 
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:

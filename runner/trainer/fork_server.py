@@ -26,18 +26,10 @@ from multiprocessing.reduction import recv_handle, send_handle
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from runner.tools import child_process
+from runner.tools import child_process, packaged
 
-_MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
-# Programs to fork, and the modules to import before; the runner's other programs need `_MODELS`.
-_AXOLOTL = ("axolotl.cli.main", "axolotl.cli.train", "axolotl.core.builders", "runner.trainer.plugin")
-_SAVING = (*_MODELS, "deepspeed")  # accelerate imports it whenever a model is saved
-PROGRAMS = {
-    "axolotl.cli.main": (*_SAVING, *_AXOLOTL),
-    "runner.entrypoints.prepare": _SAVING,
-    "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
-    "runner.trainer.merging": (*_SAVING, "peft"),
-}
+_MODELS, _PROGRAMS = packaged.toml(__file__, "programs.toml").values()
+PROGRAMS = {program: (*_MODELS, *modules) for program, modules in _PROGRAMS.items()}
 ADDRESS = "RECIPE_RUNNER_FORKS"  # the environment variable with the server's address, for programs too
 
 
