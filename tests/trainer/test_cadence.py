@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from runner.tools import child_process
 from runner.trainer import records
 from runner.trainer import stopping as stopped
-from runner.trainer.records import ACCURACY, EarlyStop, early_stop, fruitless
+from runner.trainer.records import ACCURACY, LOSS, EarlyStop, early_stop
 from runner.trainer.settings import EarlyStopping
 from runner.trainer.stopping import Pace, Patience
 from tests.conftest import own_time
@@ -82,6 +82,12 @@ def test_the_clocks_interval_is_youngs():
         }
         assert min(costs, key=costs.get) == 1.0, "what is written and what is lost cost least together"
         assert writing / records.seconds_between(writing) < 0.03
+
+
+def fruitless(values: list[float], least: float, measure: str = LOSS) -> int:
+    """The most evaluations without improvement that end training."""
+    seen = [{"step": step, measure: value} for step, value in enumerate(values)]
+    return max((wanted for wanted in range(1, 9) if early_stop(seen, wanted, least, measure, 8, 9)), default=0)
 
 
 def test_what_counts_as_improvement():
