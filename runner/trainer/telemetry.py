@@ -163,10 +163,10 @@ class Phases(TrainerCallback):
     on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The Trainer has forgotten what was asked for before its callbacks hear of it, so after a save this is False.
         _tell(state, "phase", phase=SAVING if control.should_save else TRAINING)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        _tell(state, "phase", phase=TRAINING)
+    on_save = on_evaluate
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         _tell(state, "phase", phase=SAVING)
