@@ -47,11 +47,11 @@ class Trouble:
         """The last match in a text, or None. anywhere: for a text of unknown origin, whose line must show its kind."""
         if self.needs and not words.get(self.needs):
             return None
+        places = table("trouble-places")
+        kinds = [places.get(place, {"shown_by": ""})["shown_by"] for place in self.places] if anywhere else [""]
         for pattern in self.patterns:
-            matches = list(pattern.finditer(text))
-            if anywhere:
-                kinds = [table("trouble-places").get(place, {"shown_by": ""})["shown_by"] for place in self.places]
-                matches = [one for one in matches if any(re.search(kind, _line(text, one.start())) for kind in kinds)]
+            found = pattern.finditer(text)
+            matches = [one for one in found if any(re.search(kind, _line(text, one.start())) for kind in kinds)]
             if matches:
                 groups = {name: said for match in matches for name, said in match.groupdict().items() if said}
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])

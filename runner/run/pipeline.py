@@ -16,6 +16,7 @@ from runner.recipe import units
 from runner.run.launch import Progress, launch
 from runner.run.run_folder import FRESH
 from runner.run.stage_folder import StageFolder, check_weights, differences, inputs
+from runner.tools import packaged
 from runner.tools.child_process import Event
 from runner.tools.files import read_record
 from runner.tools.names import listed
@@ -26,6 +27,7 @@ from runner.trainer.records import Summary, elapsed_seconds
 Tell = Callable[[str], None]
 Watch = Callable[[], AbstractContextManager[Progress]]
 OUT_OF_TIME = "out of time"
+DECISIONS, MORE_TIME = packaged.toml(__file__, "words.toml").values()
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,7 @@ class Decision:
     why: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        words = {
-            "keep": "done, its result is reused",
-            "begin": "runs",
-            "go on": "continues where it stopped",
-            "again": "runs again",
-        }
-        return f"{self.stage.name}: {words[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
+        return f"{self.stage.name}: {DECISIONS[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
 
 
 def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
@@ -195,7 +191,11 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     before = plan.stages[: plan.stages.index(stage) + (not over)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
-        whole, taken, more = units.duration(limit), units.duration(used), _more_time(folder, "here")
+        whole, taken, more = (
+            units.duration(limit),
+            units.duration(used),
+            MORE_TIME[folder.run.kind].format(point="here"),
+        )
         raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
     if over:
         tell(f"{decision}")
@@ -275,7 +275,7 @@ def finish(folder: StageFolder) -> Iterable[str]:
         limit = units.duration(summary.time_limit.limit_seconds)
         model = folder.model if folder.model.is_dir() else folder.weights_files[0]
         early = f"The time limit of {limit} has ended `{stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
-        remedy = _more_time(folder, "this step")
+        remedy = MORE_TIME[folder.run.kind].format(point="this step")
         if any(stage.name in other.reads for other in folder.plan.stages):
             raise Stop(f"{early} Later stages do not start.", remedy)
         return [early, remedy]
@@ -310,14 +310,6 @@ def _complete(folder: StageFolder) -> None:
         sets=PreparedRows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets,
         planned=next((each for each in stages if each.get("stage") == name), None),
     ).write(folder.path)
-
-
-def _more_time(folder: StageFolder, point: str) -> str:
-    if folder.run.kind == "rehearsal":
-        return "The rehearsal sets this limit; your recipe need not change. `--fresh` repeats the rehearsal. A smaller model makes more steps in this time."
-    if folder.run.kind != "run":
-        return "The measurement sets this limit; your recipe need not change."
-    return f"Raise `limits.time`. The same command then continues from {point}."
 
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:

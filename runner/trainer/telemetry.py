@@ -163,7 +163,7 @@ class Phases(TrainerCallback):
     on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # The Trainer has forgotten what was asked for before its callbacks hear of it, so after a save this is False.
+        # After a save it is False: the Trainer resets it before it calls its callbacks.
         _tell(state, "phase", phase=SAVING if control.should_save else TRAINING)
 
     on_save = on_evaluate
