@@ -1,18 +1,16 @@
 """Text that is safe for a terminal, and YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike."""
 
-import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from string import Template as Blanks
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from yaml.emitter import Emitter, ScalarAnalysis
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -65,17 +63,8 @@ class Styled(str):
     """A line with colours of our own; what others wrote in it is `printable`."""
 
 
-@lru_cache(4096)
-def _analysis(text: str) -> ScalarAnalysis:
-    """PyYAML's look at each character of a text. Files repeat most of their texts, and each other's."""
-    return Emitter(io.StringIO(), allow_unicode=True).analyze_scalar(text)
-
-
 class _Dumper(yaml.SafeDumper):
     """Long texts as blocks, lists indented below their key, no aliases."""
-
-    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-        return _analysis(scalar)
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
