@@ -75,26 +75,21 @@ class FoundTrouble:
     words: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def means(self) -> str:
-        return self._filled(self.trouble.means)
-
-    @property
-    def remedy(self) -> str:
-        return self._filled(self.trouble.remedy)
+    def sentences(self) -> tuple[str, str]:
+        """Its meaning and its remedy. A missing word is shown as `…`, unless it is optional."""
+        words = defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words))
+        return self.trouble.means.format_map(words), self.trouble.remedy.format_map(words)
 
     @property
     def with_line(self) -> str:
-        return self._sentences(f"The log says: {self.line}.")
+        return self._told(f"The log says: {self.line}.")
 
     def __str__(self) -> str:
-        return self._sentences()
+        return self._told()
 
-    def _filled(self, sentence: str) -> str:
-        """A sentence with its words; a missing one is shown as `…`, unless it is optional."""
-        return sentence.format_map(defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words)))
-
-    def _sentences(self, evidence: str = "") -> str:
-        words = f"{self.means} {evidence} {self.remedy}".split()
+    def _told(self, evidence: str = "") -> str:
+        means, remedy = self.sentences
+        words = f"{means} {evidence} {remedy}".split()
         return re.sub(r"\.\.+", ".", " ".join(words)) + f" ({self.trouble.code})"
 
 
