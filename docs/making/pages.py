@@ -93,10 +93,10 @@ def _troubles() -> str:
             found = told.get(trouble.name)
             # The message of the cluster is below, as an example.
             short = replace(trouble, means=QUOTED.sub("", trouble.means))
-            shown = troubles.FoundTrouble(short, "", found.words if found else {})
-            lines += [f"### {trouble.code}", "", f"**{_plain(_sentence(shown.means))}**", ""]
-            if shown.remedy.strip():
-                lines += [_plain(shown.remedy.strip()), ""]
+            means, remedy = troubles.FoundTrouble(short, "", found.words if found else {}).sentences
+            lines += [f"### {trouble.code}", "", f"**{_plain(_sentence(means))}**", ""]
+            if remedy.strip():
+                lines += [_plain(remedy.strip()), ""]
             if found:
                 lines += ["The log or the cluster shows, for example:", "", "```text", _cut(found.line), "```", ""]
     return "\n".join(lines)

@@ -79,9 +79,8 @@ class Model:
     @property
     def sizes(self) -> Facts:
         """What its class needs to build it, by the names of its config."""
-        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-        more = ("head_dim", "vocab_size", "max_position_embeddings")
-        return {name: getattr(self, name) for name in (*names, *more)} | {"tie_word_embeddings": self.tied} | self.own
+        sizes = {name: getattr(self, name) for name in (*_SIZES, *_OPTIONAL)}
+        return sizes | {"tie_word_embeddings": self.tied} | self.own
 
     @property
     def family(self) -> Facts:
@@ -187,28 +186,24 @@ def model_types() -> frozenset[str]:
 
 def near_model(name: str) -> str | None:
     """The catalog's model most like `name`, with or without its owner, preferably one that begins with it, or None."""
-    without_owner = {known.partition("/")[2]: known for known in model_ids()}
+    without_owner, low = {known.partition("/")[2]: known for known in model_ids()}, name.lower()
     begins = (
-        known
-        for short, known in without_owner.items()
-        if name.lower() in (known.lower()[: len(name)], short.lower()[: len(name)])
+        known for short, known in without_owner.items() if any(one.lower().startswith(low) for one in (short, known))
     )
     return next(begins, None) or nearest(name, model_ids()) or without_owner.get(nearest(name, without_owner) or "")
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
     """Why the pinned stack cannot train a model, by its name or its `config.json`; None without a known reason."""
-    if facts := table("unsuitable").get(name):
-        return Unsuitable(facts["why"], tuple(facts["instead"]))
-    return unsuitable_type({} if _known(name) else config_of(name, folder))
+    return unsuitable_type({} if _known(name) else config_of(name, folder), name)
 
 
-def unsuitable_type(config: ModelConfig) -> Unsuitable | None:
-    """The same by a `config.json` alone."""
-    for facts in table("unsuitable").values():
-        if facts["model_type"] == config.get("model_type"):
-            return Unsuitable(facts["why"], tuple(facts["instead"]))
-    return None
+def unsuitable_type(config: ModelConfig, name: str = "") -> Unsuitable | None:
+    """The same by a `config.json` alone, if the name is not in the table."""
+    rows = table("unsuitable")
+    of_type = (facts for facts in rows.values() if facts["model_type"] == config.get("model_type"))
+    facts = rows.get(name) or next(of_type, None)
+    return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
 
 
 @cache

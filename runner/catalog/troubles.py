@@ -47,11 +47,11 @@ class Trouble:
         """The last match in a text, or None. anywhere: for a text of unknown origin, whose line must show its kind."""
         if self.needs and not words.get(self.needs):
             return None
+        places = table("trouble-places")
+        kinds = [places.get(place, {"shown_by": ""})["shown_by"] for place in self.places] if anywhere else [""]
         for pattern in self.patterns:
-            matches = list(pattern.finditer(text))
-            if anywhere:
-                kinds = [table("trouble-places").get(place, {"shown_by": ""})["shown_by"] for place in self.places]
-                matches = [one for one in matches if any(re.search(kind, _line(text, one.start())) for kind in kinds)]
+            found = pattern.finditer(text)
+            matches = [one for one in found if any(re.search(kind, _line(text, one.start())) for kind in kinds)]
             if matches:
                 groups = {name: said for match in matches for name, said in match.groupdict().items() if said}
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
@@ -75,26 +75,21 @@ class FoundTrouble:
     words: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def means(self) -> str:
-        return self._filled(self.trouble.means)
-
-    @property
-    def remedy(self) -> str:
-        return self._filled(self.trouble.remedy)
+    def sentences(self) -> tuple[str, str]:
+        """Its meaning and its remedy. A missing word is shown as `…`, unless it is optional."""
+        words = defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words))
+        return self.trouble.means.format_map(words), self.trouble.remedy.format_map(words)
 
     @property
     def with_line(self) -> str:
-        return self._sentences(f"The log says: {self.line}.")
+        return self._told(f"The log says: {self.line}.")
 
     def __str__(self) -> str:
-        return self._sentences()
+        return self._told()
 
-    def _filled(self, sentence: str) -> str:
-        """A sentence with its words; a missing one is shown as `…`, unless it is optional."""
-        return sentence.format_map(defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words)))
-
-    def _sentences(self, evidence: str = "") -> str:
-        words = f"{self.means} {evidence} {self.remedy}".split()
+    def _told(self, evidence: str = "") -> str:
+        means, remedy = self.sentences
+        words = f"{means} {evidence} {remedy}".split()
         return re.sub(r"\.\.+", ".", " ".join(words)) + f" ({self.trouble.code})"
 
 
@@ -149,20 +144,11 @@ def _line(text: str, at: int) -> str:
     return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
 
 
-# Modules whose package has another name. Python 3.12 has no distutils of its own; that of setuptools takes its place.
-DISTRIBUTIONS = {
-    "cv2": "opencv-python-headless",
-    "distutils": "setuptools",
-    "sklearn": "scikit-learn",
-    "yaml": "PyYAML",
-}
-
-
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
     """A missing package, and how to install it. Code that comes with a model may need one outside the extras."""
-    package = packaged.package(words["module"])
+    package = words["module"].partition(".")[0]
     extra = packaged.bringing(package)
-    own = f"pip install {DISTRIBUTIONS.get(package, package)}"
+    own = f"pip install {table('distributions')['packages'].get(package, package)}"
     return {"package": package, "install": packaged.install(extra) if extra else own}
 
 

@@ -122,7 +122,7 @@ def _code(arguments: list[str] | None) -> int:
     except SystemExit:
         return 0  # click's own exit when the reader of a pipe (`| head`) stops
     except ModuleNotFoundError as error:
-        package = packaged.package(error.name or "")
+        package = (error.name or "").partition(".")[0]
         if not (extra := packaged.bringing(package)):
             return _bug()
         _tell(f"This needs the package `{package}`, which is not installed.")

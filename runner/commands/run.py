@@ -2,12 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -27,6 +26,7 @@ from runner.run.run_folder import RunFolder, folder, session
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import SMALL
+from runner.tools import packaged
 from runner.tools.child_process import TRAINING, Event, event_line
 from runner.tools.files import cache_folder
 from runner.tools.problem import Stop, worded
@@ -78,6 +78,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
         yield (lambda event: say(event_line(event))) if os.environ.get(EVENTS) else _lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.text import Text
 
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[loss]}")) as bar:
@@ -90,11 +91,9 @@ def watch() -> Iterator[Callable[[Event], None]]:
                 bar.update(task, description=event["phase"])
             elif event["event"] == "step":
                 bar.update(task, completed=event["step"], loss=_step(event))
-            elif event["event"] == "evaluation":
-                bar.console.print(_evaluation(event))
-            elif event["event"] == "proof":
-                # Printed literally: tokens may look like rich's markup.
-                bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
+            for line in _lasting(event):
+                # Literally: tokens may look like rich's markup.
+                bar.console.print(Text.from_ansi(line), soft_wrap=True)
 
         yield show
 
@@ -104,23 +103,23 @@ def _lines() -> Callable[[Event], None]:
 
     def show(event: Event) -> None:
         nonlocal shown
-        if event["event"] == "proof":
-            for line in proof_lines(event["folder"]):
-                say(line)
-        elif event["event"] == "evaluation":
-            say(_evaluation(event))
-        elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
+        if event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
             shown = tenth
             say(f"  step {event['step']} of {event['steps']}, {_step(event)}")
+        for line in _lasting(event):
+            say(line)
 
     return show
 
 
-STYLES: Mapping[str, Mapping[str, Any]] = {
-    "trained": {"fg": "green", "bold": True},
-    "seen": {"dim": True},
-    "cut": {"fg": "red", "strikethrough": True},
-}
+def _lasting(event: Event) -> Iterable[str]:
+    """The lines about an event that stay on the screen."""
+    if event["event"] == "proof":
+        return proof_lines(event["folder"])
+    return [_evaluation(event)] if event["event"] == "evaluation" else []
+
+
+STYLES = packaged.toml(__file__, "styles.toml")
 
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:

@@ -47,17 +47,15 @@ class Document:
         mending: Any = None,
     ) -> Problem:
         """A Problem at the value (or the key) of `path`, or at its nearest parent. mending: a value that solves it."""
-        if mending is not None:
-            found = self.problem(path, message, hint, key=key, severity=severity)
-            return replace(found, mends=(".".join(map(str, path)), mending))
+        mends = None if mending is None else (".".join(map(str, path)), mending)
         for length in range(len(path), -1, -1):
             if origin := self.origins.get(path[:length]):
-                return Problem(origin, 0, 0, message, hint, severity=severity)
+                return Problem(origin, 0, 0, message, hint, severity=severity, mends=mends)
             places = (self.keys, self.values) if key or length < len(path) else (self.values, self.keys)
             for known in places:
                 if place := known.get(path[:length]):
-                    return self.problem_at(place, message, hint, severity=severity)
-        return Problem(self.file, 1, 1, message, hint, severity=severity)
+                    return replace(self.problem_at(place, message, hint, severity), mends=mends)
+        return Problem(self.file, 1, 1, message, hint, severity=severity, mends=mends)
 
     def problem_at(self, place: Span, message: str, hint: str = "", severity: str = "error") -> Problem:
         lines = self.text.splitlines()

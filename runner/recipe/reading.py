@@ -10,10 +10,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
@@ -198,7 +198,7 @@ class Builder:
         for path, again in self.twice.items():
             key, place = again[0]
             header, shown, hint = hidden_header(self.document, place.line), again[:1], "Keep one of the two lines."
-            if header and header.line > self.document.keys[*path, key].line:
+            if header and header.place.line > self.document.keys[*path, key].line:
                 yield behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
                 continue
             if path and isinstance(path[-1], int):
@@ -295,12 +295,11 @@ _QUOTED = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Header:
-    """A commented line that would open a section. line: 1-based."""
+class Header(NamedTuple):
+    """A commented line that would open a section: the section's name, and the line's place from its `#` to the colon."""
 
-    line: int
     name: str
+    place: Span
 
 
 def hidden_header(document: Document, line: int) -> Header | None:
@@ -308,7 +307,8 @@ def hidden_header(document: Document, line: int) -> Header | None:
     lines = document.text.splitlines()
     for number in range(line - 1, 0, -1):
         if found := _HIDDEN.fullmatch(lines[number - 1]):
-            return Header(number, found["name"])
+            start = found.end(1)
+            return Header(found["name"], Span(number, start + 1, found.end("name") + 1 - start))
         if lines[number - 1][:1] not in ("", " ", "#"):
             return None
     return None
@@ -316,10 +316,8 @@ def hidden_header(document: Document, line: int) -> Header | None:
 
 def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
     """The Problem with a header that is commented out. instead: what happens to the lines below it."""
-    source = document.text.splitlines()[header.line - 1]
-    start, end = source.index("#"), len(source.partition(":")[0])
     message = worded("recipe.commented-out", name=header.name, instead=f": {instead}" if instead else "")
-    return document.problem_at(Span(header.line, start + 1, end - start + 1), *message)
+    return document.problem_at(header.place, *message)
 
 
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
@@ -328,18 +326,10 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = document.text.splitlines() or [""]
     line = min(line, len(lines))
-    if seen := next(_seen(lines, line, column), None):
-        return document.problem_at(*seen)
     complaint = f"{error.context or ''} {error.problem or ''}"
     kinds = table("yaml-errors").items()
     kind, known = next(one for one in kinds if any(word in complaint for word in one[1]["words"]))
-    if kind == "second colon" and (header := hidden_header(document, line)):
-        return behind_a_comment(document, header)
-    if kind == "indentation" and (
-        likely := _lost_header(document, lines, line)
-        or _missing_dash(document, lines, line)
-        or _unindented(document, lines, line)
-    ):
+    if likely := next(_likely(document, lines, line, column, kind), None):
         return likely
     start = error.context_mark if known.get("at_start") else None
     at = Span(start.line + 1, start.column + 1, 1) if start else Span(line, column, 1)
@@ -347,20 +337,41 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     return document.problem_at(at, known["message"].replace("{here}", here), known["hint"])
 
 
-def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str, str]]:
-    """Mistakes that are visible in the text, whatever libyaml reports: the place, the problem, and the hint."""
-    source = lines[line - 1]
+def _likely(document: Document, lines: list[str], line: int, column: int, kind: str) -> Iterator[Problem]:
+    """Mistakes that are visible in the text. kind: of libyaml's complaint, which decides about indentation alone."""
+    source, at = lines[line - 1], document.problem_at
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
-        yield Span(line, source.index("\t") + 1, 1), *worded("recipe.tab")
+        yield at(Span(line, source.index("\t") + 1, 1), *worded("recipe.tab"))
     for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
         if "\u00a0" in text.partition("#")[0]:
-            yield Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space")
+            yield at(Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space"))
         if glued := _GLUED.fullmatch(text):
-            yield Span(number, len(glued[1]) + 1, len(glued[2])), *worded("recipe.glued-colon", glued=glued)
+            yield at(Span(number, len(glued[1]) + 1, len(glued[2])), *worded("recipe.glued-colon", glued=glued))
     if opening := _open_quote(lines, line, column):
-        yield opening, *worded("recipe.open-quote")
+        yield at(opening, *worded("recipe.open-quote"))
     if ended := _ended_early(source, line, column):
-        yield ended
+        yield at(*ended)
+    header, known = (
+        hidden_header(document, line),
+        [_Line.of(number, text) for number, text in enumerate(lines[:line], 1)],
+    )
+    here, above = known[-1], [one for one in known[:-1] if one.words]
+    if header and kind == "second colon":
+        yield behind_a_comment(document, header)
+    if kind != "indentation":
+        return
+    if header and all(one.indent >= here.indent for one in above if one.number > header.place.line):
+        yield behind_a_comment(document, header)
+    if glued := _GLUED_DASH.match(source):
+        yield at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
+    if entry := _without_dash(here, above):
+        yield at(entry.place, *worded("recipe.missing-dash", text=entry.words))
+    if len(above) > 1:
+        before, odd = above[-2:]
+        if here.is_entry and odd.is_entry:
+            before, odd, here = odd, here, odd
+        if odd.indent < here.indent == before.indent:
+            yield at(odd.place, *worded("recipe.unindented", depth=here.indent))
 
 
 def _open_quote(lines: list[str], line: int, column: int) -> Span | None:
@@ -391,54 +402,35 @@ def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] |
     return Span(line, found.end("inner") + 1, 1), *worded("recipe.quotes-end", end=end)
 
 
-def _blank(line: str) -> bool:
-    return not line.partition("#")[0].strip()
+class _Line(NamedTuple):
+    """A line of a broken file: its number, its indentation in spaces, and its words without a comment."""
+
+    number: int
+    indent: int
+    words: str
+
+    @classmethod
+    def of(cls, number: int, text: str) -> Self:
+        return cls(number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
+
+    @property
+    def is_entry(self) -> bool:
+        return self.words.startswith("- ")
+
+    @property
+    def place(self) -> Span:
+        return Span(self.number, self.indent + 1, len(self.words))
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
-
-
-def _lost_header(document: Document, lines: list[str], line: int) -> Problem | None:
-    """The Problem with a commented line that would open the section of this line and of those in between."""
-    header = hidden_header(document, line)
-    between = [text for text in lines[header.line if header else line : line - 1] if not _blank(text)]
-    fits = header and all(_indent(text) >= _indent(lines[line - 1]) for text in between)
-    return behind_a_comment(document, header) if header and fits else None
-
-
-def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | None:
+def _without_dash(here: _Line, above: list[_Line]) -> _Line | None:
     """A list entry without its `- `: the first one, so that the next dash does not fit, or a text among others."""
-    if glued := _GLUED_DASH.match(lines[line - 1]):
-        return document.problem_at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
-    source, above = lines[line - 1], [number for number in range(1, line) if not _blank(lines[number - 1])]
-    if source.lstrip().startswith("- "):
-        while above and _indent(lines[above[-1] - 1]) > _indent(source):
-            line = above.pop()
-            if lines[line - 1].lstrip().startswith("- "):
-                return None
-        if lines[line - 1] is source or not above or not re.search(r":\s*(#.*)?$", lines[above[-1] - 1]):
+    entry = here
+    if here.is_entry:
+        deeper = list(takewhile(lambda one: one.indent > here.indent, reversed(above)))
+        opens = len(above) > len(deeper) and above[-len(deeper) - 1].words.endswith(":")
+        if not deeper or not opens or any(one.is_entry for one in deeper):
             return None
-    elif not above or ":" in source.partition(" #")[0] or not lines[above[-1] - 1].lstrip().startswith("- "):
+        entry = deeper[-1]
+    elif not above or ":" in here.words or not above[-1].is_entry:
         return None
-    source = lines[line - 1]
-    if source.lstrip().startswith("-"):
-        return None
-    text = source.strip().partition(" #")[0].rstrip()
-    return document.problem_at(Span(line, _indent(source) + 1, len(text)), *worded("recipe.missing-dash", text=text))
-
-
-def _unindented(document: Document, lines: list[str], line: int) -> Problem | None:
-    """The Problem with the line above, if its indentation differs from that of both its neighbours."""
-    above = [number for number in range(1, line) if not _blank(lines[number - 1])][-2:]
-    if len(above) < 2:
-        return None
-    before, odd = above
-    if lines[line - 1].lstrip().startswith("- ") and lines[odd - 1].lstrip().startswith("- "):
-        before, odd, line = odd, line, odd
-    if not _indent(lines[odd - 1]) < _indent(lines[line - 1]) == _indent(lines[before - 1]):
-        return None
-    return document.problem_at(
-        Span(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
-        *worded("recipe.unindented", depth=_indent(lines[line - 1])),
-    )
+    return None if entry.words.startswith("-") else entry

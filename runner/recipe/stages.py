@@ -7,24 +7,16 @@ from typing import Any
 
 from runner.plan import Section
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
+from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, worded
 
 NAME, TECHNIQUE = "name", "technique"  # the lines of a stage that its own recipe has under other names
 # The share of rows of an earlier stage; a recipe without `stages` does not have it.
 EARLIER_ROWS = "earlier_rows"
 STAGES = "stages"
-# The scenario of a technique that is used alone; the schema lists the techniques too.
 PRETRAIN = "pretrain"
-TECHNIQUES = {"lora": "lora", "last-layers": "last-layers", "full": "full", PRETRAIN: "pipeline"}
-OWN = ("train", "data", "demo", "gates", "tokenizer", "speed")  # the sections that stages do not share
-BASE = ("base", "revision", "trust_remote_code")  # the lines of `model` that name a base model
-# The paths of a stage's lines in a recipe that only pretrains.
-ALONE: dict[Path_, Path_] = {
-    ("train", "report_to"): ("report_to",),
-    ("train",): (PRETRAIN,),
-    ("gates",): (PRETRAIN, "gates"),
-    ("advanced", "axolotl"): ("advanced", PRETRAIN),
-}
+OWN, BASE, TECHNIQUES, _ALONE = packaged.toml(__file__, "stages.toml").values()
+ALONE = {tuple(old.split(".")): tuple(new.split(".")) for old, new in _ALONE.items()}
 
 
 def one_file() -> Stop:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from runner.tools import packaged
+
 _PART = re.compile(r"\[\[|\[([^\[\]]*)\]|\[|\]\]")
 
 
@@ -50,9 +52,7 @@ def _parsed(template: str) -> tuple[str, list[str]]:
     return words + template[end:].replace("%", "%%"), names
 
 
-# The settings of a data set that are templates, and those that name a column themselves.
-SETTINGS = ("question", "answer", "prompt", "chosen", "rejected", "completion", "label")
-NAMES = ("image_column", "label_column", "column", "text")
+SETTINGS, NAMES, BESIDES, FORMS = packaged.toml(__file__, "columns.toml").values()
 
 
 def needed(data: Mapping[str, Any]) -> dict[str, str]:
@@ -61,13 +61,3 @@ def needed(data: Mapping[str, Any]) -> dict[str, str]:
     used |= {data[setting]: setting for setting in NAMES if data.get(setting)}
     songs = data.get("songs") or {}
     return used | {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics") if setting in songs}
-
-
-# The columns of each form of conversations. The first match counts: some data sets have `messages` and also `prompt`.
-FORMS: Mapping[str, tuple[str, ...]] = {
-    "messages": ("messages",),
-    "sharegpt": ("conversations",),
-    "alpaca": ("instruction", "output"),
-    "prompt_completion": ("prompt", "completion"),
-}
-BESIDES = ("system", "input", "tools")  # columns that are read in any form, if they exist

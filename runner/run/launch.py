@@ -118,11 +118,13 @@ def gpus_of(recipe: Recipe) -> list[int]:
     return list(nodes.machines[0].gpus) if nodes else []
 
 
-def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
-    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`): those that are here, as the
-    others are other users'. If none is (no numbers, another machine, names such as `GPU-8f6b…`), all count."""
+def particular(visible: str | None, numbers: Sequence[int], count: int) -> dict[int, str]:
+    """The visible GPUs, counted from 0, that the recipe names (`nodes.machines[].gpus`), each with its name in
+    CUDA_VISIBLE_DEVICES: those that are here, as the others are other users'. If none is (no numbers, another machine,
+    names such as `GPU-8f6b…`), all count."""
     names = device_names(visible, count)
-    return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
+    named = {names.index(str(number)): str(number) for number in numbers if str(number) in names}
+    return named or dict(enumerate(names))
 
 
 def end(process: subprocess.Popen[str] | Forked) -> None:

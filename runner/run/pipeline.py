@@ -1,9 +1,10 @@
 """Runs a plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from runner.recipe import units
 from runner.run.launch import Progress, launch
 from runner.run.run_folder import FRESH
 from runner.run.stage_folder import StageFolder, check_weights, differences, inputs
+from runner.tools import packaged
 from runner.tools.child_process import Event
 from runner.tools.files import read_record
 from runner.tools.names import listed
@@ -25,6 +27,7 @@ from runner.trainer.records import Summary, elapsed_seconds
 Tell = Callable[[str], None]
 Watch = Callable[[], AbstractContextManager[Progress]]
 OUT_OF_TIME = "out of time"
+DECISIONS, MORE_TIME = packaged.toml(__file__, "words.toml").values()
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,11 @@ class Selection:
 
     def of(self, plan: Plan) -> list[Stage]:
         """The selected stages, in order. Raises Stop (exit 2) for an unknown name, or an empty selection."""
-        named = {name: plan.stage(name) for name in (self.stage, self.first, self.last) if name is not None}
         if self.stage is not None and (self.first is not None or self.last is not None):
             raise Stop("`--stage` selects one stage, so it excludes `--from` and `--until`.", code=2)
-        if self.stage is not None:
-            return [named[self.stage]]
-        start = plan.stages.index(named[self.first]) if self.first is not None else 0
-        end = plan.stages.index(named[self.last]) if self.last is not None else len(plan.stages) - 1
+        first, last = (self.first, self.last) if self.stage is None else (self.stage, self.stage)
+        start = plan.stages.index(plan.stages[0] if first is None else plan.stage(first))
+        end = plan.stages.index(plan.stages[-1] if last is None else plan.stage(last))
         if start > end:
             raise Stop(f"`--from {self.first}` comes after `--until {self.last}`.", code=2)
         return list(plan.stages[start : end + 1])
@@ -58,13 +59,7 @@ class Decision:
     why: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        words = {
-            "keep": "done, its result is reused",
-            "begin": "runs",
-            "go on": "continues where it stopped",
-            "again": "runs again",
-        }
-        return f"{self.stage.name}: {words[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
+        return f"{self.stage.name}: {DECISIONS[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
 
 
 def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
@@ -72,9 +67,12 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
     repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
     decisions = []
     for stage in stages:
-        folder = StageFolder(plan, stage)
-        decision = decision_on(folder)
-        above = [name for name in stage.reads if name in repeated and not _stays(folder.other(name), stage.reads[name])]
+        decision, above = decision_on(StageFolder(plan, stage)), []
+        for name in (name for name in stage.reads if name in repeated):
+            before = StageFolder(plan, plan.stage(name))
+            # Of a stage with parts, those that are read may stay as they are.
+            if not before.stage.parts or decision_on(before, stage.reads[name]).action != "keep":
+                above.append(name)
         if decision.action in ("keep", "go on") and above:
             decision = Decision(stage, "again", (f"{listed(above)} before it runs again",))
         if decision.action != "keep":
@@ -83,16 +81,16 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
     return decisions
 
 
-def decision_on(folder: StageFolder) -> Decision:
-    """What happens to a stage, by its record."""
+def decision_on(folder: StageFolder, read: tuple[str, ...] = ()) -> Decision:
+    """What happens to a stage, by its record. read: the beginnings of the outputs that count; all without one."""
     stage = folder.stage
     if not folder.state:
         return Decision(stage, "begin")
-    if changed := differences(folder.state.inputs, inputs(folder.plan, stage)):
+    if changed := _changed(folder, read):
         return Decision(stage, "again", (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else [])))
     if not folder.finished:
         return Decision(stage, "go on")
-    if wrong := folder.changed_outputs():
+    if wrong := folder.changed_outputs(read):
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         return Decision(stage, "again", (f"{wrong[0]}{more} has changed since it was made",))
     return Decision(stage, "keep")
@@ -103,31 +101,21 @@ def is_done(plan: Plan) -> bool:
     return all(decision.action == "keep" for decision in decide(plan, plan.stages))
 
 
-def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
-    """The first stage upstream whose settings or inputs have changed since, and the differences; or None. Only parts
-    that are read count."""
-    for name, beginnings in folder.stage.reads.items():
-        before = folder.other(name)
-        if known := stale(before):
-            return known
-        if changed := _changed(before, beginnings):
-            return before.stage, changed
-    return None
+def _stale(folder: StageFolder) -> Iterator[tuple[str, list[str]]]:
+    """The stages upstream whose settings or inputs have changed since, each with the differences; the first one first."""
+    for name, read in folder.stage.reads.items():
+        yield from _stale(folder.other(name))
+        if changed := _changed(folder.other(name), read):
+            yield name, changed
 
 
-def _changed(folder: StageFolder, beginnings: tuple[str, ...]) -> list[str]:
+def _changed(folder: StageFolder, read: tuple[str, ...]) -> list[str]:
     """How a stage's inputs differ from those on record; of its parts only those count that are read."""
-    settings = {setting for text in beginnings for setting in folder.stage.parts.get(text.split("/")[0], ())}
+    settings = {setting for text in read for setting in folder.stage.parts.get(text.split("/")[0], ())}
     made, now = folder.state.inputs, inputs(folder.plan, folder.stage)
     if settings:
         made, now = ({name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now))
     return differences(made, now)
-
-
-def _stays(folder: StageFolder, beginnings: tuple[str, ...]) -> bool:
-    """Whether a finished stage that runs again would leave the parts that are read unchanged."""
-    apart = bool(folder.stage.parts) and folder.finished
-    return apart and not _changed(folder, beginnings) and not folder.changed_outputs(beginnings)
 
 
 def carry_out(
@@ -185,16 +173,12 @@ def require_earlier(folder: StageFolder, tell: Tell) -> None:
     for name in stage.reads:
         if not folder.other(name).finished:
             raise Stop(*worded("run.base-not-finished", stage=stage, name=name))
-    if before := stale(folder):
-        raise _not_as_it_was(stage, before[0].name, f"was made from other inputs than now: {'; '.join(before[1][:4])}")
-    for name, beginnings in stage.reads.items():
-        if wrong := folder.other(name).changed_outputs(beginnings):
-            raise _not_as_it_was(stage, name, f"has changed since it was made (`{wrong[0]}`)")
+    made = ((name, f"was made from other inputs than now: {'; '.join(how[:4])}") for name, how in _stale(folder))
+    wrong = ((name, folder.other(name).changed_outputs(read)) for name, read in stage.reads.items())
+    kept = ((name, f"has changed since it was made (`{files[0]}`)") for name, files in wrong if files)
+    for name, what in chain(made, kept):
+        raise Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
     guard(folder, tell)
-
-
-def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
-    return Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
 
 
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
@@ -207,7 +191,11 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     before = plan.stages[: plan.stages.index(stage) + (not over)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
-        whole, taken, more = units.duration(limit), units.duration(used), _more_time(folder, "here")
+        whole, taken, more = (
+            units.duration(limit),
+            units.duration(used),
+            MORE_TIME[folder.run.kind].format(point="here"),
+        )
         raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
     if over:
         tell(f"{decision}")
@@ -287,7 +275,7 @@ def finish(folder: StageFolder) -> Iterable[str]:
         limit = units.duration(summary.time_limit.limit_seconds)
         model = folder.model if folder.model.is_dir() else folder.weights_files[0]
         early = f"The time limit of {limit} has ended `{stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
-        remedy = _more_time(folder, "this step")
+        remedy = MORE_TIME[folder.run.kind].format(point="this step")
         if any(stage.name in other.reads for other in folder.plan.stages):
             raise Stop(f"{early} Later stages do not start.", remedy)
         return [early, remedy]
@@ -322,14 +310,6 @@ def _complete(folder: StageFolder) -> None:
         sets=PreparedRows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets,
         planned=next((each for each in stages if each.get("stage") == name), None),
     ).write(folder.path)
-
-
-def _more_time(folder: StageFolder, point: str) -> str:
-    if folder.run.kind == "rehearsal":
-        return "The rehearsal sets this limit; your recipe need not change. `--fresh` repeats the rehearsal. A smaller model makes more steps in this time."
-    if folder.run.kind != "run":
-        return "The measurement sets this limit; your recipe need not change."
-    return f"Raise `limits.time`. The same command then continues from {point}."
 
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:

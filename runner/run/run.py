@@ -127,12 +127,8 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
 
     os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    mine, devices = (
-        launch.particular(visible, launch.gpus_of(recipe), len(names)),
-        launch.device_names(visible, len(names)),
-    )
-    return [names[index] for index in mine], ",".join(devices[index] for index in mine)
+    mine = launch.particular(os.environ.get("CUDA_VISIBLE_DEVICES"), launch.gpus_of(recipe), len(names))
+    return [names[index] for index in mine], ",".join(mine.values())
 
 
 def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:

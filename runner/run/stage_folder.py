@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -207,9 +206,8 @@ def _shown(value: Any) -> str:
     return shortened(text, 60)
 
 
-def check_weights(folder: Path) -> int:
-    """Opens every weight file and reads every tensor's shape; returns the number of parameters. Raises Stop if a file
-    is missing, cut short or has no weights."""
+def check_weights(folder: Path) -> None:
+    """Opens every weight file, whose beginning says how long it is. Raises Stop if one is missing, cut short or broken."""
     from safetensors import SafetensorError, safe_open
 
     files = weight_files(folder)
@@ -219,12 +217,8 @@ def check_weights(folder: Path) -> int:
     named = set(index["weight_map"].values()) if isinstance(index, dict) else set()
     if missing := sorted(named - {file.name for file in files}):
         raise Stop(f"`{folder}` lacks the weight file `{missing[0]}`.")
-    total = 0
     for file in files:
         try:
-            with safe_open(file, framework="numpy") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - it is no mapping
-                    total += math.prod(tensors.get_slice(name).get_shape())
+            safe_open(file, framework="numpy")
         except (SafetensorError, OSError) as error:
             raise Stop(f"`{file}` cannot be loaded: {error}") from None
-    return total

@@ -4,6 +4,7 @@ to install extras."""
 import re
 import shlex
 import tomllib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,6 @@ def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
 
 
-def package(module: str) -> str:
-    return module.partition(".")[0]
-
-
 def bringing(package: str) -> str | None:
     return next((extra for extra, packages in toml(__file__, "extras.toml").items() if package in packages), None)
 
@@ -65,10 +62,9 @@ def install(extra: str) -> str:
         return f"pip install{options} -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[{extra}]')}"
     from importlib.metadata import PackageNotFoundError, requires
 
-    try:
-        stated = requires("recipe-runner") or []
-    except PackageNotFoundError:
-        stated = []
+    stated: list[str] = []
+    with suppress(PackageNotFoundError):
+        stated += requires("recipe-runner") or []
     marked = (line.partition(";") for line in stated)
     wanted = [what.strip() for what, _, marker in marked if re.search(rf"""extra == ['"]{extra}['"]""", marker)]
     if not wanted:

@@ -9,27 +9,19 @@ import warnings
 from pathlib import Path
 from typing import Any, cast
 
+from runner.tools import packaged
 from runner.tools.problem import Stop
-
-# Loggers whose messages at import or load do not help users: kernels for other GPUs, deprecations inside libraries.
-_CHATTY = (
-    *("torchao", "torch.utils._pytree", "DeepSpeed", "transformers", "datasets", "huggingface_hub"),
-    "bitsandbytes.backends.cpu.ops",
-)
 
 
 def hush() -> None:
     """Silences libraries. Call it before the first import of torch, transformers or datasets."""
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):
-        os.environ.setdefault(f"{library}_VERBOSITY", "error")
-    for name in _CHATTY:
+    variables, messages = packaged.toml(__file__, "quiet.toml").values()
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    for name in messages["loggers"]:
         # A filter, because DeepSpeed sets its own level when it is imported.
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
-    noisy = r"(torch|torchao|transformers|datasets|huggingface_hub|bitsandbytes)(\.|$)"
-    warnings.filterwarnings("ignore", module=noisy)
+    warnings.filterwarnings("ignore", module=messages["warnings"])
 
 
 def without_scikit_learn() -> None:

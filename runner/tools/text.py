@@ -1,18 +1,16 @@
 """Text that is safe for a terminal, and YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike."""
 
-import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from string import Template as Blanks
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from yaml.emitter import Emitter, ScalarAnalysis
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -65,17 +63,8 @@ class Styled(str):
     """A line with colours of our own; what others wrote in it is `printable`."""
 
 
-@lru_cache(4096)
-def _analysis(text: str) -> ScalarAnalysis:
-    """PyYAML's look at each character of a text. Files repeat most of their texts, and each other's."""
-    return Emitter(io.StringIO(), allow_unicode=True).analyze_scalar(text)
-
-
 class _Dumper(yaml.SafeDumper):
     """Long texts as blocks, lists indented below their key, no aliases."""
-
-    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-        return _analysis(scalar)
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -119,15 +108,10 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-@cache
-def _general() -> frozenset[str]:
-    return frozenset(words(GENERAL_TEXT.read_text("utf-8")))
-
-
 def learned(after: str, before: str, question: str, taught: Collection[str]) -> list[str]:
     """The words of an answer that only the training rows can have taught: not those of the answer before training, of
     the question, and of general text. taught: the words of the rows' answers."""
-    elsewhere = {*words(before), *words(question), *_general()}
+    elsewhere = {*words(before), *words(question), *words(GENERAL_TEXT.read_text("utf-8"))}
     return [word for word in dict.fromkeys(words(after)) if word in taught and word not in elsewhere]
 
 

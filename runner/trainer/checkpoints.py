@@ -1,30 +1,22 @@
-"""Checkpoints: when one is written, which ones are complete, which one a run resumes from; and how processes agree."""
+"""Checkpoints: which ones are complete, which one a run resumes from; and how processes agree."""
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from transformers import TrainerCallback
 
-from runner.tools.files import read_json, read_record, write_json
+from runner.tools.files import read_json, read_record
 from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE
-from runner.trainer import records
 from runner.trainer.settings import RunSettings
-
-
-def several() -> bool:
-    """Whether there are other processes."""
-    return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
 
 
 def any_of(here: bool, device: torch.device) -> bool:
     """Whether `here` is true on any process; the result is the same on all of them. Every process must call it."""
-    if not several():
+    if not torch.distributed.is_initialized():
         return here
     flag = torch.tensor([float(here)], device=device)
     torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
@@ -33,7 +25,7 @@ def any_of(here: bool, device: torch.device) -> bool:
 
 def wait() -> None:
     """Waits until every process has called it."""
-    if several():
+    if torch.distributed.is_initialized():
         torch.distributed.barrier()
 
 
@@ -62,44 +54,6 @@ def drop_broken(folder: Path) -> None:
     for path in folder.glob("checkpoint-*"):
         if step_of(path) is None:
             shutil.rmtree(path, ignore_errors=True)
-
-
-class Saving(TrainerCallback):
-    """Asks for a checkpoint every `save_steps` steps, or, without that setting, as often as its cost is worth it
-    (`records.seconds_between`); and marks each one once all of it is on disk. One without the mark counts as broken.
-    Checkpoints do not change what is learned, so the clock may decide: the first process's, for all processes.
-    resumed_from: the checkpoint that the recipe names to go back to; empty for none."""
-
-    def __init__(self, settings: RunSettings, resumed_from: str = "") -> None:
-        self.every, self.resumed_from = settings.save_steps, resumed_from
-        self.writing = 0.0
-        self.saved = self.busy = time.monotonic()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.saved = self.busy = time.monotonic()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.busy = time.monotonic()
-        if self.every is not None:
-            due = bool(state.global_step % self.every == 0)
-        else:
-            over = self.busy - self.saved >= records.seconds_between(self.writing)
-            due = any_of(over and state.is_world_process_zero, args.device)
-        if due and not saved_anyway(args, state, control):
-            control.should_save = True
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.busy = time.monotonic()
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.saved = time.monotonic()
-        self.writing = max(self.writing, self.saved - self.busy)  # since the step or the evaluation ended
-        # Each process writes a part of its own, its random state at least.
-        wait()
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if state.is_world_process_zero and folder.is_dir():
-            facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
-            write_json(folder / COMPLETE, facts | {"resumed_from": self.resumed_from})
 
 
 def saved_anyway(args: Any, state: Any, control: Any) -> bool:

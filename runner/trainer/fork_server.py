@@ -3,7 +3,7 @@ importing Axolotl takes longer than training a tiny model.
 
 `python -m runner.trainer.fork_server FD` listens on the socket FD. A request is a program: `module`, the modules to
 import `before`, `arguments`, `env`, the `folder` and the process `group`; and the file for its output. The answers are
-the number of its process and, at its end, its exit status. A request without `group` only imports, in idle time.
+the number of its process and, at its end, its exit status. A request for no `group` only imports, in idle time.
 Programs in forks use the same server for programs of their own; with Python's `multiprocessing` they would start
 another one.
 """
@@ -26,18 +26,10 @@ from multiprocessing.reduction import recv_handle, send_handle
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from runner.tools import child_process
+from runner.tools import child_process, packaged
 
-_MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
-# Programs to fork, and the modules to import before; the runner's other programs need `_MODELS`.
-_AXOLOTL = ("axolotl.cli.main", "axolotl.cli.train", "axolotl.core.builders", "runner.trainer.plugin")
-_SAVING = (*_MODELS, "deepspeed")  # accelerate imports it whenever a model is saved
-PROGRAMS = {
-    "axolotl.cli.main": (*_SAVING, *_AXOLOTL),
-    "runner.entrypoints.prepare": _SAVING,
-    "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
-    "runner.trainer.merging": (*_SAVING, "peft"),
-}
+_MODELS, _PROGRAMS = packaged.toml(__file__, "programs.toml").values()
+PROGRAMS = {program: (*_MODELS, *modules) for program, modules in _PROGRAMS.items()}
 ADDRESS = "RECIPE_RUNNER_FORKS"  # the environment variable with the server's address, for programs too
 
 
@@ -85,35 +77,28 @@ class Forked:
             return 1  # without the server, the exit status is unknown
 
 
-def _asked(command: list[str], env: Mapping[str, str], **more: object) -> Connection | None:
-    """The connection to a server that has the request for a command; None without a server, or if it cannot fork the
-    command: it forks known programs without a GPU, because CUDA does not survive a fork."""
+def _fork(command: list[str], env: Mapping[str, str], group: int | None, output: int = 1) -> Forked | None:
+    """As `fork`; only known programs without a GPU, because CUDA does not survive a fork. group: of processes; 0 for one of
+    its own, None to import alone. output: the file that the program writes into."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
     before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
-    if ADDRESS not in os.environ or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
+    several = "torchrun" in command and group is not None
+    if ADDRESS not in os.environ or before is None or several or env.get("CUDA_VISIBLE_DEVICES") != "":
         return None
     request = {"module": module, "before": before, "arguments": command[3:], "env": dict(env), "folder": os.getcwd()}
-    with suppress(OSError):
+    with suppress(OSError, EOFError):
         server = Client(os.environ[ADDRESS])
-        server.send(request | more)
-        return server
+        server.send({**request, "group": group})
+        if group is not None:
+            send_handle(server, output, 0)
+            begun, number = server.recv()
+            return Forked(server, number) if begun else None
     return None
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets the server import what a command needs. Programs of several processes then find the files cached."""
-    if server := _asked(command, env):
-        server.close()
-
-
-def _fork(command: list[str], env: Mapping[str, str], group: int, output: int) -> Forked | None:
-    """As `fork`. group: of processes; 0 for one of its own. output: the file that the program writes into."""
-    if "torchrun" not in command and (server := _asked(command, env, group=group)):
-        with suppress(OSError, EOFError):
-            send_handle(server, output, 0)
-            begun, number = server.recv()
-            return Forked(server, number) if begun else None
-    return None
+    _fork(command, env, None)
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
@@ -131,7 +116,7 @@ def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
 def run(command: list[str], env: Mapping[str, str]) -> None:
     """Runs a command to its end, in a fork where possible, with this process's output, and in its group, so that they
     end together. Raises CalledProcessError."""
-    forked = _fork(command, env, os.getpgrp(), 1)
+    forked = _fork(command, env, os.getpgrp())
     if forked is None:
         subprocess.run(command, env=dict(env), check=True)
     elif code := forked.wait():
@@ -154,7 +139,7 @@ def _serve(listener: socket.socket) -> tuple[str, list[str]]:
         asker = Connection(listener.accept()[0].detach())
         with suppress(OSError, EOFError):  # the client may be gone
             asked = asker.recv()
-            if "group" not in asked:
+            if asked["group"] is None:
                 to_import.extend(asked["before"])
                 continue
             output = recv_handle(asker)

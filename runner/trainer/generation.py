@@ -148,16 +148,14 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
 
 def written(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
-    options = {"tools": tools} if tools else {}
-    text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
-    return text
+    options = {"tools": tools or None, "add_generation_prompt": asking}
+    return str(tokenizer.apply_chat_template(conversation, tokenize=False, **options))
 
 
 def tokens(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> list[int]:
     """The tokens of what `written` writes; mistral-common reads no special tokens in a text."""
-    options = {"tools": tools} if tools else {}
-    made = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, return_dict=False, **options)
-    return list(made)
+    options = {"tools": tools or None, "add_generation_prompt": asking}
+    return list(tokenizer.apply_chat_template(conversation, return_dict=False, **options))
 
 
 def bare(message: Message) -> dict[str, Any]:

@@ -166,11 +166,11 @@ class RecipePlugin(BasePlugin):
         settings = run_settings(cfg)
         self.history = History(settings)
         of_words = not cfg.rl and not cfg.reward_model
-        watched: dict[str, Any] = {
-            "of_words": of_words,
-            "measure": records.REWARD if settings.rewards or cfg.rl == "ebft" else records.LOSS,
-        }
-        return stopping.callbacks(settings, self.history, resumed_from=self.resumed_from, own=self.trackers, **watched)
+        measure = records.REWARD if settings.rewards or cfg.rl == "ebft" else records.LOSS
+        own, before = self.trackers, self.resumed_from
+        return stopping.callbacks(
+            settings, self.history, of_words=of_words, measure=measure, resumed_from=before, own=own
+        )
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

@@ -21,18 +21,6 @@ Logged = Mapping[str, Any]  # the figures of a step, an epoch or an evaluation, 
 LOSS, ACCURACY, REWARD = "loss", "accuracy", "reward"
 
 
-def fruitless(values: Iterable[float], least: float, measure: str = LOSS) -> int:
-    """Number of evaluations since the last improvement by more than `least`. values: of all evaluations in order, with
-    the one before the first step."""
-    sign, best, waited = (-1 if measure == LOSS else 1), None, 0
-    for value in values:
-        if best is None or sign * (value - best) > least:
-            best, waited = value, 0
-        else:
-            waited += 1
-    return waited
-
-
 @dataclass(frozen=True)
 class EarlyStop(Record):
     """An early stop. patience: evaluations without improvement; step: the last one of `steps`; kept: the best one."""
@@ -54,12 +42,17 @@ EARLY_STOP_EVENT = "early_stop"  # the event of the training process, with the f
 def early_stop(
     evaluations: Iterable[Logged], patience: int, least: float, measure: str, step: int, steps: int
 ) -> EarlyStop | None:
-    """The early stop after `step` of `steps`; None if there was none. evaluations: each with `step` and the measure."""
-    seen = [(entry["step"], entry[measure]) for entry in evaluations if entry.get(measure) is not None]
-    if step >= steps or fruitless((value for _, value in seen), least, measure) < patience:
+    """The early stop after `step` of `steps`, if as many evaluations as `patience` have brought no improvement by more than
+    `least`; else None. evaluations: all in order, with the one before the first step; each with `step` and the measure."""
+    sign = -1 if measure == LOSS else 1
+    seen = [(sign * entry[measure], entry["step"]) for entry in evaluations if entry.get(measure) is not None]
+    best, waited = -math.inf, 0
+    for value, _ in seen:
+        best, waited = (value, 0) if value - best > least else (best, waited + 1)
+    if step >= steps or waited < patience:
         return None
-    trained = [(value if measure == LOSS else -value, at) for at, value in seen if at]
-    return EarlyStop(patience, step, steps, min(trained)[1])
+    _, kept = max((one for one in seen if one[1]), key=lambda one: (one[0], -one[1]))
+    return EarlyStop(patience, step, steps, kept)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from runner.plan import EngineConfig
 from runner.tools import child_process, packaged, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.trainer import fork_server
-from runner.trainer.records import ACCURACY, LOSS, REWARD, Proof, Summary, TimeUsed, early_stop, versions
+from runner.trainer.records import Proof, Summary, TimeUsed, versions
 
 if TYPE_CHECKING:
     # They import torch, and commands that only read a summary would wait for it.
@@ -62,11 +62,6 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         for field, (measure, which) in TABLES["evaluations"].items()
         if (values := [entry[measure] for entry in history.epochs if entry.get(measure) is not None])
     }
-    early, measure = None, ACCURACY if engine == "images" else REWARD if "first_reward" in evaluations else LOSS
-    if wanted := settings.early_stopping:
-        seen = ({LOSS: entry["validation_loss"], **entry} for entry in history.epochs)
-        steps = (history.final["steps"], history.steps_in_all)
-        early = early_stop(seen, wanted.patience, wanted.min_improvement, measure, *steps)
     return Summary(
         **{name: getattr(settings, name) for name in TABLES["names"]["settings"]},
         recipe=read_json(Path(settings.recipe_file)),
@@ -79,7 +74,7 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
         **_taken(settings, history),
         # A record from before the limit was removed means nothing.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
-        early_stop=early,
+        early_stop=history.early_stop,
         **evaluations,
         last_training_loss=history.steps[-1]["loss"] if history.steps else None,
         proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,

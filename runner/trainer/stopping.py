@@ -18,7 +18,7 @@ from runner import parts
 from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.problem import worded
-from runner.tools.run_files import STOPPED
+from runner.tools.run_files import COMPLETE, STOPPED
 from runner.trainer import checkpoints, records
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import EarlyStopping, RunSettings
@@ -92,13 +92,6 @@ class Watchdog(TrainerCallback):
         raise TrainingStopped(message)
 
 
-class Ended(TrainerCallback):
-    """Ends a resumed training that has no steps left."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop |= state.global_step >= state.max_steps
-
-
 def no_step_more(trainer: Any) -> None:
     """Lets the trainer skip the rest of an epoch when training is over. transformers 5.16.1 checks that only after a
     step, so a run of 104 steps with epochs of 21 makes a 105th; older versions have no such method."""
@@ -120,12 +113,13 @@ class Patience(TrainerCallback):
     It comes last of those that ask for checkpoints: in a run that had ended already, an older Trainer makes one more
     step (see `no_step_more`), which must be neither measured nor saved."""
 
-    def __init__(self, wanted: EarlyStopping, measure: str = LOSS) -> None:
-        self.wanted, self.measure = wanted, measure
+    def __init__(self, wanted: EarlyStopping, history: History, measure: str = LOSS) -> None:
+        self.wanted, self.history, self.measure = wanted, history, measure
         self.over = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.over = self._ends(state, control)
+        self._judge(state, control)
+        self.over = self.history.early_stop is not None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.over:
@@ -136,32 +130,39 @@ class Patience(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step:
-            self._ends(state, control)
+            self._judge(state, control)
 
-    def _ends(self, state: Any, control: Any) -> bool:
-        """Ends training if too many evaluations have brought no improvement, and returns whether it did."""
+    def _judge(self, state: Any, control: Any) -> None:
+        """Ends training if too many evaluations have brought no improvement."""
         seen = ({"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")} for entry in state.log_history)
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
         ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
+        self.history.early_stop = ended
         control.should_training_stop |= ended is not None
         if ended and state.is_world_process_zero:
             child_process.tell(records.EARLY_STOP_EVENT, **asdict(ended))
-        return ended is not None
 
 
-class TimeLimit(TrainerCallback):
-    """Stops training before `time_limit_seconds` are over, counted over restarts and, in a pipeline, with the stages
-    before. An evaluation and a checkpoint follow the last step, as at the end of an epoch, so that the best model is
-    kept. The limit reserves time for one more step, evaluation and checkpoint, as long as the longest so far; only the
-    first checkpoint, whose time is unknown, may end after the limit."""
+class Pace(TrainerCallback):
+    """Asks for checkpoints, and ends training in time, by what steps, evaluations and checkpoints take; and ends a resumed
+    training that has no steps left. resumed_from: the checkpoint that the recipe names to go back to; empty for none.
 
-    def __init__(self, settings: RunSettings) -> None:
-        self.limit = math.inf if settings.time_limit_seconds is None else settings.time_limit_seconds
+    A checkpoint is due every `save_steps` steps, or, without that setting, as often as its cost is worth it
+    (`records.seconds_between`). It does not change what is learned, so the clock may decide: the first process's, for
+    all processes. One is marked once all of it is on disk; without the mark it counts as broken.
+
+    `time_limit_seconds` are counted over restarts and, in a pipeline, with the stages before. An evaluation and a
+    checkpoint follow the last step, as at the end of an epoch, so that the best model is kept. The limit reserves time
+    for one more step, evaluation and checkpoint, as long as the longest so far; only the first checkpoint, whose time
+    is unknown, may end after the limit."""
+
+    def __init__(self, settings: RunSettings, resumed_from: str = "") -> None:
+        self.every, self.limit, self.resumed_from = settings.save_steps, settings.time_limit_seconds, resumed_from
         self.run_dir = Path(settings.run_dir)
         self.earlier = elapsed_seconds(settings.time_limit_earlier)
         self.before = 0.0
-        self.began = self.step_began = time.monotonic()
-        self.longest_step = self.longest_evaluation = self.longest_save = 0.0
+        self.began = self.last = self.saved = time.monotonic()
+        self.longest = dict.fromkeys(("step", "evaluation", "checkpoint"), 0.0)
         self.reached = False
 
     @property
@@ -169,22 +170,26 @@ class TimeLimit(TrainerCallback):
         """Seconds of this training so far, with those before a restart."""
         return self.before + time.monotonic() - self.began
 
+    def _took(self, what: str) -> None:
+        """Evaluations and checkpoints begin where a step (or training) began or ended; nothing else takes long."""
+        now = time.monotonic()
+        self.longest[what] = max(self.longest[what], now - self.last)
+        self.last = now
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop |= state.global_step >= state.max_steps
         if state.global_step:
             self.before = elapsed_seconds([self.run_dir])
-        self.began = self.step_began = time.monotonic()
+        self.began = self.last = self.saved = time.monotonic()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.step_began = time.monotonic()
+        self.last = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        now = time.monotonic()
-        self.longest_step = max(self.longest_step, now - self.step_began)
-        self.step_began = now
-        if control.should_training_stop:  # it ends here by itself
-            return
-        kept_back = self.longest_step + self.longest_evaluation + self.longest_save
-        if not self.reached and checkpoints.any_of(self.earlier + self.used + kept_back > self.limit, args.device):
+        self._took("step")
+        ends = control.should_training_stop or self.reached  # here by itself, or already by the limit
+        needed = self.earlier + self.used + sum(self.longest.values())
+        if self.limit is not None and not ends and checkpoints.any_of(needed > self.limit, args.device):
             self.reached = True
             control.should_training_stop = control.should_log = True
             # With epochs, the Trainer evaluates and saves at the end of this one, which is now.
@@ -193,19 +198,30 @@ class TimeLimit(TrainerCallback):
             if state.is_world_process_zero:
                 steps = f"{state.global_step} of {state.max_steps}"
                 print(f"The time limit of {self.limit:g} s ended training after step {steps}.", flush=True)
+        if self.every is not None:
+            due = bool(state.global_step % self.every == 0)
+        else:
+            over = self.last - self.saved >= records.seconds_between(self.longest["checkpoint"])
+            due = checkpoints.any_of(over and state.is_world_process_zero, args.device)
+        if due and not checkpoints.saved_anyway(args, state, control):
+            control.should_save = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # An evaluation begins where a step (or training) began or ended, and nothing else takes long in between.
-        self.longest_evaluation = max(self.longest_evaluation, time.monotonic() - self.step_began)
-        self.step_began = time.monotonic()
+        self._took("evaluation")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.longest_save = max(self.longest_save, time.monotonic() - self.step_began)
-        self.step_began = time.monotonic()
+        self._took("checkpoint")
+        self.saved = self.last
         self.on_train_end(args, state, control)
+        # Each process writes a part of its own, its random state at least.
+        checkpoints.wait()
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero and folder.is_dir():
+            facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
+            write_json(folder / COMPLETE, facts | {"resumed_from": self.resumed_from})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
+        if state.is_world_process_zero and self.limit is not None:
             TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
 
@@ -219,7 +235,7 @@ class Preemption(TrainerCallback):
     that all of them pass: the end of a step, of an evaluation, and of a checkpoint. An evaluation that is due after
     this step comes first, because a resumed run would not make up for it.
 
-    It comes after `Saving`, which has then marked the checkpoint."""
+    It comes after `Pace`, which has then marked the checkpoint."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.run_dir = Path(settings.run_dir)
@@ -290,13 +306,11 @@ def callbacks(
 ) -> list[TrainerCallback]:
     """All callbacks of a training, in their order: those that watch, those that end it, the one that asks for
     checkpoints and marks them, and those that act on what the others asked for. of_words, measure, resumed_from:
-    arguments of Watchdog, Patience, checkpoints.Saving. own: the engine's, which watch too."""
+    arguments of Watchdog, Patience, Pace. own: the engine's, which watch too."""
     return [
         *(Watchdog(settings, of_words), history, *own),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),
-        Ended(),
-        *([TimeLimit(settings)] if settings.time_limit_seconds is not None else []),
-        checkpoints.Saving(settings, resumed_from),
-        *([Patience(settings.early_stopping, measure)] if settings.early_stopping else []),
+        Pace(settings, resumed_from),
+        *([Patience(settings.early_stopping, history, measure)] if settings.early_stopping else []),
         *(Preemption(settings), Phases()),
     ]

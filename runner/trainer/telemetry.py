@@ -13,7 +13,7 @@ from runner.tools import child_process, packaged
 from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
-from runner.trainer.records import Logged
+from runner.trainer.records import EarlyStop, Logged
 from runner.trainer.settings import RunSettings
 
 TABLES = packaged.toml(__file__, "tables.toml")
@@ -35,7 +35,7 @@ class History(TrainerCallback):
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
         self.final: Logged = {}  # fields of the Summary, when training has ended
-        self.steps_in_all = 0
+        self.early_stop: EarlyStop | None = None  # set by `stopping.Patience`
         self.measured: dict[str, float] = {}
         self.peaks: Logged = {}
 
@@ -106,7 +106,7 @@ class History(TrainerCallback):
         _tell(state, "evaluation", **entry)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        best, self.steps_in_all = state.best_model_checkpoint, state.max_steps
+        best = state.best_model_checkpoint
         self.final = {
             "steps": state.global_step,
             "epochs": round(state.epoch or 0, 4),
@@ -163,10 +163,10 @@ class Phases(TrainerCallback):
     on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # After a save it is False: the Trainer resets it before it calls its callbacks.
         _tell(state, "phase", phase=SAVING if control.should_save else TRAINING)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        _tell(state, "phase", phase=TRAINING)
+    on_save = on_evaluate
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         _tell(state, "phase", phase=SAVING)

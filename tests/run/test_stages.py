@@ -265,7 +265,7 @@ def test_a_choice_of_stages_that_means_nothing_is_refused(chosen, tmp_path):
 
 def test_weights_that_were_cut_short_do_not_load(tmp_path):
     save_file({"a": np.ones((4, 5), np.float32)}, tmp_path / "model.safetensors")
-    assert stage_folder.check_weights(tmp_path) == 20
+    stage_folder.check_weights(tmp_path)
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[:-10])
     with pytest.raises(Stop, match="cannot be loaded"):

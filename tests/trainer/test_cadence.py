@@ -10,13 +10,14 @@ import torch
 from transformers import TrainerCallback
 
 from runner.tools import child_process
-from runner.trainer import checkpoints, records
-from runner.trainer.checkpoints import Saving
-from runner.trainer.records import ACCURACY, EarlyStop, early_stop, fruitless
+from runner.trainer import records
+from runner.trainer import stopping as stopped
+from runner.trainer.records import ACCURACY, LOSS, EarlyStop, early_stop
 from runner.trainer.settings import EarlyStopping
-from runner.trainer.stopping import Patience
+from runner.trainer.stopping import Pace, Patience
 from tests.conftest import own_time
 from tests.trainer.test_preemption import EPOCHS, Asks, figures, run
+from tests.trainer.test_time_limit import settings
 
 BY_TWO = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
 BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
@@ -37,7 +38,7 @@ class Clock(TrainerCallback):
 
     def __init__(self, monkeypatch, step: float, checkpoint: float) -> None:
         self.now, self.step, self.checkpoint = 0.0, step, checkpoint
-        own_time(monkeypatch, checkpoints, monotonic=lambda: self.now)
+        own_time(monkeypatch, stopped, monotonic=lambda: self.now)
 
     def on_step_end(self, args, state, control, **kwargs):
         self.now += self.step
@@ -46,8 +47,8 @@ class Clock(TrainerCallback):
         self.now += self.checkpoint
 
 
-def asked(save_steps: int | None) -> Saving:
-    return Saving(SimpleNamespace(save_steps=save_steps))
+def asked(save_steps: int | None) -> Pace:
+    return Pace(settings("", None).model_copy(update={"save_steps": save_steps}))
 
 
 def test_checkpoints_of_their_own_steps_lie_between_those_of_epochs(tmp_path):
@@ -83,6 +84,12 @@ def test_the_clocks_interval_is_youngs():
         assert writing / records.seconds_between(writing) < 0.03
 
 
+def fruitless(values: list[float], least: float, measure: str = LOSS) -> int:
+    """The most evaluations without improvement that end training."""
+    seen = [{"step": step, measure: value} for step, value in enumerate(values)]
+    return max((wanted for wanted in range(1, 9) if early_stop(seen, wanted, least, measure, 8, 9)), default=0)
+
+
 def test_what_counts_as_improvement():
     assert fruitless([], 0.0) == 0
     assert fruitless([3.0, 2.0, 2.0, 2.1], 0.0) == 2
@@ -103,7 +110,8 @@ def test_the_best_model_is_named_where_training_ended_early():
 
 
 def stopping(wanted: int) -> Patience:
-    return Patience(EarlyStopping(patience=wanted, min_improvement=100.0))
+    history = SimpleNamespace(early_stop=None)
+    return Patience(EarlyStopping(patience=wanted, min_improvement=100.0), history)
 
 
 def test_training_ends_when_evaluations_bring_nothing_and_remembers_over_a_restart(tmp_path, capsys):

@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from runner.trainer import checkpoints, telemetry
+from runner.trainer import checkpoints, stopping, telemetry
 from tests.conftest import own_time
+from tests.trainer.test_time_limit import settings
 
 
 def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_path):
@@ -41,9 +42,7 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "trainer_state.json").write_text("{}")
         state = SimpleNamespace(global_step=step, is_world_process_zero=True, num_input_tokens_seen=1)
-        checkpoints.Saving(SimpleNamespace(save_steps=1), resumed_from).on_save(
-            SimpleNamespace(output_dir=str(run)), state, None
-        )
+        stopping.Pace(settings(run, None), resumed_from).on_save(SimpleNamespace(output_dir=str(run)), state, None)
 
     named = run / "checkpoint-500"
     assert chosen(named) == ("checkpoint-500", "checkpoint-500"), "it is not there yet"

@@ -15,8 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallb
 
 from runner.tools.files import read_json
 from runner.trainer import checkpoints, stopping
-from runner.trainer.checkpoints import Saving
-from runner.trainer.stopping import Ended, Preemption, no_step_more
+from runner.trainer.stopping import Pace, Preemption, no_step_more
 from runner.trainer.telemetry import History
 from tests.trainer.test_time_limit import settings
 
@@ -67,7 +66,7 @@ def run(folder: Path, strategy: dict, *callbacks: TrainerCallback) -> Trainer:
         arguments,
         train_dataset=rows,
         eval_dataset=rows[:4],
-        callbacks=[History(told), Ended(), Saving(told), *callbacks, Preemption(told)],
+        callbacks=[History(told), Pace(told), *callbacks, Preemption(told)],
     )
     no_step_more(trainer)
     last = checkpoints.last_good(folder / "checkpoints")

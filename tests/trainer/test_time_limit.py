@@ -70,7 +70,7 @@ def trained(tmp_path):
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-        from runner.trainer.stopping import TimeLimit
+        from runner.trainer.stopping import Pace
 
         class Slow(TrainerCallback):
             def on_substep_end(self, *args, **kwargs):
@@ -103,7 +103,7 @@ def trained(tmp_path):
             report_to=[],
             disable_tqdm=True,
         )
-        limiter = TimeLimit(settings(tmp_path, limit))
+        limiter = Pace(settings(tmp_path, limit))
         trainer = Trainer(
             AutoModelForCausalLM.from_config(config),
             arguments,
@@ -135,9 +135,9 @@ def test_training_stops_at_the_limit_with_an_evaluated_and_saved_model(trained, 
 
 
 def limiter(folder, limit):
-    from runner.trainer.stopping import TimeLimit
+    from runner.trainer.stopping import Pace
 
-    return TimeLimit(settings(folder, limit))
+    return Pace(settings(folder, limit))
 
 
 def control():
@@ -159,7 +159,7 @@ def test_time_for_one_evaluation_is_kept_back(tmp_path):
     one, state, args, asked = limiter(tmp_path, 100.0), at_step(1), on_a_processor(), control()
     one.on_step_end(args, state, asked)
     assert not asked.should_training_stop
-    one.longest_evaluation = 99.99
+    one.longest["evaluation"] = 99.99
     time.sleep(0.02)
     one.on_step_end(args, state, asked)
     assert asked.should_training_stop and asked.should_evaluate and asked.should_save
@@ -168,26 +168,26 @@ def test_time_for_one_evaluation_is_kept_back(tmp_path):
 def test_a_restarted_run_has_only_what_is_left(tmp_path):
     (tmp_path / "time_limit.json").write_text(json.dumps({"limit_seconds": 100, "used_seconds": 80, "reached": False}))
     again = limiter(tmp_path, 100.0)
-    again.on_train_begin(None, SimpleNamespace(global_step=5), None)
+    again.on_train_begin(None, at_step(5), control())
     assert 80 <= again.used < 81
     fresh = limiter(tmp_path, 100.0)
-    fresh.on_train_begin(None, SimpleNamespace(global_step=0), None)
+    fresh.on_train_begin(None, at_step(0), control())
     assert fresh.used < 1
 
 
 def test_the_time_of_the_stages_before_counts(tmp_path):
-    from runner.trainer.stopping import TimeLimit
+    from runner.trainer.stopping import Pace
 
     for name, seconds in (("one", 60), ("two", 30)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "time_limit.json").write_text(json.dumps({"limit_seconds": 100, "used_seconds": seconds}))
     earlier = [str(tmp_path / name) for name in ("one", "two", "never started")]
     stage = settings(tmp_path / "three", 100.0).model_copy(update={"time_limit_earlier": earlier})
-    one, args, asked = TimeLimit(stage), on_a_processor(), control()
-    one.longest_evaluation = 9.0
+    one, args, asked = Pace(stage), on_a_processor(), control()
+    one.longest["evaluation"] = 9.0
     one.on_step_end(args, at_step(1), asked)
     assert not asked.should_training_stop
-    one.longest_evaluation = 10.5
+    one.longest["evaluation"] = 10.5
     one.on_step_end(args, at_step(2), asked)
     assert asked.should_training_stop
 

@@ -14,7 +14,7 @@ from runner.parts.start.commands import doctor
 from runner.parts.start.commands.doctor import FLASH_KERNEL, PACKAGES, Card, Machine, probe
 from runner.recipe.overrides import from_options
 from runner.render import place
-from runner.run.launch import device_names, particular
+from runner.run.launch import particular
 from runner.scenarios import translate
 from tests.conftest import ROOT, STARTERS
 
@@ -189,8 +189,7 @@ def test_the_port_of_the_recipe_is_looked_at():
     ],
 )
 def test_processes_see_the_gpus_that_the_recipe_names(visible, numbers, here, most, chosen):
-    devices = device_names(visible, here)
-    assert ",".join(devices[index] for index in particular(visible, numbers, here)[:most]) == chosen
+    assert ",".join([*particular(visible, numbers, here).values()][:most]) == chosen
 
 
 def test_sharing_by_deepspeed_needs_its_package(golden_message):

@@ -23,7 +23,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
 from runner.render import place
-from runner.run.launch import device_names, gpus_of, particular
+from runner.run.launch import gpus_of, particular
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import without_gpu
 from runner.tools import packaged
@@ -219,9 +219,8 @@ def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None =
     """The findings of all checks; with a recipe, also about its needs, on the GPUs that it uses."""
     if recipe and machine.cards:
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
-        names = device_names(machine.visible, len(machine.cards))
         cards = tuple(machine.cards[index] for index in taken)
-        machine = replace(machine, cards=cards, links=_between([names[index] for index in taken], machine.links))
+        machine = replace(machine, cards=cards, links=_between([*taken.values()], machine.links))
     return [finding for check in CHECKS for finding in check(machine, recipe, plan)]
 
 
