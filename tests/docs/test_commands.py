@@ -71,6 +71,11 @@ def desk(tmp_path):
     (tmp_path / "my-tasks.jsonl").write_text(
         "".join(f'{{"problem": "What is {n} and {n}?", "result": "{2 * n}"}}\n' for n in range(40)), encoding="utf-8"
     )
+    (tmp_path / "my-pairs.jsonl").write_text(
+        "".join(f'{{"prompt": "{n} + {n}?", "chosen": "It is {2 * n}.", "rejected": "{n}"}}\n' for n in range(40)),
+        encoding="utf-8",
+    )
+    (tmp_path / "my-texts.jsonl").write_text('{"text": "A text of its own."}\n' * 40, encoding="utf-8")
     (tmp_path / "my-texts").mkdir()
     (tmp_path / "my-texts/one.txt").write_text("A text.\n\nAnother one.\n", encoding="utf-8")
     for kind in ("cats", "dogs", "birds"):
