@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -416,24 +416,15 @@ class Draft:
         return self.judged[0]
 
 
-def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
+def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Override] = ()) -> Draft:
     """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
-    fix are fixed, and for another model notes too, but no setting that the person asked for."""
-    made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
-    mending = [
-        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
-        for problem in (made.judged[1] if "model.base" in asked else made.errors)
-        if problem.mends and problem.mends[0] not in asked
-    ]
-    return replace(_draft(origin, name, [*wishes, *mending]) if mending else made, wished=made.wished)
-
-
-def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
+    fix are fixed by `mending`, and for another model notes too, but no setting that the person asked for."""
     document, target = read(origin), Path(f"{name}.yaml")
-    wished = by_schema.as_text(document, wishes)
+    wished, asked = by_schema.as_text(document, wishes), {change.setting for change in wishes}
+    changes = [*wished, *mending]
     # Paths in the changes are relative to the copy.
-    own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
-    own += _redescribed(document, wished)
+    own = [*_with_own_data(replace(document, file=str(target)), changes), *_with_other_model(document, changes)]
+    own += _redescribed(document, changes)
     # Every file and folder that a recipe names, in any section. Models on the hub are neither.
     named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
     replaced = {tuple(map(str, change.path)) for change in own}
@@ -448,7 +439,14 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     text = copying.edited(copying.edit(copying.rename(document, name), moved), changed, says)
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
-    return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
+    made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
+    mends = [
+        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
+        for problem in (made.judged[1] if "model.base" in asked else made.errors)
+        if problem.mends and problem.mends[0] not in asked
+    ]
+    # A new object, because `write` copies a lock file, and then judges again.
+    return draft(origin, name, wishes, mends) if mends and not mending else replace(made)
 
 
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
@@ -625,35 +623,33 @@ def _power(count: float) -> int:
 
 def write(made: Draft, origin: Path) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    schema = packaged.schema_file(made.origin.data["scenario"])
+    scenario = made.origin.data["scenario"]
+    sources, schema = _sources(made.files.values(), origin.parent), Path(packaged.schema_file(scenario).name)
     with ExitStack() as undo:
-        copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
+        # The facts about the model decide whether the recipe has errors.
+        locked = _lock(made.origin, origin.parent, undo)
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()
+    for file, source in sources.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, file)
     made.target.write_text(made.text, encoding="utf-8")
-    Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
-    return [*copied, Path(schema.name)]
+    schema.write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    return [*sources, *locked, schema]
 
 
-def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
-    """Copies the files that a recipe names from its folder to this one. undo: removes them after an error."""
-    files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
+def _sources(named: Iterable[str], folder: Path) -> dict[Path, Path]:
+    """The files that a recipe in `folder` names, by the place of their copy. Raises Stop if another file is there."""
     sources: dict[Path, Path] = {}
-    for name in files:
+    for name in named:
+        if Path(name).is_absolute() or not (folder / name).is_file():
+            continue
         file = Path(beside(name, folder))
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
             raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
-    copied = [file for file, source in sources.items() if source != file]
-    for file in copied:
-        for parent in reversed(file.parents):
-            if not parent.exists():
-                parent.mkdir()
-                undo.callback(parent.rmdir)
-        shutil.copyfile(sources[file], file)
-        undo.callback(file.unlink)
-    return copied
+    return {file: source for file, source in sources.items() if source != file}
 
 
 def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
