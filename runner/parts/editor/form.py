@@ -12,12 +12,10 @@ from runner.parts.editor.judging import says
 from runner.parts.edits import copying
 from runner.recipe import reading, stages
 from runner.recipe.document import Document, Path_
-from runner.recipe.overrides import Override, apply
+from runner.recipe.overrides import Override
 from runner.recipe.reading import scalar
 from runner.tools.names import setting
 from runner.tools.problem import Problem, Stop
-
-BY = "the form"
 
 
 @dataclass(frozen=True)
@@ -102,11 +100,9 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     # A section is removed with its last setting, because an empty section is invalid.
     while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
         path = path[:-1]
-    change = Override(setting(path), None, value, BY)
-    wanted, _ = apply(document, [change])
-    text = copying.edit(document.text, [change])
-    if reading.parse(document.file, text).data != wanted.data:
-        raise Stop(f"The form cannot write `{change.setting}` into a text like this.", "Write it in the text.")
+    text = copying.faithful(document, [Override(setting(path), None, value, "the form")])
+    if text is None:
+        raise Stop(f"The form cannot write `{setting(path)}` into a text like this.", "Write it in the text.")
     return text
 
 
