@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nicegui import background_tasks, run, ui
+from nicegui import run, ui
 from nicegui.awaitable_response import AwaitableResponse
 
 from runner.check import batch
@@ -32,8 +32,8 @@ TRIES = 20
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE = "#2f76e0"  # as in curve.json
-# The most lines of the log on the page.
-MOST = 500
+# The most lines of the log, and the most characters of a row, on the page.
+MOST, MOST_LETTERS = 500, 1500
 # Seconds that a browser may take to answer.
 ANSWER = 30.0
 
@@ -139,33 +139,18 @@ class RowsPane:
         says = "See how the model will read the first rows of your data, with its special tokens."
         ui.label(says).classes("recipe-says")
         ui.button("Show three rows", on_click=self.show).props("outline no-caps dense").classes("recipe-show-rows")
-        self.below = ui.column().classes("recipe-rows")
+        self.drawn = ui.html("", sanitize=False).classes("recipe-rows")
 
     async def show(self) -> None:
-        recipe = self.recipe()
-        found: dict[str, list[RenderedExample]] = {}
-        said = "Fix the errors to see the rows."
+        recipe, found = self.recipe(), dict[str, list[RenderedExample]]()
+        said = "" if recipe else "Fix the errors to see the rows."
         if recipe:
             try:
                 found = await run.io_bound(judging.rows, recipe)
-                none = "No row of this data can be trained on. A rehearsal explains why."
-                said = none if found else "Rows of this kind cannot be shown. A rehearsal examines them."
             except Stop as stop:
                 said = stop.text
-        self.below.clear()
-        with self.below:
-            for name, rows in found.items():
-                if len(found) > 1:
-                    ui.label(name).classes("recipe-kind")
-                for row in rows:
-                    if not row.picture:
-                        ui.label(row.text).classes("recipe-row")
-                        continue
-                    with ui.row().classes("recipe-row recipe-pictured"):
-                        ui.element("img").props(f'src="data:image/png;base64,{b64encode(row.picture).decode()}" alt=""')
-                        ui.label(row.text)
-            if not any(found.values()):
-                ui.label(said)
+        shown = template(HERE / "rows.html.jinja", base64=b64encode)
+        self.drawn.content = shown.render(found=found, said=said, most=MOST_LETTERS)
 
 
 class RehearsalPane:
@@ -174,7 +159,7 @@ class RehearsalPane:
     def __init__(self, rehearsal: RehearsalProcess) -> None:
         self.rehearsal = rehearsal
         # The news, the rehearsal and the number of lines that this pane has shown.
-        self.seen, self.number, self.lines = -1, -1, 0
+        self.seen, self.number, self.lines = (-1, 0, False), -1, 0
         says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
         self.said = ui.label(says).classes("recipe-said")
         self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
@@ -185,9 +170,10 @@ class RehearsalPane:
     def look(self) -> None:
         """Shows what is new since the last look."""
         now = self.rehearsal
-        if now.news == self.seen:
+        if (news := now.news) == self.seen:
             return
-        self.seen = now.news
+        self.seen = news
+        now.read()
         if now.number != self.number:
             self.number, self.lines = now.number, 0
             self.log.clear()
@@ -391,7 +377,7 @@ class Page:
         if self.unsaved and not self.save():
             return
         self.tabs.value = "Rehearsal"
-        background_tasks.create(self.rehearsal.run(self.file.path))
+        self.rehearsal.start(self.file.path)
 
     def look(self) -> None:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"
