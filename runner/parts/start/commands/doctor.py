@@ -143,11 +143,8 @@ def _said(*command: str) -> str:
 
 
 def _free_gib(folder: Path) -> float:
-    """Free space at `folder`, which may not exist yet, GiB; 0 if unknown."""
-    try:
-        return shutil.disk_usage(_existing(folder)).free / 2**30
-    except OSError:
-        return 0.0
+    """Free space at `folder`, which may not exist yet, GiB."""
+    return shutil.disk_usage(_existing(folder)).free / 2**30
 
 
 def _existing(folder: Path) -> Path:
