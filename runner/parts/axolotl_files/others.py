@@ -203,17 +203,13 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
     """Whether the file trains an adapter, the kind of its rows, and its objective."""
     stage, kind = made.get("stage", "sft"), made.get("finetuning_type", "lora")
     loss = str(made.get("pref_loss", "sigmoid")) if stage == "dpo" else stage if stage in ("kto", "rm") else None
-    if stage not in ("pt", "sft", "dpo", "kto", "rm"):
-        made.refuse(("stage",), f"Recipes have no stage `{stage}` of LLaMA-Factory.")
+    for key, row in facts["allowed"].items():
+        if (value := made.get(key)) and value not in row["values"]:
+            made.refuse((key,), row["says"].format(value=value), row.get("do", ""))
     if loss and loss not in facts["objectives"]:
         made.refuse(("pref_loss",), f"Recipes have no objective `{loss}`.")
-    if kind not in ("lora", "full"):
-        made.refuse(("finetuning_type",), *worded("axolotl_files.other-technique", kind=kind))
-    bits = made.get("quantization_bit")
-    if bits == 8:
+    if (bits := made.get("quantization_bit")) == 8:
         made.say("train.eight_bit_base", True, "quantization_bit")
-    elif bits and bits != 4:
-        made.refuse(("quantization_bit",), "Recipes quantise a base model to 4 or 8 bits.")
     if bits and made.file.data.get("quantization_method") not in (None, "bnb", "BNB"):
         made.refuse(("quantization_method",), "Recipes quantise with bitsandbytes.")
     rows = "text" if stage == "pt" else "preferences" if loss else "conversations"

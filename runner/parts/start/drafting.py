@@ -385,15 +385,15 @@ class Draft:
     changes: tuple[Override, ...]
     wished: tuple[Override, ...]
     moved: tuple[Override, ...]
-    files: Mapping[tuple[str, ...], str]
+    files: Mapping[str, str]
     target: Path
 
     @cached_property
     def judged(self) -> tuple[Recipe | None, list[Problem]]:
         folder = Path(self.origin.file).parent
         # Files that are not copied yet are examined at their old path.
-        there = {path: folder / file for path, file in self.files.items() if not Path(beside(file, folder)).exists()}
-        moved = [Override(".".join(path), None, str(file)) for path, file in there.items() if file.is_file()]
+        there = {name: folder / file for name, file in self.files.items() if not Path(beside(file, folder)).exists()}
+        moved = [Override(name, None, str(file)) for name, file in there.items() if file.is_file()]
         return judge(parse(str(self.target), copying.edit(self.text, moved)))
 
     @property
@@ -422,17 +422,14 @@ def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Ove
     document, target = read(origin), Path(f"{name}.yaml")
     wished, asked = by_schema.as_text(document, wishes), {change.setting for change in wishes}
     changes = [*wished, *mending]
-    # Paths in the changes are relative to the copy.
-    own = _with_followers(replace(document, file=str(target)), changes)
+    own = _with_followers(document, changes)
     # Every file and folder that a recipe names, in any section. Models on the hub are neither.
-    named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
-    replaced = {tuple(map(str, change.path)) for change in own}
-    files = {path: file for path, file in named.items() if isinstance(file, str) and path not in replaced}
-    moved = [
-        Override(".".join(path), None, called, copying.NEW)
-        for path, file in files.items()
-        if (called := beside(file, origin.parent)) != file
-    ]
+    named = {path: file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
+    for change in own:
+        named.pop(change.path, None)
+    files = {".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)}
+    called = {setting: beside(file, origin.parent) for setting, file in files.items()}
+    moved = [Override(setting, None, name, BY) for setting, name in called.items() if name != files[setting]]
     changed = with_followers(document, own)
     says = partial(by_schema.sentence, document.data["scenario"])
     text = copying.edited(copying.edit(copying.rename(document, name), moved), changed, says)
@@ -696,7 +693,10 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
     def other(name: str, value: Any = None, why: str = "belonged to the old data") -> Override:
         return Override(f"{home}.{name}", None, value, change.by, why)
 
-    columns = _columns(document, section, change)
+    columns: list[str] = catalog.dataset(change.after).get("columns", []) if last == "hub" else []
+    if last == "path":
+        with suppress(row_files.Unreadable, OSError, ValueError):
+            columns = rows.columns(Path(change.after), section.get("split"))
     about = [*ABOUT["source"], *ABOUT["validation"], *(() if "songs" in section else ("system_prompt",))]
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
     named = {column for name in there for column in templates.columns(section[name])}
@@ -716,15 +716,6 @@ def _about_data(document: Document, change: Override, settings: set[str]) -> Ite
         asked = [name for name in DEMO_QUESTIONS if name in demo]
         for name in ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]:
             yield Override(name, None, None, change.by, "asked about the old data")
-
-
-def _columns(document: Document, section: Section, change: Override) -> list[str]:
-    if change.path[-1] == "hub":
-        return list(catalog.dataset(change.after).get("columns", ()))
-    try:
-        return rows.columns(Path(document.file).parent / change.after, section.get("split"))
-    except (row_files.Unreadable, OSError, ValueError):
-        return []
 
 
 def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, str]]:
