@@ -20,7 +20,6 @@ from runner.recipe import reading
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.reading import START
-from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
 
@@ -131,28 +130,6 @@ class VerdictPane:
             await self.changed()
 
 
-class RowsPane:
-    """The first rows. recipe: returns the edited recipe, None if the text has errors."""
-
-    def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
-        self.recipe = recipe
-        says = "See how the model will read the first rows of your data, with its special tokens."
-        ui.label(says).classes("recipe-says")
-        ui.button("Show three rows", on_click=self.show).props("outline no-caps dense").classes("recipe-show-rows")
-        self.drawn = ui.html("", sanitize=False).classes("recipe-rows")
-
-    async def show(self) -> None:
-        recipe, found = self.recipe(), dict[str, list[RenderedExample]]()
-        said = "" if recipe else "Fix the errors to see the rows."
-        if recipe:
-            try:
-                found = await run.io_bound(judging.rows, recipe)
-            except Stop as stop:
-                said = stop.text
-        shown = template(HERE / "rows.html.jinja", base64=b64encode)
-        self.drawn.content = shown.render(found=found, said=said, most=MOST_LETTERS)
-
-
 class RehearsalPane:
     """Shows a rehearsal; several tabs of a browser may show the same one."""
 
@@ -257,7 +234,11 @@ class Page:
             with ui.tab_panel(form):
                 self.form = Form(self.write)
             with ui.tab_panel(data):
-                RowsPane(lambda: self.judged.recipe)
+                says = "See how the model will read the first rows of your data, with its special tokens."
+                ui.label(says).classes("recipe-says")
+                show = ui.button("Show three rows", on_click=self.show_rows).classes("recipe-show-rows")
+                show.props("outline no-caps dense")
+                self.rows = ui.html("", sanitize=False).classes("recipe-rows")
             with ui.tab_panel(rehearsal):
                 self.live = RehearsalPane(self.rehearsal)
 
@@ -360,6 +341,17 @@ class Page:
             ui.notify("No errors; the notes are below the text.", type="info")
         else:
             ui.notify("No errors, and the hub has the model and the data.", type="positive")
+
+    async def show_rows(self) -> None:
+        recipe, found = self.judged.recipe, dict[str, list[RenderedExample]]()
+        said = "" if recipe else "Fix the errors to see the rows."
+        if recipe:
+            try:
+                found = await run.io_bound(judging.rows, recipe)
+            except Stop as stop:
+                said = stop.text
+        shown = template(HERE / "rows.html.jinja", base64=b64encode)
+        self.rows.content = shown.render(found=found, said=said, most=MOST_LETTERS)
 
     def show_report(self) -> None:
         document = self.judged.document
