@@ -14,7 +14,7 @@ from runner.check import batch
 from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
-from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened, PlanSummary
+from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
@@ -102,34 +102,6 @@ class Text:
                 button.props("outline dense no-caps size=sm")
 
 
-class VerdictPane:
-    """The plan in short. changed: called after another price; price: of a GPU hour, None if unknown."""
-
-    def __init__(self, changed: Callable[[], Awaitable[None]]) -> None:
-        self.changed = changed
-        self.price: float | None = None
-        with ui.row().classes("recipe-verdict"):
-            # A single element, because every element delays the answer to a key press.
-            self.drawn = ui.html("", sanitize=False).classes("recipe-said-of-plan")
-            self.written = ui.input("price per GPU hour").props("dense outlined").classes("recipe-price")
-        for event in ("blur", "keydown.enter"):
-            self.written.on(event, self.take_price)
-
-    def show(self, verdict: PlanSummary) -> None:
-        self.drawn.content = template(HERE / "plan.html.jinja").render(plan=verdict, gib=2**30)
-        self.written.set_visibility(bool(verdict.stages))
-
-    async def take_price(self) -> None:
-        try:
-            price = float(self.written.value) if self.written.value.strip() else None
-        except ValueError:
-            ui.notify("A price is a number, such as 2.50.", type="warning")
-            return
-        if price != self.price:
-            self.price = price
-            await self.changed()
-
-
 class RehearsalPane:
     """Shows a rehearsal; several tabs of a browser may show the same one."""
 
@@ -183,6 +155,7 @@ class Page:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
         self.judged = Judged(None, None, [])
+        self.price: float | None = None  # of a GPU hour
         # After one check, only the latest text is checked.
         self.typed = self.done = 0
         self.judging = False
@@ -227,7 +200,12 @@ class Page:
                 self.rehearse_button, self.rehearse_tooltip = button, explained
 
     def _build_right(self) -> None:
-        self.verdict = VerdictPane(self.changed)
+        with ui.row().classes("recipe-verdict"):
+            # A single element, because every element delays the answer to a key press.
+            self.plan = ui.html("", sanitize=False).classes("recipe-said-of-plan")
+            self.typed_price = ui.input("price per GPU hour").props("dense outlined").classes("recipe-price")
+        for event in ("blur", "keydown.enter"):
+            self.typed_price.on(event, self.take_price)
         with ui.tabs().props("dense align=left no-caps").classes("recipe-tabs") as self.tabs:
             form, data, rehearsal = ui.tab("Form"), ui.tab("Data"), ui.tab("Rehearsal")
         with ui.tab_panels(self.tabs, value=form).classes("recipe-panels"):
@@ -252,14 +230,26 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                asked = self.text.value, self.file.path, self.verdict.price
-                self.judged, verdict = await run.io_bound(judging.whole, *asked)
-                self.verdict.show(verdict)
+                asked = self.text.value, self.file.path, self.price
+                self.judged, plan = await run.io_bound(judging.whole, *asked)
+                self.plan.content = template(HERE / "plan.html.jinja").render(plan=plan, gib=2**30)
+                self.typed_price.set_visibility(bool(plan.stages))
                 self.text.show(self.judged.problems)
                 self.form.show(self.judged.document, self.judged.problems)
                 self.done = number
         finally:
             self.judging = False
+
+    async def take_price(self) -> None:
+        typed = self.typed_price.value.strip()
+        try:
+            price = float(typed) if typed else None
+        except ValueError:
+            ui.notify("A price is a number, such as 2.50.", type="warning")
+            return
+        if price != self.price:
+            self.price = price
+            await self.changed()
 
     def show_state(self) -> None:
         """Shows whether the text is saved; the browser asks before a tab with unsaved text closes."""
