@@ -23,8 +23,7 @@ from runner.tools.problem import Stop, worded
 COMMANDS = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "orpo", "cpo")
 # A comment of a shell script, what ends a command, or a word of one; the backslashes at the ends of its lines are blanks by then.
 WORD = re.compile(r"""(?P<comment>(?:^|(?<=\s))\#[^\n]*)|(?P<end>\n|\d?[;&|<>]+)|(?:'[^']*'|"[^"]*"|[^\s'";&|<>])+""")
-# The objective of a command that has only one.
-OBJECTIVES = {"kto": "kto", "orpo": "orpo", "cpo": "simpo", "reward": "reward"}
+OF_LAUNCHER = ("num_processes", "accelerate_config")  # its options that recipes have
 # The columns of LLaMA-Factory's rows whose description names none.
 ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 table = partial(checking.table, "others")
@@ -57,36 +56,29 @@ def command_line(name: str, text: str) -> Document | None:
 
 def _settings(document: Document, words: Sequence[re.Match[str]], at: int) -> Document:
     """The options of a command, and those of the launcher before it that recipes have. at: where its own begin."""
-    document.keys["command",] = _span(document, words[at - 1])
-    for part, own in ((words[: at - 1], ("num_processes", "config_file")), (words[at:], None)):
-        key = ""
-        for word in part:
-            option, equals, value = word[0].partition("=")
-            if option.startswith("--"):
-                key = "accelerate_config" if option == "--config_file" else option[2:].replace("-", "_")
-                if own is None or option[2:] in own:
-                    document.keys[key.removeprefix("no_"),] = _span(document, word)
-                    document.data[key.removeprefix("no_")] = not key.startswith("no_")
-                if not equals:
-                    continue
-            else:
-                value = word[0]
-            if key not in document.data:
-                continue
-            if "$" in value and not value.startswith("'"):
-                raise Stop(
-                    document.problem_at(_span(document, word), *worded("axolotl_files.shell-variable", value=value))
-                )
-            one, before = reading.scalar("".join(shlex.split(value))), document.data[key]
-            document.data[key] = one if before is True else [*(before if isinstance(before, list) else [before]), one]
-            document.values[key,] = _span(document, word)
+    key = ""
+    for number, word in enumerate(words, 1):
+        line = document.text.rfind("\n", 0, word.start()) + 1
+        row = document.text.count("\n", 0, word.start()) + 1
+        span = Span(row, word.start() - line + 1, len(word[0]), word.start(), word.end())
+        option, equals, value = word[0].partition("=")
+        if number == at:
+            document.keys["command",], key = span, ""
+        elif option.startswith("--"):
+            key = "accelerate_config" if option == "--config_file" else option[2:].replace("-", "_")
+            if number > at or key in OF_LAUNCHER:
+                document.keys[key.removeprefix("no_"),] = span
+                document.data[key.removeprefix("no_")] = not key.startswith("no_")
+        else:
+            equals, value = "=", word[0]
+        if number == at or not equals or key not in document.data:
+            continue
+        if "$" in value and not value.startswith("'"):
+            raise Stop(document.problem_at(span, *worded("axolotl_files.shell-variable", value=value)))
+        one, before = reading.scalar("".join(shlex.split(value))), document.data[key]
+        document.data[key] = one if before is True else [*(before if isinstance(before, list) else [before]), one]
+        document.values[key,] = span
     return document
-
-
-def _span(document: Document, word: re.Match[str]) -> Span:
-    line = document.text.rfind("\n", 0, word.start()) + 1
-    number = document.text.count("\n", 0, word.start()) + 1
-    return Span(number, word.start() - line + 1, len(word[0]), word.start(), word.end())
 
 
 def read(document: Document, name: str) -> Import:
@@ -108,9 +100,8 @@ def read(document: Document, name: str) -> Import:
         made.note(("trust_remote_code",), *worded("axolotl_files.no-own-code"))
     _precision(made, facts["precision"])
     if not objective and rows != "text":
-        ways = {"padding_free": "flatten", "neat_packing": "pack", "packing": "pack"}
-        key = next((key for key in ways if made.get(key)), None)
-        made.say("train.packing", ways[key] if key else "none", *([key] if key else []))
+        key = next((key for key in ("padding_free", "neat_packing", "packing") if made.get(key)), "")
+        made.say("train.packing", {"": "none", "padding_free": "flatten"}.get(key, "pack"), key)
     made.used.update(("packing", "neat_packing", "padding_free"))
     _curves(made)
     _machines(made)
@@ -158,23 +149,22 @@ def _setting(made: Import, key: str, setting: str, default: Sequence[Any], rows:
     if "enum" in part and written:
         made.choose(setting, value, key)
     else:
-        made.say(setting, value, *([key] if written else []))
+        made.say(setting, value, key)
 
 
 def _precision(made: Import, default: str) -> None:
-    kind = next((kind for kind in ("bf16", "fp16") if made.get(kind)), None)
-    if made.get("pure_bf16"):
-        kind = "bf16"
-        if by_schema.part(made.values["scenario",], "model.master_weights"):
-            made.say("model.master_weights", "bf16", "pure_bf16")
+    pure = made.get("pure_bf16")
+    if pure and by_schema.part(made.values["scenario",], "model.master_weights"):
+        made.say("model.master_weights", "bf16", "pure_bf16")
     made.used.add("dtype")  # of the weights that TRL loads; the recipe's are in `precision`, as the computation
-    kind = kind or ("fp32" if made.file.data.get("bf16") is False else default)
-    made.say("model.precision", kind, *([kind] if kind in made.file.data else []))
+    usual = "fp32" if made.file.data.get("bf16") is False else default
+    kind = "bf16" if pure else next((kind for kind in ("bf16", "fp16") if made.get(kind)), usual)
+    made.used.update(("bf16", "fp16"))
+    made.say("model.precision", kind, kind)
 
 
 def _curves(made: Import) -> None:
-    asked = made.get("report_to", "none")
-    tools = [str(one) for one in (asked if isinstance(asked, list) else [asked])]
+    tools = [str(one) for one in _list(made.get("report_to", "none"))]
     known = by_schema.part("lora", "train.report_to")["enum"]
     tool = next((one for one in tools if one in known), "tensorboard")
     made.say("train.report_to", tool, "report_to")
@@ -202,6 +192,10 @@ def _machines(made: Import) -> None:
     made.name_gpu()
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 # --- LLaMA-Factory
 
 
@@ -209,24 +203,19 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
     """Whether the file trains an adapter, the kind of its rows, and its objective."""
     stage, kind = made.get("stage", "sft"), made.get("finetuning_type", "lora")
     loss = str(made.get("pref_loss", "sigmoid")) if stage == "dpo" else stage if stage in ("kto", "rm") else None
-    if stage not in ("pt", "sft", "dpo", "kto", "rm"):
-        made.refuse(("stage",), f"Recipes have no stage `{stage}` of LLaMA-Factory.")
+    for key, row in facts["allowed"].items():
+        if (value := made.get(key)) and value not in row["values"]:
+            made.refuse((key,), row["says"].format(value=value), row.get("do", ""))
     if loss and loss not in facts["objectives"]:
         made.refuse(("pref_loss",), f"Recipes have no objective `{loss}`.")
-    if kind not in ("lora", "full"):
-        made.refuse(("finetuning_type",), *worded("axolotl_files.other-technique", kind=kind))
-    bits = made.get("quantization_bit")
-    if bits == 8:
+    if (bits := made.get("quantization_bit")) == 8:
         made.say("train.eight_bit_base", True, "quantization_bit")
-    elif bits and bits != 4:
-        made.refuse(("quantization_bit",), "Recipes quantise a base model to 4 or 8 bits.")
     if bits and made.file.data.get("quantization_method") not in (None, "bnb", "BNB"):
         made.refuse(("quantization_method",), "Recipes quantise with bitsandbytes.")
     rows = "text" if stage == "pt" else "preferences" if loss else "conversations"
     if kind == "lora":
-        made.say("train.adapter", "qlora" if bits == 4 else "lora", *(["quantization_bit"] if bits else []))
-        layers = made.get("lora_target", "all")
-        names = [one.strip() for one in str(layers).split(",")] if not isinstance(layers, list) else layers
+        made.say("train.adapter", "qlora" if bits == 4 else "lora", "quantization_bit")
+        names = _named(made.get("lora_target", "all"))
         if names != ["all"]:
             made.say("train.lora_layers", names, "lora_target")
         if made.file.data.get("lora_alpha") is None and made.get("use_rslora"):
@@ -245,10 +234,14 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
     return kind == "lora", rows, facts["objectives"].get(loss) if loss else None
 
 
+def _named(value: Any) -> list[str]:
+    """Names in a list, or with commas between them."""
+    return [str(one).strip() for one in (value if isinstance(value, list) else str(value).split(","))]
+
+
 def _described_sets(made: Import, rows: str, labelled: bool) -> None:
     """The data sets, as LLaMA-Factory's dataset_info.json describes them."""
-    named, folder = made.get("dataset", ""), str(made.get("dataset_dir", "data"))
-    names = [str(one).strip() for one in (named if isinstance(named, list) else str(named).split(","))]
+    names, folder = _named(made.get("dataset", "")), str(made.get("dataset_dir", "data"))
     limit = made.get("max_samples")
     places = [Path(folder), *(above / folder for above in Path(made.file.file).absolute().parents)]
     home = next((place for place in places if (place / "dataset_info.json").is_file()), None)
@@ -325,33 +318,29 @@ def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: s
 def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]:
     """Whether the file trains an adapter, the kind of its rows, and its objective."""
     keys = made.file.data.keys()
-    command = str(
-        made.get("command") or next((name for name, own in facts["commands"].items() if keys & {*own}), "sft")
-    )
-    rows, objective = "preferences", OBJECTIVES.get(command)
+    meant = (name for name, own in facts["commands"].items() if keys & {*own})
+    command = str(made.get("command") or next(meant, "sft"))
+    loss = made.get("loss_type", "sigmoid") if command == "dpo" else command
+    rows, objective = "preferences", facts["objectives"].get("".join(map(str, _list(loss))))
     if command == "sft":
         rows = "text" if "dataset_text_field" in keys else "conversations"
-    elif command == "dpo":
-        loss = made.get("loss_type", "sigmoid")
-        objective = facts["objectives"].get("".join(map(str, loss if isinstance(loss, list) else [loss])))
-        if objective is None:
-            made.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
+    elif objective is None and command == "dpo":
+        made.refuse(("loss_type",), f"Recipes have no objective `{loss}`.")
     elif objective is None:
         rewarded, other = worded("axolotl_files.grpo-command"), worded("axolotl_files.other-command", command=command)
         made.refuse(("command",), *(rewarded if command == "grpo" else other))
     adapter = bool(made.get("use_peft"))
     if adapter:
-        small = bool(made.get("load_in_4bit"))
-        made.say("train.adapter", "qlora" if small else "lora", *(["load_in_4bit"] if small else []))
+        made.say("train.adapter", "qlora" if made.get("load_in_4bit") else "lora", "load_in_4bit")
         if made.get("load_in_8bit"):
             made.say("train.eight_bit_base", True, "load_in_8bit")
         layers = made.get("lora_target_modules")
         if layers is None:
             made.name_no_layers()
         elif layers not in ("all-linear", ["all-linear"]):
-            made.say("train.lora_layers", layers if isinstance(layers, list) else [layers], "lora_target_modules")
-    if command in (rates := {"sft": 2e-5, "reward": 1e-4}) and made.get("learning_rate") is None:
-        made.say("train.learning_rate", rates[command])
+            made.say("train.lora_layers", _list(layers), "lora_target_modules")
+    if command in facts["rates"] and made.get("learning_rate") is None:
+        made.say("train.learning_rate", facts["rates"][command])
     _trl_sets(made)
     if rows == "conversations":
         if not made.get("assistant_only_loss"):

@@ -45,24 +45,22 @@ def _written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
     form = template(Path(__file__).with_name(name), **known, xml=_xml)
     names = [STANDARD_INPUT if file == "-" else file for file in files]
     names += dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in names)
-    return form.render(problems=verdict.problems, names=names, version=__version__).rstrip("\n")
+    text = form.render(problems=verdict.problems, names=names, version=__version__).rstrip("\n")
+    if ".json." in name:
+        return json_text(json.loads(text))
+    if ".xml." in name:
+        from xml.etree import ElementTree as Xml
 
-
-def _json(name: str, files: Sequence[str], verdict: CheckReport) -> str:
-    return json_text(json.loads(_written(name, files, verdict)))
-
-
-def junit(files: Sequence[str], verdict: CheckReport) -> str:
-    from xml.etree import ElementTree as Xml
-
-    root = Xml.fromstring(_written("junit.xml.jinja", files, verdict))
-    Xml.indent(root)
-    return Xml.tostring(root, encoding="unicode", xml_declaration=True)
+        root = Xml.fromstring(text)
+        Xml.indent(root)
+        return Xml.tostring(root, encoding="unicode", xml_declaration=True)
+    return text
 
 
 github: Format = partial(_written, "github.txt.jinja")
-sarif: Format = partial(_json, "sarif.json.jinja")
-gitlab: Format = partial(_json, "gitlab.json.jinja")
+sarif: Format = partial(_written, "sarif.json.jinja")
+junit: Format = partial(_written, "junit.xml.jinja")
+gitlab: Format = partial(_written, "gitlab.json.jinja")
 
 
 def formats() -> Mapping[str, Format]:

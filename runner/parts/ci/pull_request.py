@@ -106,13 +106,12 @@ def _git(*arguments: str) -> str:
 
 def told(recipes: Mapping[str, str | None], base: str) -> str:
     """The comment about what `changed` found; empty if no recipe has changed."""
-    parts = [
-        f"### `{' '.join(file.replace('`', '').split())}`\n\n{_told(file, recipes[file], base)}" for file in recipes
-    ]
-    text = "\n\n".join([MARK, "## What changes in recipes", *parts])
+    text = f"{MARK}\n\n## What changes in recipes"
+    for file, former in recipes.items():
+        text += f"\n\n### `{' '.join(file.replace('`', '').split())}`\n\n{_told(file, former, base)}"
     if len(text) > MOST_LETTERS:
         text = f"{text[:MOST_LETTERS].rpartition(chr(10))[0]}\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
-    return text if parts else ""
+    return text if recipes else ""
 
 
 def _told(file: str, former: str | None, base: str) -> str:

@@ -12,25 +12,23 @@ from runner.parts.editor.judging import says
 from runner.parts.edits import copying
 from runner.recipe import reading, stages
 from runner.recipe.document import Document, Path_
-from runner.recipe.overrides import Override, apply
+from runner.recipe.overrides import Override
 from runner.recipe.reading import scalar
 from runner.tools.names import setting
 from runner.tools.problem import Problem, Stop
-
-BY = "the form"
 
 
 @dataclass(frozen=True)
 class Field:
     """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
-    texts); choices: the values, or the catalog's proposals, with descriptions; free: whether other values are allowed.
-    value: the recipe's, None if missing; default: as a recipe writes it."""
+    texts); choices: the values, or the catalog's proposals, as the form shows them; free: whether other values are
+    allowed. value: the recipe's, None if missing; default: as a recipe writes it."""
 
     path: Path_
     title: str
     says: str
     kind: str
-    choices: Mapping[str, str]
+    choices: Mapping[Any, str]
     free: bool
     value: Any
     default: str
@@ -38,6 +36,14 @@ class Field:
     @property
     def name(self) -> str:
         return setting(self.path)
+
+    @property
+    def shown(self) -> Any:
+        """What its element has: a choice's value, else a text."""
+        if self.choices:
+            return self.value
+        lines = self.value if self.kind == "lines" and isinstance(self.value, list) else [self.value]
+        return "" if self.value is None else "\n".join(map(str, lines))
 
 
 @dataclass(frozen=True)
@@ -94,11 +100,9 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     # A section is removed with its last setting, because an empty section is invalid.
     while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
         path = path[:-1]
-    change = Override(setting(path), None, value, BY)
-    wanted, _ = apply(document, [change])
-    text = copying.edit(document.text, [change])
-    if reading.parse(document.file, text).data != wanted.data:
-        raise Stop(f"The form cannot write `{change.setting}` into a text like this.", "Write it in the text.")
+    text = copying.faithful(document, [Override(setting(path), None, value, "the form")])
+    if text is None:
+        raise Stop(f"The form cannot write `{setting(path)}` into a text like this.", "Write it in the text.")
     return text
 
 
@@ -108,15 +112,18 @@ def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> I
         if one.get("properties"):
             yield from _fields(document, here, one, f"{full_title} · ")
         elif (kind := _kind(one)) and here != ("scenario",):
-            proposed = {snippet["body"]: snippet["description"] for snippet in one.get("defaultSnippets", ())}
+            choices: dict[Any, str] = {True: "true", False: "false"} if kind == "yes" else {}
+            choices |= {value: value for value in map(str, one.get("enum", ()))}
+            for snippet in one.get("defaultSnippets", ()):
+                choices[snippet["body"]] = "   ".join(filter(None, (snippet["body"], snippet["description"])))
             default = reading.written(one["default"]) if "default" in one else ""
             yield Field(
                 path=here,
                 title=full_title,
                 says=says(one),
                 kind=kind,
-                choices=dict.fromkeys(map(str, one.get("enum", ())), "") | proposed,
-                free="enum" not in one,
+                choices=choices,
+                free=kind == "choice" and "enum" not in one,
                 value=document.lookup(here),
                 default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
             )
@@ -136,7 +143,6 @@ class Form:
 
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
-        self.document: Document | None = None
         self.sections: list[FormSection] = []
         self.wrong: dict[Path_, str] = {}
         self.names: dict[str, Any] = {}
@@ -155,7 +161,7 @@ class Form:
         self.unread.set_visibility(document is None)
         if document is None:
             return
-        self.document, self.sections = document, sections(document)
+        self.sections = sections(document)
         lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
         self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
         if [one.name for one in self.sections] != list(self.names):
@@ -165,63 +171,57 @@ class Form:
                 for one in self.sections:
                     button = ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None)
                     self.names[one.name] = button.props("flat dense no-caps align=left")
-        self.mark_names()
-        if self.section.name != self.shown or [field.path for field in self.section.fields] != list(self.fields):
-            self.build()
-        else:
-            self.refresh()
+        self.draw()
 
-    @property
-    def section(self) -> FormSection:
-        return next((one for one in self.sections if one.name == self.chosen), self.sections[0])
+    def choose(self, name: str) -> None:
+        self.chosen = name
+        self.draw()
 
-    def mark_names(self) -> None:
-        """Marks the shown section, missing sections, and those with an error."""
+    def draw(self) -> None:
+        """Marks the shown section, missing sections, and those with an error, and shows the document's values. Unchanged
+        fields keep the text that somebody is typing there."""
+        shown = next((one for one in self.sections if one.name == self.chosen), self.sections[0])
         for one in self.sections:
             looks = {
                 "recipe-section": True,
-                "recipe-chosen": one is self.section,
+                "recipe-chosen": one is shown,
                 "recipe-left-out": all(field.value is None for field in one.fields),
                 "recipe-bad": any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong),
             }
             self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
-
-    def choose(self, name: str) -> None:
-        self.chosen = name
-        self.mark_names()
-        self.build()
-
-    def build(self) -> None:
-        self.shown, self.fields = self.section.name, {}
-        self.panel.clear()
-        with self.panel:
-            ui.label(self.section.says.split("\n\n")[0]).classes("recipe-says")
-            for field in self.section.fields:
-                self.fields[field.path] = (field, self._element(field))
-            if self.section.in_text:
-                names = ", ".join(self.section.in_text)
-                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Sets each field to the document's value. Unchanged fields keep the text that somebody is typing there."""
-        for field in self.section.fields:
+        if shown.name != self.shown or [field.path for field in shown.fields] != list(self.fields):
+            self.build(shown)
+        for field in shown.fields:
             known, element = self.fields[field.path]
             self.fields[field.path] = (field, element)
             if field.value != known.value or element.value is None:
-                element.set_value(_shown(field))
+                element.set_value(field.shown)
             element.error = self.wrong.get(field.path)
 
+    def build(self, section: FormSection) -> None:
+        self.shown, self.fields = section.name, {}
+        self.panel.clear()
+        with self.panel:
+            ui.label(section.says.split("\n\n")[0]).classes("recipe-says")
+            for field in section.fields:
+                self.fields[field.path] = (field, self._element(field))
+            if section.in_text:
+                names = ", ".join(section.in_text)
+                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
+
     def _element(self, field: Field) -> Any:
-        if field.kind in ("choice", "yes"):
+        lines, hint = field.kind == "lines", field.name
+        if field.choices:
             element = self._choice(field)
+        elif lines:
+            element, hint = (
+                ui.textarea(field.title, value=field.shown).props("autogrow rows=1"),
+                f"{hint}, one per line",
+            )
         else:
-            element = (ui.textarea if field.kind == "lines" else ui.input)(field.title, value=_shown(field))
-            for event in ("blur", *(() if field.kind == "lines" else ("keydown.enter",))):
-                element.on(event, lambda path=field.path: self._typed(path))
-        hint = f"{field.name}, one per line" if field.kind == "lines" else field.name
-        if field.kind == "lines":
-            element.props("autogrow rows=1")
+            element = ui.input(field.title, value=field.shown).on("keydown.enter", lambda: self._typed(field.path))
+        if not field.choices:
+            element.on("blur", lambda: self._typed(field.path))
         element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")
         if field.default:
             element.props(f'placeholder="{_quoted(field.default)}" stack-label')
@@ -231,19 +231,14 @@ class Form:
         return element
 
     def _choice(self, field: Field) -> Any:
-        if field.kind == "yes":
-            options: dict[Any, str] = {True: "true", False: "false"}
-        else:
-            options = {value: f"{value}   {said}" if said else value for value, said in field.choices.items()}
-        if field.value is not None and field.value not in options:
-            options[field.value] = str(field.value)
-        more = {"with_input": True, "new_value_mode": "add-unique"} if field.free and field.kind == "choice" else {}
+        own = {field.value: str(field.value)} if field.value is not None and field.value not in field.choices else {}
+        more = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
         return ui.select(
-            options,
+            {**field.choices, **own},
             label=field.title,
-            value=field.value if field.value in options else None,
+            value=field.value,
             clearable=True,
-            on_change=lambda event, path=field.path: self._set(path, event.value),
+            on_change=lambda event: self._set(field.path, event.value),
             **more,
         ).props("options-dense")
 
@@ -251,7 +246,7 @@ class Form:
         """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""
         field, element = self.fields[path]
         text = str(element.value or "")
-        if text == _shown(field):
+        if text == field.shown:
             return
         value: Any = None
         if field.kind == "lines":
@@ -263,16 +258,6 @@ class Form:
     async def _set(self, path: Path_, value: Any) -> None:
         if value != self.fields[path][0].value:
             await self.write(path, value)
-
-
-def _shown(field: Field) -> Any:
-    if field.kind in ("choice", "yes"):
-        return field.value
-    if field.value is None:
-        return ""
-    if field.kind == "lines" and isinstance(field.value, list):
-        return "\n".join(map(str, field.value))
-    return str(field.value)
 
 
 def _quoted(text: str) -> str:

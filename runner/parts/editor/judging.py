@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -62,8 +62,7 @@ class Opened:
         self.known = text
 
 
-# The most characters of a row, and the most rows of each kind, that are shown.
-SHOWN, ROWS = 1500, 3
+ROWS = 3  # rows of each kind that are shown
 
 
 @dataclass(frozen=True)
@@ -125,12 +124,7 @@ def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
-    return {
-        name: [
-            replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row for row in islice(found, ROWS)
-        ]
-        for name, found in kinds.items()
-    }
+    return {name: list(islice(found, ROWS)) for name, found in kinds.items()}
 
 
 # Proposals for a place in the text, and the meaning of a setting, both from the scenario's schema. The text may be
@@ -167,14 +161,14 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
         return []
     if value := re.fullmatch(r"( *(?:- +)?)([\w-]+): +[^\s'\"\[{]*", before):
         section, _ = _around(lines, line, len(value[1]))
-        return list(_values(_part(text, (*section, value[2]))))
+        return _values(_part(text, (*section, value[2])))
     if not (key := re.fullmatch(r"( *(- +)?)([\w./-]*)", before)):
         return []
     indent = len(key[1])
     section, there = _around(lines, line, indent)
     part = _part(text, section)
     if not part.get("properties"):
-        return list(_values(part)) if key[2] else []
+        return _values(part) if key[2] else []
     found = []
     for name, one in part["properties"].items():
         section_begins = f"\n{' ' * (indent + 2)}" if one.get("properties") else ""
@@ -215,40 +209,34 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
     section: Path_ = ()
     settings: dict[Path_, set[str]] = defaultdict(set)
     items: Counter[Path_] = Counter()
-    # The settings and items around a line: their column, and their name or number.
-    outer: list[tuple[int, str | int]] = []
+    # The settings and items around a line: their column, whether it is an item, and their name or number.
+    outer: list[tuple[int, bool, str | int]] = []
     for number, text in enumerate(lines):
         key, dash = _KEY.match(text), re.match(r" *- ", f"{text} ")
-        if dash:
-            column = dash.end() - 2
+        begun = [(dash.end() - 2, True, "")] if dash else []
+        begun += [(indent, False, "")] if number == line else [(key.start(3), False, key[3])] if key else []
+        for column, item, name in begun:
             # A list may begin in the column of its setting; an item ends where the next one begins.
-            while outer and (outer[-1][0], isinstance(outer[-1][1], int)) >= (column, True):
+            while outer and outer[-1][:2] >= (column, item):
                 outer.pop()
-            path = tuple(name for _, name in outer)
-            outer.append((column, items[path]))
-            items[path] += 1
-        start, name = (indent, "") if number == line else (key.start(3), key[3]) if key else (None, "")
-        if start is None:
-            continue
-        while outer and outer[-1][0] >= start:
-            outer.pop()
-        path = tuple(name for _, name in outer)
-        outer.append((start, name))
-        if number == line:
-            section = path
-        else:
-            settings[path].add(name)
+            path = tuple(each for _, _, each in outer)
+            outer.append((column, item, items[path] if item else name))
+            if item:
+                items[path] += 1
+            elif number == line:
+                section = path
+            else:
+                settings[path].add(name)
     return section, settings[section]
 
 
-def _values(part: Schema) -> Iterator[Proposal]:
+def _values(part: Schema) -> list[Proposal]:
     """Values of a setting in the schema: the catalog's entries, choices, the default, examples."""
     offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
     choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
     others = [(part["default"], "The default.")] if "default" in part else []
     others += [(example, "An example.") for example in part.get("examples", ())]
-    seen = set()
+    found: dict[str, str] = {}
     for value, why in (*offered, *choices, *others):
-        if (text := reading.written(value)) not in seen:
-            seen.add(text)
-            yield Proposal(text, text, "value", why)
+        found.setdefault(reading.written(value), why)
+    return [Proposal(text, text, "value", why) for text, why in found.items()]

@@ -7,20 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nicegui import background_tasks, run, ui
+from nicegui import run, ui
 from nicegui.awaitable_response import AwaitableResponse
 
 from runner.check import batch
 from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
-from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened, PlanSummary
+from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.reading import START
-from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
 
@@ -32,8 +31,8 @@ TRIES = 20
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE = "#2f76e0"  # as in curve.json
-# The most lines of the log on the page.
-MOST = 500
+# The most lines of the log, and the most characters of a row, on the page.
+MOST, MOST_LETTERS = 500, 1500
 # Seconds that a browser may take to answer.
 ANSWER = 30.0
 
@@ -103,78 +102,13 @@ class Text:
                 button.props("outline dense no-caps size=sm")
 
 
-class VerdictPane:
-    """The plan in short. changed: called after another price; price: of a GPU hour, None if unknown."""
-
-    def __init__(self, changed: Callable[[], Awaitable[None]]) -> None:
-        self.changed = changed
-        self.price: float | None = None
-        with ui.row().classes("recipe-verdict"):
-            # A single element, because every element delays the answer to a key press.
-            self.drawn = ui.html("", sanitize=False).classes("recipe-said-of-plan")
-            self.written = ui.input("price per GPU hour").props("dense outlined").classes("recipe-price")
-        for event in ("blur", "keydown.enter"):
-            self.written.on(event, self.take_price)
-
-    def show(self, verdict: PlanSummary) -> None:
-        self.drawn.content = template(HERE / "plan.html.jinja").render(plan=verdict, gib=2**30)
-        self.written.set_visibility(bool(verdict.stages))
-
-    async def take_price(self) -> None:
-        try:
-            price = float(self.written.value) if self.written.value.strip() else None
-        except ValueError:
-            ui.notify("A price is a number, such as 2.50.", type="warning")
-            return
-        if price != self.price:
-            self.price = price
-            await self.changed()
-
-
-class RowsPane:
-    """The first rows. recipe: returns the edited recipe, None if the text has errors."""
-
-    def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
-        self.recipe = recipe
-        says = "See how the model will read the first rows of your data, with its special tokens."
-        ui.label(says).classes("recipe-says")
-        ui.button("Show three rows", on_click=self.show).props("outline no-caps dense").classes("recipe-show-rows")
-        self.below = ui.column().classes("recipe-rows")
-
-    async def show(self) -> None:
-        recipe = self.recipe()
-        found: dict[str, list[RenderedExample]] = {}
-        said = "Fix the errors to see the rows."
-        if recipe:
-            try:
-                found = await run.io_bound(judging.rows, recipe)
-                none = "No row of this data can be trained on. A rehearsal explains why."
-                said = none if found else "Rows of this kind cannot be shown. A rehearsal examines them."
-            except Stop as stop:
-                said = stop.text
-        self.below.clear()
-        with self.below:
-            for name, rows in found.items():
-                if len(found) > 1:
-                    ui.label(name).classes("recipe-kind")
-                for row in rows:
-                    if not row.picture:
-                        ui.label(row.text).classes("recipe-row")
-                        continue
-                    with ui.row().classes("recipe-row recipe-pictured"):
-                        ui.element("img").props(f'src="data:image/png;base64,{b64encode(row.picture).decode()}" alt=""')
-                        ui.label(row.text)
-            if not any(found.values()):
-                ui.label(said)
-
-
 class RehearsalPane:
     """Shows a rehearsal; several tabs of a browser may show the same one."""
 
     def __init__(self, rehearsal: RehearsalProcess) -> None:
         self.rehearsal = rehearsal
         # The news, the rehearsal and the number of lines that this pane has shown.
-        self.seen, self.number, self.lines = -1, -1, 0
+        self.seen, self.number, self.lines = (-1, 0, False), -1, 0
         says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
         self.said = ui.label(says).classes("recipe-said")
         self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
@@ -185,9 +119,10 @@ class RehearsalPane:
     def look(self) -> None:
         """Shows what is new since the last look."""
         now = self.rehearsal
-        if now.news == self.seen:
+        if (news := now.news) == self.seen:
             return
-        self.seen = now.news
+        self.seen = news
+        now.read()
         if now.number != self.number:
             self.number, self.lines = now.number, 0
             self.log.clear()
@@ -220,6 +155,7 @@ class Page:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
         self.judged = Judged(None, None, [])
+        self.price: float | None = None  # of a GPU hour
         # After one check, only the latest text is checked.
         self.typed = self.done = 0
         self.judging = False
@@ -264,14 +200,23 @@ class Page:
                 self.rehearse_button, self.rehearse_tooltip = button, explained
 
     def _build_right(self) -> None:
-        self.verdict = VerdictPane(self.changed)
+        with ui.row().classes("recipe-verdict"):
+            # A single element, because every element delays the answer to a key press.
+            self.plan = ui.html("", sanitize=False).classes("recipe-said-of-plan")
+            self.typed_price = ui.input("price per GPU hour").props("dense outlined").classes("recipe-price")
+        for event in ("blur", "keydown.enter"):
+            self.typed_price.on(event, self.take_price)
         with ui.tabs().props("dense align=left no-caps").classes("recipe-tabs") as self.tabs:
             form, data, rehearsal = ui.tab("Form"), ui.tab("Data"), ui.tab("Rehearsal")
         with ui.tab_panels(self.tabs, value=form).classes("recipe-panels"):
             with ui.tab_panel(form):
                 self.form = Form(self.write)
             with ui.tab_panel(data):
-                RowsPane(lambda: self.judged.recipe)
+                says = "See how the model will read the first rows of your data, with its special tokens."
+                ui.label(says).classes("recipe-says")
+                show = ui.button("Show three rows", on_click=self.show_rows).classes("recipe-show-rows")
+                show.props("outline no-caps dense")
+                self.rows = ui.html("", sanitize=False).classes("recipe-rows")
             with ui.tab_panel(rehearsal):
                 self.live = RehearsalPane(self.rehearsal)
 
@@ -285,14 +230,26 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                asked = self.text.value, self.file.path, self.verdict.price
-                self.judged, verdict = await run.io_bound(judging.whole, *asked)
-                self.verdict.show(verdict)
+                asked = self.text.value, self.file.path, self.price
+                self.judged, plan = await run.io_bound(judging.whole, *asked)
+                self.plan.content = template(HERE / "plan.html.jinja").render(plan=plan, gib=2**30)
+                self.typed_price.set_visibility(bool(plan.stages))
                 self.text.show(self.judged.problems)
                 self.form.show(self.judged.document, self.judged.problems)
                 self.done = number
         finally:
             self.judging = False
+
+    async def take_price(self) -> None:
+        typed = self.typed_price.value.strip()
+        try:
+            price = float(typed) if typed else None
+        except ValueError:
+            ui.notify("A price is a number, such as 2.50.", type="warning")
+            return
+        if price != self.price:
+            self.price = price
+            await self.changed()
 
     def show_state(self) -> None:
         """Shows whether the text is saved; the browser asks before a tab with unsaved text closes."""
@@ -375,6 +332,17 @@ class Page:
         else:
             ui.notify("No errors, and the hub has the model and the data.", type="positive")
 
+    async def show_rows(self) -> None:
+        recipe, found = self.judged.recipe, dict[str, list[RenderedExample]]()
+        said = "" if recipe else "Fix the errors to see the rows."
+        if recipe:
+            try:
+                found = await run.io_bound(judging.rows, recipe)
+            except Stop as stop:
+                said = stop.text
+        shown = template(HERE / "rows.html.jinja", base64=b64encode)
+        self.rows.content = shown.render(found=found, said=said, most=MOST_LETTERS)
+
     def show_report(self) -> None:
         document = self.judged.document
         name = str(document.data.get("name", "")) if document else ""
@@ -391,7 +359,7 @@ class Page:
         if self.unsaved and not self.save():
             return
         self.tabs.value = "Rehearsal"
-        background_tasks.create(self.rehearsal.run(self.file.path))
+        self.rehearsal.start(self.file.path)
 
     def look(self) -> None:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"

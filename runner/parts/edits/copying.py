@@ -70,18 +70,12 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     changes in the text. Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its
     form does not allow the change."""
     changes, path = list(changes), Path(document.file)
-    expected, _ = apply(document, changes)
     lines = listed(f"{change.setting}: {written(change.after)}" for change in changes)
 
     def stop(message: str, hint: str = f"Write these lines yourself: {lines}.") -> Stop:
         return Stop(Problem(document.file, 0, 0, message, hint))
 
-    try:
-        text = edited(document.text, changes)
-        fits = parse(document.file, text).data == expected.data
-    except Stop:
-        fits = False
-    if not fits:
+    if (text := faithful(document, changes, edited)) is None:
         raise stop("recipe-runner cannot write this change into a file of this form.")
     if read(path).text != document.text:
         raise stop("Another program has changed this file. Nothing was written.", "Run the command again.")
@@ -91,6 +85,16 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
         raise stop(f"This file cannot be written: {error.strerror}.") from None
     before, after = document.text.splitlines(), text.splitlines()
     return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
+
+
+def faithful(document: Document, changes: Iterable[Override], edited: Edit = edit) -> str | None:
+    """The text with the changes; None if its form does not allow them. edited: as in `rewrite`."""
+    expected, _ = apply(document, changes := list(changes))
+    try:
+        text = edited(document.text, changes)
+        return text if parse(document.file, text).data == expected.data else None
+    except Stop:
+        return None
 
 
 def write(path: Path, text: str) -> None:
@@ -122,35 +126,26 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
 def _replace(document: Document, values: dict[Path_, Any]) -> str:
     text = document.text
     for path, value in sorted(values.items(), key=lambda item: -document.values[item[0]].start):
-        place = document.values[path]
-        if place.end <= place.start and document.lookup(path) is None:
-            text = f"{text[: place.start]} {written(value)}{text[place.end :]}"
-        else:
-            old = text[place.start : place.end]
-            block = isinstance(document.lookup(path), dict | list) or "\n" in old.rstrip("\n")
-            # A comment after the `|` of a block scalar belongs to its setting.
+        start, end = document.values[path].start, _end(document, path)
+        old, new = text[start:end], flow(value) if isinstance(value, dict) else written(value)
+        if isinstance(document.lookup(path), dict | list) or "\n" in old:
+            # A comment after the `|` of a block scalar belongs to its setting; one after the last item goes with it.
             comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
-            # A block ends where the next setting begins, so it includes the blank lines before that.
-            blanks = old[len(old.rstrip()) :]
-            tail = (comment[1] if comment else "") + (blanks if block and "\n" in blanks else "")
-            rest, new = text[place.end :], flow(value) if isinstance(value, dict) else written(value)
+            new += comment[1] if comment else ""
+            rest = text[end:] if old.startswith(("{", "[")) else "\n" + text[end:].partition("\n")[2]
+        else:
+            new, rest = new if old else f" {new}", text[end:]
             gap = len(rest) - len(rest.lstrip(" "))
-            if not block and rest[gap : gap + 1] == "#":
+            if rest[gap : gap + 1] == "#":
                 # The comment stays in its column if there is room.
                 rest = " " * max(1, gap + len(old) - len(new)) + rest[gap:]
-            text = text[: place.start] + new + tail + rest
+        text = text[:start] + new + rest
     return text
 
 
 def _without(document: Document, path: Path_) -> str:
     lines = document.text.splitlines(keepends=True)
-    first = document.keys[path].line - 1
-    last = document.text.count("\n", 0, max(document.values[path].start, _end(document, path)))
-    if not isinstance(document.lookup(path), dict | list) and document.values[path].line == first + 1:
-        last = last if re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first]) else first  # a block scalar continues
-    # A list or a section ends where the next one begins; the blank lines between them do not belong to it.
-    while last > first and not lines[last].strip():
-        last -= 1
+    first, last = document.keys[path].line - 1, document.text.count("\n", 0, _end(document, path))
     if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
         last += 1  # the blank line after it too, because the one before remains
     dash = lines[first][: document.keys[path].column - 1]
@@ -163,28 +158,21 @@ def _end(document: Document, path: Path_) -> int:
     """The end of a value's text; of several lines, that of the last value, before the comments of the next setting."""
     text, ends = document.text, [document.values[path].start]
     for where, place in document.values.items():
-        value = document.lookup(where) if where[: len(path)] == path else None
-        of_lines = isinstance(value, dict | list) and text[place.end - 1 : place.end] not in ("}", "]")
-        if value is not None and not of_lines:
+        of_lines = isinstance(document.lookup(where), dict | list) and text[place.end - 1 : place.end] not in ("}", "]")
+        if where[: len(path)] == path and place.end > place.start and not of_lines:
             ends.append(len(text[: place.end].rstrip()))
     return max(ends)
 
 
 def _shortened(document: Document, path: Path_, value: Any) -> str:
     """The text without the last items of a list with `-` lines, if `value` has exactly the others; else empty."""
-    old = document.lookup(path)
+    old, text = document.lookup(path), document.text
     shorter = isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old
-    if not shorter or document.text[document.values[path].start] != "-":
+    if not shorter or text[document.values[path].start] != "-":
         return ""
-    lines = document.text.splitlines(keepends=True)
-    dash = document.values[path].column - 1
-    first = document.values[(*path, len(value))].line - 1
-    while lines[first][dash] != "-":
-        first -= 1
-    last = first
-    while last < len(lines) and lines[last].strip() and lines[last][: dash + 1].strip(" ") in ("", "-"):
-        last += 1
-    return "".join(lines[:first] + lines[last:])
+    dash = f"\n{' ' * (document.values[path].column - 1)}-"
+    first = text.rindex(dash, 0, document.values[(*path, len(value))].start) + 1
+    return text[:first] + text[_end(document, path) :].partition("\n")[2]
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
@@ -208,27 +196,24 @@ def flow(value: Any) -> str:
 def _with(document: Document, path: Path_, change: Override) -> str:
     """The text with a line for a new setting: first in its section, or at the end of the file."""
     *parents, key = path
-    text = _behind(change, parents)
-    lines = document.text.splitlines(keepends=True)
+    added, lines = f"{key}: {_behind(change, parents)}\n", document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
-    if not parents:
-        return "".join([*lines, f"{key}: {text}\n"])
-    section = document.lookup(tuple(parents))
-    if isinstance(section, dict) and section:
-        start = document.values[tuple(parents)].start
+    at, section = len(lines), document.lookup(path[:-1])
+    if len(parents) == 1 and section is None:
+        added = f"{parents[0]}:\n  {added}"
+    elif parents:
+        if not isinstance(section, dict) or not section:
+            raise Stop(*worded("edits.no-section", change=change, section=listed([".".join(map(str, parents))])))
+        start = document.values[path[:-1]].start
         if document.text[start] == "{":
             return f"{document.text[: start + 1]}{key}: {flow(change.after)}, {document.text[start + 1 :]}"
-        first = document.keys[(*parents, next(iter(section)))]
-        line = f"{' ' * (first.column - 1)}{key}: {text}\n"
-        # The first key of an item stays after its dash.
-        behind = lines[first.line - 1][: first.column - 1].strip() == "-"
-        end = document.values[(*parents, next(iter(section)))].end
-        at = document.text.count("\n", 0, max(end - 1, 0)) + 1 if behind else first.line - 1
-        return "".join([*lines[:at], line, *lines[at:]])
-    if len(parents) == 1 and section is None:
-        return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {text}\n"])
-    raise Stop(*worded("edits.no-section", change=change, section=listed([".".join(map(str, parents))])))
+        first = (*parents, next(iter(section)))
+        at, indent = document.keys[first].line - 1, document.keys[first].column - 1
+        if lines[at][:indent].strip() == "-":  # the first key of an item stays after its dash
+            at = document.text.count("\n", 0, _end(document, first)) + 1
+        added = " " * indent + added
+    return "".join([*lines[:at], added, *lines[at:]])
 
 
 # A number by itself, not part of a name or of a number format.

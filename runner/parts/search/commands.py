@@ -26,6 +26,7 @@ from runner.recipe.recipe import PROMPTS, Recipe
 from runner.render import place
 from runner.run import inference, pipeline
 from runner.run import run as running
+from runner.run.launch import forking
 from runner.run.run_folder import RunFolder, folder
 from runner.scenarios import translate
 from runner.tools.files import write_text
@@ -44,17 +45,22 @@ WRITTEN = "# Written by `recipe search`."  # the first line of a recipe that thi
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial: its recipe, its prediction, None if unknown, and its run."""
+    """A trial: its recipe, its prediction, which may be empty, and its run."""
 
     trial: trials.Trial
     recipe: Recipe
-    planned: Prediction | None
+    planned: Prediction
     run: RunFolder
 
     @property
     def gpu_hours(self) -> float:
         """By the plan; 0 if unknown."""
-        return (self.planned.seconds or 0) * self.planned.gpus / 3600 if self.planned else 0.0
+        return (self.planned.seconds or 0) * self.planned.gpus / 3600
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The number and the values, for tables."""
+        return str(self.trial.number), *map(written, self.trial.settings.values())
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -75,10 +81,8 @@ class Search:
     @cached_property
     def study(self) -> Study:
         """The record of these trials. Trials with other settings have another one, in the same file."""
-        from runner.parts.search import pruning
-
         self.home.mkdir(parents=True, exist_ok=True)
-        return pruning.study(str(self.home / JOURNAL), self.name, self.higher)
+        return trials.study(str(self.home / JOURNAL), self.name, self.higher)
 
     @property
     def name(self) -> str:
@@ -131,7 +135,7 @@ def search(
     if write or submit:
         _send(found, submit)
         return
-    seconds = sum(each.planned.seconds or 0 for each in found.tried if each.planned)
+    seconds = sum(each.planned.seconds or 0 for each in found.tried)
     takes = f"The trials take about {units.duration(seconds)}."
     if not rehearse and seconds > running.UNASKED and not confirm(yes, takes):
         raise Stop("Nothing was started.")
@@ -152,38 +156,33 @@ def _tried(recipe: Recipe, home: Path, kind: str) -> Iterator[Tried]:
     for trial in trials.of(recipe.settings["search"]):
         own = changed(recipe, trial.changes)[0]
         planned = planner.predictions(own, translate(own, place(own))) if planner else ()
-        yield Tried(trial, own, next(iter(planned), None), RunFolder(home / trial.name, kind))
+        yield Tried(trial, own, next(iter(planned), Prediction()), RunFolder(home / trial.name, kind))
 
 
 def _show(found: Search, rehearse: bool) -> None:
     """Prints the trials and what each needs. Raises Stop if one does not fit its GPU, or all of them exceed the budget."""
     rows = [("TRIAL", *found.tried[0].trial.settings, "GPU MEMORY", "TIME")]
     for each in found.tried:
-        planned, values = each.planned, map(written, each.trial.settings.values())
-        memory = units.gib(planned.memory) if planned and planned.memory else "unknown"
-        time = units.duration(planned.seconds) if planned and planned.seconds is not None else "unknown"
-        rows.append((str(each.trial.number), *values, memory, time))
+        memory = units.gib(each.planned.memory) if each.planned.memory else "unknown"
+        time = units.duration(each.planned.seconds) if each.planned.seconds is not None else "unknown"
+        rows.append((*each.cells, memory, time))
     table(rows)
     hours, budget = sum(each.gpu_hours for each in found.tried), found.recipe.settings["search"].get("gpu_hours")
     if hours >= 0.05:
         say(f"\nAll trials together take about {hours:.1f} GPU hours if none ends early.")
     if rehearse:
         return
-    if large := [each for each in found.tried if each.planned and each.planned.too_large]:
-        numbers = listed(str(each.trial.number) for each in large)
-        said = worded("search.too-large", trials=numbers, gpu=found.recipe.machines.gpu)
+    if large := [each.trial.number for each in found.tried if each.planned.too_large]:
+        said = worded("search.too-large", trials=listed(map(str, large)), gpu=found.recipe.machines.gpu)
         raise Stop(found.recipe.problem("search", *said, key=True))
     if budget is not None and hours > budget:
         raise Stop(found.recipe.problem("search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)))
 
 
 def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
-    from runner.parts.search import pruning
-    from runner.run.launch import forking
-
     known = found.known(each) or found.study.ask()
     stop_poor = found.recipe.settings["search"]["stop_poor"]
-    record = pruning.TrialRecord(str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor)
+    record = trials.TrialRecord(str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor)
     out, changes = str(each.run.path), each.trial.changes
     with at_work(each.run.kind, path, sets, out, False, more=changes) as (recipe, made, run):
         record.write(run.path)
@@ -197,18 +196,15 @@ def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
 
 def _conclude(found: Search, rehearse: bool) -> None:
     """Prints all results, the best first, and writes the page about them and the best recipe."""
-    from runner.parts.search.pruning import ENDED
-
     best, *_ = in_order = found.in_order
     if found.reached(best) is None:
         raise Stop(*worded("search.unfinished"))
     rows = [("TRIAL", *best.trial.settings, "MEAN REWARD" if found.higher else "VALIDATION LOSS", "STEPS", "")]
     for each in in_order:
-        known, summary = found.known(each), each.summary
-        note = "best" if each is best and not rehearse else "ended early" if known and ENDED in known.user_attrs else ""
-        reached = "no result" if (value := found.reached(each)) is None else f"{value:.4f}"
-        steps = f"{summary.steps:,}" if summary else ""
-        rows.append((str(each.trial.number), *map(written, each.trial.settings.values()), reached, steps, note))
+        known, value, summary = found.known(each), found.reached(each), each.summary
+        early = "ended early" if known and trials.ENDED in known.user_attrs else ""
+        reached, steps = "no result" if value is None else f"{value:.4f}", f"{summary.steps:,}" if summary else ""
+        rows.append((*each.cells, reached, steps, "best" if each is best and not rehearse else early))
     say()
     table(rows)
     finished = [each.run for each in in_order if each.summary]
@@ -228,16 +224,15 @@ def _send(found: Search, submit: bool) -> None:
     """Writes each trial as a recipe with a name of its own, and with `submit` sends them to the cluster."""
     recipe, files = found.recipe, []
     for each in found.tried:
-        name = f"{recipe.name}-{each.trial.number}"
         files.append(recipe.file.with_name(f"{recipe.file.stem}-{each.trial.number}.yaml"))
-        _write(found, each, files[-1], name)
+        _write(found, each, files[-1], f"{recipe.name}-{each.trial.number}")
     if submit:
         parts.require("commands", "submit")
         context = click.get_current_context()
-        group = cast(click.Group, context.find_root().command)
+        send = cast(click.Group, context.find_root().command).get_command(context, "submit")
         for file in files:
             say(f"\n{file}")
-            context.invoke(cast(click.Command, group.get_command(context, "submit")), path=str(file))
+            context.invoke(cast(click.Command, send), path=str(file))
         said = f"{len(files)} trials are on the cluster. After `recipe fetch` of each, compare them."
         end(said, "runs", "--sort", "loss")
         return

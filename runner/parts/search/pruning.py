@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from runner.tools.files import Record
+from runner.parts.search.trials import ENDED, TrialRecord, study
 from runner.trainer import checkpoints
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
+    from optuna import Trial
 
     from runner.trainer.settings import RunSettings
     from runner.trainer.telemetry import History
-
-ENDED = "ended early after step"  # a trial's own mark in the study: the step after which it ended early
-
-
-@dataclass(frozen=True)
-class TrialRecord(Record):
-    """Connects a run folder with its trial. journal: the study's file; study: its name; trial: the study's number for
-    it; higher: whether more of what is measured is better, as with a reward; stop_poor: whether it may end early."""
-
-    FILE = "trial.json"
-    journal: str = ""
-    study: str = ""
-    trial: int = 0
-    higher: bool = False
-    stop_poor: bool = True
-
-
-def study(journal: str, name: str, higher: bool) -> Study:
-    """The study in a file, which is created if it does not exist. Successive halving (Jamieson and Talwalkar 2016,
-    arXiv 1502.07943; asynchronous: Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, …
-    evaluations, the better half continues."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna.create_study(
-        storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(journal)),
-        study_name=name,
-        direction="maximize" if higher else "minimize",
-        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2),
-        load_if_exists=True,
-    )
 
 
 class Pruning(TrainerCallback):
@@ -82,4 +50,4 @@ class Pruning(TrainerCallback):
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
     record = TrialRecord.read(Path(settings.run_dir))
-    return [Pruning(record, history)] if record.study else []
+    return [Pruning(record, history)] if record else []

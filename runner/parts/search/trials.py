@@ -1,18 +1,24 @@
-"""Trials: the settings that a search tries, and whether each makes a valid recipe."""
+"""Trials: the settings that a search tries, whether each makes a valid recipe, and the study that records them."""
+
+from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.check import by_schema
 from runner.check.validate import changed
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
+from runner.tools.files import Record
 from runner.tools.problem import Problem, Stop, errors_of, worded
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 MOST = 32  # no search has more trials
 # Sections and settings that do not change the training.
@@ -23,6 +29,7 @@ MEASURED_ON = (
     *("data.validation_share", "data.validation_split", "data.validation_path"),
 )
 ATTEMPTS = 100  # attempts to draw a trial that differs from the earlier ones
+ENDED = "ended early after step"  # a trial's own mark in the study: the step after which it ended early
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,35 @@ def _between(low: float, high: float, random: random.Random) -> float:
     if isinstance(low, int) and isinstance(high, int):
         return round(drawn)
     return min(max(float(f"{drawn:.3g}"), low), high)
+
+
+@dataclass(frozen=True)
+class TrialRecord(Record):
+    """Connects a run folder with its trial. journal: the study's file; study: its name; trial: the study's number for
+    it; higher: whether more of what is measured is better, as with a reward; stop_poor: whether it may end early."""
+
+    FILE = "trial.json"
+    journal: str = ""
+    study: str = ""
+    trial: int = 0
+    higher: bool = False
+    stop_poor: bool = True
+
+
+def study(journal: str, name: str, higher: bool) -> Study:
+    """The study in a file, which is created if it does not exist. Successive halving (Jamieson and Talwalkar 2016,
+    arXiv 1502.07943; asynchronous: Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, …
+    evaluations, the better half continues."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(
+        storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(journal)),
+        study_name=name,
+        direction="maximize" if higher else "minimize",
+        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2),
+        load_if_exists=True,
+    )
 
 
 def can_be_tried(recipe: Recipe) -> Iterator[Problem]:

@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
 from runner.plan import RowsRequest, Section
 from runner.recipe import lock, templates, units
-from runner.recipe.document import Document, leaves
+from runner.recipe.document import Document, leaves, path_of
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
@@ -385,15 +385,15 @@ class Draft:
     changes: tuple[Override, ...]
     wished: tuple[Override, ...]
     moved: tuple[Override, ...]
-    files: Mapping[tuple[str, ...], str]
+    files: Mapping[str, str]
     target: Path
 
     @cached_property
     def judged(self) -> tuple[Recipe | None, list[Problem]]:
         folder = Path(self.origin.file).parent
         # Files that are not copied yet are examined at their old path.
-        there = {path: folder / file for path, file in self.files.items() if not Path(beside(file, folder)).exists()}
-        moved = [Override(".".join(path), None, str(file)) for path, file in there.items() if file.is_file()]
+        there = {name: folder / file for name, file in self.files.items() if not Path(beside(file, folder)).exists()}
+        moved = [Override(name, None, str(file)) for name, file in there.items() if file.is_file()]
         return judge(parse(str(self.target), copying.edit(self.text, moved)))
 
     @property
@@ -416,62 +416,33 @@ class Draft:
         return self.judged[0]
 
 
-def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
+def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Override] = ()) -> Draft:
     """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
-    fix are fixed, and for another model notes too, but no setting that the person asked for."""
-    made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
-    mending = [
-        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
-        for problem in (made.judged[1] if "model.base" in asked else made.errors)
-        if problem.mends and problem.mends[0] not in asked
-    ]
-    return replace(_draft(origin, name, [*wishes, *mending]) if mending else made, wished=made.wished)
-
-
-def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
+    fix are fixed by `mending`, and for another model notes too, but no setting that the person asked for."""
     document, target = read(origin), Path(f"{name}.yaml")
-    wished = by_schema.as_text(document, wishes)
-    # Paths in the changes are relative to the copy.
-    own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
-    own += _redescribed(document, wished)
+    wished, asked = by_schema.as_text(document, wishes), {change.setting for change in wishes}
+    changes = [*wished, *mending]
+    own = _with_followers(document, changes)
     # Every file and folder that a recipe names, in any section. Models on the hub are neither.
-    named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
-    replaced = {tuple(map(str, change.path)) for change in own}
-    files = {path: file for path, file in named.items() if isinstance(file, str) and path not in replaced}
-    moved = [
-        Override(".".join(path), None, called, copying.NEW)
-        for path, file in files.items()
-        if (called := beside(file, origin.parent)) != file
-    ]
+    named = {path: file for path, file in leaves(document.data, bool) if path[-1] in ABOUT["files"]}
+    for change in own:
+        named.pop(change.path, None)
+    files = {".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)}
+    called = {setting: beside(file, origin.parent) for setting, file in files.items()}
+    moved = [Override(setting, None, name, BY) for setting, name in called.items() if name != files[setting]]
     changed = with_followers(document, own)
     says = partial(by_schema.sentence, document.data["scenario"])
     text = copying.edited(copying.edit(copying.rename(document, name), moved), changed, says)
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
-    return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
-
-
-def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
-    said = {change.setting: change.after for change in wished}
-    before, base = document.lookup(("model", "base")), said.get("model.base")
-    if before is None or base in (None, before):
-        return []
-    named = [name for name in ABOUT["model"] if document.lookup(Override(name).path) not in (None, "main", False)]
-    return _overrides({name: (None, f"was about {before}") for name in named if name not in said})
-
-
-def _redescribed(document: Document, wished: list[Override]) -> list[Override]:
-    """The description of a copy with another model or other data, unless the person wrote one."""
-    new = [
-        str(change.after)
-        for change in wished
-        if (change.setting == "model.base" or (change.path[-1] in ("path", "hub") and "data" in change.path))
-        and change.after not in (None, document.lookup(change.path))
+    made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
+    mends = [
+        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
+        for problem in (made.judged[1] if "model.base" in asked else made.errors)
+        if problem.mends and problem.mends[0] not in asked
     ]
-    if not new or "description" not in document.data or any(change.setting == "description" for change in wished):
-        return []
-    called = f"A copy of {document.data['name']} with {' and '.join(new)}"
-    return [Override("description", None, called, BY, "what `recipe list` shows")]
+    # A new object, because `write` copies a lock file, and then judges again.
+    return draft(origin, name, wishes, mends) if mends and not mending else replace(made)
 
 
 def beside(name: str, folder: Path) -> str:
@@ -488,19 +459,14 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
     """The first rows as the model sees them; none for images. Raises Stop if they cannot be read."""
-    return _first(_data(name, answers), most)
+    return _first(name, answers, most)[1]
 
 
-def _first(data: RowsRequest, most: int) -> list[RenderedExample]:
-    shown = getattr(scenarios.preparer(data), "first", None)
-    examples = islice(reading(shown)(data), most) if shown else ()
-    return [example for example in examples if not example.picture]
-
-
-def _data(name: str, answers: Answers) -> Mapping[str, Any]:
-    """The data of the first stage that reads any, on this machine."""
+def _first(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:
+    """The data of the first stage that reads any, on this machine, and `first_rows`."""
     recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
-    return next(stage.data for stage in translate(recipe, place(recipe)).stages if stage.data)
+    data = next(stage.data for stage in translate(recipe, place(recipe)).stages if stage.data)
+    return data, [row for row in islice(scenarios.seen(data) or (), most) if not row.picture]
 
 
 def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
@@ -527,25 +493,28 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     """The complete recipe: with a batch that fits its GPU and makes enough steps, other changes to fit, questions from
     its own data, and a description. sets: further settings of the person, which win. Raises Stop if it has errors, or
     if no change makes it fit its GPU."""
-    sets = list(sets)
-    if answers.of.keeps:
-        return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
+    more = [*(() if answers.of.keeps else _described(name, answers)), *sets]
+    return drafted(name, answers, [*_fitting(name, answers, more), *more])
+
+
+def _described(name: str, answers: Answers) -> list[Override]:
+    """The description, and questions for the demo."""
     count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
     gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
     described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
     told: dict[str, Any] = {"description": (described, "")}
     # A few short questions of validation rows, far from each other.
-    asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(_data(name, answers)))
+    asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(name, answers))
     if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS):
         told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
-    wishes = _overrides(told)
-    return drafted(name, answers, [*_fitting(name, answers, [*wishes, *sets]), *wishes, *sets])
+    return _overrides(told)
 
 
-def _held_out(data: RowsRequest) -> list[str]:
+def _held_out(name: str, answers: Answers) -> list[str]:
     """The questions of the rows that preparation would hold out, or the beginnings of documents; if the file is large,
     of its first rows. Raises Stop if the rows cannot be read."""
-    beginning = [example.asked for example in _first(data, AMONG)]
+    data, first = _first(name, answers, AMONG)
+    beginning = [example.asked for example in first]
     files = [Path(one["path"]) for one in data.get("sets", ()) if one["path"]]
     if not beginning or sum(file.stat().st_size for file in files if file.is_file()) > LARGE:
         return beginning
@@ -625,35 +594,33 @@ def _power(count: float) -> int:
 
 def write(made: Draft, origin: Path) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    schema = packaged.schema_file(made.origin.data["scenario"])
+    scenario = made.origin.data["scenario"]
+    sources, schema = _sources(made.files.values(), origin.parent), Path(packaged.schema_file(scenario).name)
     with ExitStack() as undo:
-        copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
+        # The facts about the model decide whether the recipe has errors.
+        locked = _lock(made.origin, origin.parent, undo)
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()
+    for file, source in sources.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, file)
     made.target.write_text(made.text, encoding="utf-8")
-    Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
-    return [*copied, Path(schema.name)]
+    schema.write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    return [*sources, *locked, schema]
 
 
-def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
-    """Copies the files that a recipe names from its folder to this one. undo: removes them after an error."""
-    files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
+def _sources(named: Iterable[str], folder: Path) -> dict[Path, Path]:
+    """The files that a recipe in `folder` names, by the place of their copy. Raises Stop if another file is there."""
     sources: dict[Path, Path] = {}
-    for name in files:
+    for name in named:
+        if Path(name).is_absolute() or not (folder / name).is_file():
+            continue
         file = Path(beside(name, folder))
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
             raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
-    copied = [file for file, source in sources.items() if source != file]
-    for file in copied:
-        for parent in reversed(file.parents):
-            if not parent.exists():
-                parent.mkdir()
-                undo.callback(parent.rmdir)
-        shutil.copyfile(sources[file], file)
-        undo.callback(file.unlink)
-    return copied
+    return {file: source for file, source in sources.items() if source != file}
 
 
 def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
@@ -694,63 +661,75 @@ def minimal_starter(source: str) -> Path:
     return Path(best.file)
 
 
-def _with_own_data(document: Document, changes: list[Override]) -> list[Override]:
-    """A copy's changes; after a new `path` or `hub` of data, those of the settings that were about the old data."""
-    whole, settings = list(changes), {change.setting for change in changes}
+def _with_followers(document: Document, changes: list[Override]) -> list[Override]:
+    """A copy's changes, and those that follow from a new model or new data: settings that were about the old one go, and
+    the description is another. What the person changes too stays."""
+    others, settings, new = list[Override](), {change.setting for change in changes}, list[str]()
     for change in changes:
-        home, _, last = change.setting.rpartition(".")
-        section = document.lookup(change.path[:-1])
-        if last not in ("path", "hub") or not isinstance(change.after, str) or not isinstance(section, dict):
+        before = document.lookup(change.path)
+        data = change.path[-1] in ("path", "hub") and "data" in change.path
+        if change.after in (None, before) or not (data or change.setting == "model.base"):
             continue
-        if change.after in (section.get(last), section.get("sample")):
-            continue  # the recipe's own data, which the other settings are about
-        why, columns = "belonged to the old data", _columns(document, section, change)
-        words = () if "songs" in section else ("system_prompt",)
-        about = [*ABOUT["source"], *ABOUT["validation"], *words]
-        there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
-        named = {column for name in there for column in templates.columns(section[name])}
-        if conversation_formats.told(columns) and not named <= set(columns):
-            about += there  # conversations without the columns of these templates
-        gone = [name for name in about if name in section and name != last]
-        others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
-        if set(gone) & set(ABOUT["validation"]) and "validation_share" not in section:
-            others.append(Override(f"{home}.validation_share", None, 0.1, change.by, "a share of the new data"))
-        given = {f"{home}.question", f"{home}.answer"} & settings
-        if given and "songs" in section:
-            others.append(Override(f"{home}.songs", None, None, change.by, "the questions name their columns"))
-        elif not given:
-            others += _song_columns(section, change, columns)
-        if home == "data" and isinstance(demo := document.lookup(("demo",)), dict):
-            # The demo's questions about the old data; those about the new data come from its rows.
-            asked = [name for name in DEMO_QUESTIONS if name in demo]
-            names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
-            others += [Override(name, None, None, change.by, "asked about the old data") for name in names]
-        whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
-    return whole
+        new.append(str(change.after))
+        if data:
+            others += _about_data(document, change, settings)
+        elif before is not None:
+            named = (name for name in ABOUT["model"] if document.lookup(path_of(name)) not in (None, "main", False))
+            others += _overrides(dict.fromkeys(named, (None, f"was about {before}")))
+    if new and "description" in document.data:
+        called = f"A copy of {document.data['name']} with {' and '.join(new)}"
+        others += _overrides({"description": (called, "what `recipe list` shows")})
+    kept = (one for one in others if not any(f"{one.setting}.".startswith(f"{own}.") for own in settings))
+    return [*changes, *kept]
 
 
-def _columns(document: Document, section: Section, change: Override) -> list[str]:
-    if change.path[-1] == "hub":
-        return list(catalog.dataset(change.after).get("columns", ()))
-    try:
-        return rows.columns(Path(document.file).parent / change.after, section.get("split"))
-    except (row_files.Unreadable, OSError, ValueError):
-        return []
+def _about_data(document: Document, change: Override, settings: set[str]) -> Iterator[Override]:
+    """The changes that follow from a new `path` or `hub` of data. settings: those that the person changes."""
+    home, _, last = change.setting.rpartition(".")
+    section = document.lookup(change.path[:-1])
+    if not isinstance(section, dict) or change.after == section.get("sample"):
+        return  # the recipe's own data, which the other settings are about
+
+    def other(name: str, value: Any = None, why: str = "belonged to the old data") -> Override:
+        return Override(f"{home}.{name}", None, value, change.by, why)
+
+    columns: list[str] = catalog.dataset(change.after).get("columns", []) if last == "hub" else []
+    if last == "path":
+        with suppress(row_files.Unreadable, OSError, ValueError):
+            columns = rows.columns(Path(change.after), section.get("split"))
+    about = [*ABOUT["source"], *ABOUT["validation"], *(() if "songs" in section else ("system_prompt",))]
+    there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
+    named = {column for name in there for column in templates.columns(section[name])}
+    if conversation_formats.told(columns) and not named <= set(columns):
+        about += there  # conversations without the columns of these templates
+    gone = [name for name in about if name in section and name != last]
+    yield from map(other, gone)
+    if set(gone) & set(ABOUT["validation"]) and "validation_share" not in section:
+        yield other("validation_share", 0.1, "a share of the new data")
+    given = {f"{home}.question", f"{home}.answer"} & settings
+    if given and "songs" in section:
+        yield other("songs", None, "the questions name their columns")
+    elif not given:
+        yield from starmap(other, _song_columns(section, columns))
+    if home == "data" and isinstance(demo := document.lookup(("demo",)), dict):
+        # The demo's questions about the old data; those about the new data come from its rows.
+        asked = [name for name in DEMO_QUESTIONS if name in demo]
+        for name in ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]:
+            yield Override(name, None, None, change.by, "asked about the old data")
 
 
-def _song_columns(section: Section, change: Override, found: list[str]) -> list[Override]:
-    """The columns of songs, if the new data has two or more with other names; artist and genre can make a question."""
-    songs = section.get("songs")
+def _song_columns(section: Section, found: list[str]) -> list[tuple[str, Any, str]]:
+    """The settings for the columns of songs, each with its value and why, if the new data has two or more with other
+    names; artist and genre can make a question."""
+    songs, known = section.get("songs"), {name.lower(): name for name in found}
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
-    home, known = change.setting.rpartition(".")[0], {name.lower(): name for name in found}
     asking, answer = guess(found)
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
-        asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
-        return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
+        why = "of the new columns"
+        return [("songs", None, why), ("question", SONG.format(**known), why), ("answer", f"[{answer}]", why)]
     if asking.lower() not in COLUMNS["question"]:
         return []  # a first column is seldom a request for a song
-    pairs = {"songs.instruction": asking, "songs.lyrics": answer}
     why = "its name in the new file"
-    return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
+    return [("songs.instruction", asking, why), ("songs.lyrics", answer, why)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from runner import catalog, scenarios
 from runner.check.validate import changed
@@ -39,8 +38,6 @@ BY = "doctor --gpu"
 # Steps are planned to take this long; the limit ends a machine that is slower than its plan.
 SECONDS, LONGEST = 150, "3 min"
 ENOUGH_STEPS, FEWEST_STEPS, ROWS = 40, 3, 2000
-# Settings that a measurement drops: of a pretraining's text, and of everything else.
-OF_TEXT, JUDGED = ("data.cleaning", "data.limit", "data.packed", "tokenizer.base"), ("gates", "evaluation")
 TABLES = Path(__file__).with_suffix(".toml")
 LARGE = 1_000_000  # larger files are weights and the state of the optimizer, which have no use afterwards
 
@@ -55,10 +52,8 @@ class Measured:
     blocks: int = 0
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        why = "the sample is small" if self.blocks else "random weights learn nothing that could be judged"
-        table: list[tuple[str, Any, str]] = [(name, None, why) for name in (OF_TEXT if self.blocks else JUDGED)]
-        # Of a pretraining, one context length; its gates stay, because it needs some.
-        table += [("pretrain.curriculum", [{"sequence_len": self.blocks, "until": 1}], "it is measured alone")]
+        alone = [{"sequence_len": self.blocks, "until": 1}]
+        table = rehearsal.table("pretraining" if self.blocks else "others", TABLES, alone=alone)
         images = recipe.settings["model"].knows("image_size")
         data = _random_images(recipe, self.run) if images else rehearsal.data(recipe, file)
         made = [*data, *rehearsal.split(recipe), *rehearsal.substitutes(recipe, table)]

@@ -20,6 +20,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.start import measure
 from runner.plan import Plan
 from runner.recipe import units
+from runner.recipe.document import applies
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
 from runner.render import place
@@ -143,11 +144,8 @@ def _said(*command: str) -> str:
 
 
 def _free_gib(folder: Path) -> float:
-    """Free space at `folder`, which may not exist yet, GiB; 0 if unknown."""
-    try:
-        return shutil.disk_usage(_existing(folder)).free / 2**30
-    except OSError:
-        return 0.0
+    """Free space at `folder`, which may not exist yet, GiB."""
+    return shutil.disk_usage(_existing(folder)).free / 2**30
 
 
 def _existing(folder: Path) -> Path:
@@ -262,17 +260,9 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     for name in sorted({one for part in recipe.sections.values() if (one := part.get("optimizer"))}):
         if package := catalog.optimizers()[name].package:
             yield package, f"`optimizer: {name}`", train
-    if recipe.scenario != "pipeline":
-        return
-    if recipe.speed.fused_kernels or recipe.speed.fused_cross_entropy:
-        yield "liger-kernel", "`speed.fused_kernels` and `speed.fused_cross_entropy`", train
-    if not recipe.data.packed:
-        for name in ("datatrove", "spacy"):
-            yield name, "cleaning text", packaged.install("data")
-        if recipe.data.cleaning.executor == "ray":
-            yield "ray", "`data.cleaning.executor: ray`", 'pip install "ray[default]"'
-    if recipe.evaluation.tasks:
-        yield "lm_eval", "`evaluation.tasks`", train
+    for row in FINDINGS["of-pretraining"] if recipe.scenario == "pipeline" else ():
+        if applies(recipe.settings, row["when"], row["unless"]):
+            yield row["package"], row["why"], row.get("install") or packaged.install(row["extra"])
 
 
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:

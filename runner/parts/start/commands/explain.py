@@ -59,7 +59,7 @@ class Explained:
     setting: str
     title: str
     meaning: str
-    values: Mapping[str, tuple[str, ...]]
+    values: dict[str, list[str]]
     within: tuple[tuple[str, str], ...]
     here: Tried | None = None
     origin: str = ""
@@ -103,7 +103,7 @@ def facts(setting: str, scenarios: tuple[str, ...] = (), recipe: Recipe | None =
             within = tuple((name, one["title"]) for name, one in inner.items())
             one = found.setdefault((title, meaning), Explained(setting, title, meaning, {}, within))
             values = part["markdownDescription"].removeprefix(meaning).strip().replace("\n\n", "\n")
-            found[title, meaning] = replace(one, values={**one.values, values: (*one.values.get(values, ()), scenario)})
+            one.values.setdefault(values, []).append(scenario)
     return list(found.values())
 
 
@@ -111,15 +111,14 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     """The same with a recipe's own value, and with other values."""
     path = path_of(explained.setting)
     value = value_at(recipe.settings.plain(), path)
-    made = dict(origins.computed(recipe)).get(path)
-    origin = origins.origin(recipe.document, path) if value is not None or made is None else f"computed: {made.how}"
+    made = dict(origins.computed(recipe)).get(path) if value is None else None
+    origin = f"computed: {made.how}" if made else origins.origin(recipe.document, path)
     others = _others(recipe, explained.setting, value)
     before = _emitted(recipe) if others else {}
-    beside = [_tried(recipe, explained.setting, other, before) for other in others]
-    line = recipe.document.keys.get(path) if origin.startswith("line ") else None
-    source = recipe.document.text.splitlines()[line.line - 1].strip() if line else ""
-    here = _tried(recipe, explained.setting, value if value is not None or made is None else made.value)
-    return replace(explained, here=here, origin=origin, source=source, beside=tuple(beside))
+    beside = tuple(_tried(recipe, explained.setting, other, before) for other in others)
+    source = recipe.document.problem(path, "", key=True).source.strip() if origin.startswith("line ") else ""
+    here = _tried(recipe, explained.setting, made.value if made else value)
+    return replace(explained, here=here, origin=origin, source=source, beside=beside)
 
 
 def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
@@ -171,8 +170,8 @@ def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tup
         return None
     after = _emitted(other)
     found = {path: tuple(dict.fromkeys(_changed(before.get(path, ""), text))) for path, text in after.items()}
+    found |= {path: ("(a file less)",) for path in before if path not in after}
     kept = {path: lines for path, lines in found.items() if lines}
-    kept |= {path: ("(a file less)",) for path in before if path not in after}
     return {path: lines for path, lines in kept.items() if path.rpartition("/")[2] not in COPIES} or kept
 
 
@@ -213,7 +212,7 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     # Possibly in another entry of a list than the first.
     same = name_of(0 if isinstance(part, int) else part for part in typed) == first
     told = facts(name_of(typed) if same else first, scenarios, recipe)
-    on, called = (recipe, path) if recipe and path else _starter(told, sets)
+    on, called = (recipe, path) if recipe and path else _starter(told[0].setting, sets)
     told = [tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
     if style == "json":
         entries = [asdict(one) | {"tried_on": called if one.here else None} for one in told]
@@ -234,10 +233,10 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
         end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", *changes)
 
 
-def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:
+def _starter(setting: str, sets: tuple[str, ...]) -> tuple[Recipe, str]:
     for name in STARTERS:
         recipe = load(packaged.named()[name], changing.from_options(sets))[0]
-        if by_schema.part_in(recipe.document, path_of(told[0].setting)):
+        if by_schema.part_in(recipe.document, path_of(setting)):
             return recipe, f"the starter {name}"
     raise Stop("No starter has it.")
 
@@ -252,10 +251,9 @@ def _show(one: Explained, called: str) -> None:
     if one.within:
         table([(f"  {name}", title) for name, title in one.within])
         say()
-    if one.here is None:
-        return
-    say(words.here(one, called))
-    if not one.beside:
+    if one.here:
+        say(words.here(one, called))
+    if not one.here or not one.beside:
         return
     every = (one.here, *one.beside)
     equal = len({(each.memory_bytes, each.seconds) for each in every if each.memory_bytes is not None}) <= 1

@@ -170,10 +170,7 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
         whole = None
         try:
             whole = _through(name, answers, given, there, at)
-            made = drafting.finished(name, whole, sets)
-            if made.errors:
-                raise Stop(made.errors)
-            return made, whole
+            return drafting.finished(name, whole, sets), whole
         except Stop as stop:
             if not there or sets:
                 raise
