@@ -170,7 +170,7 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "text", "chat_template", "val_set_size")}
     lines += [
         "",
-        f"{len(alike)} come back the same: {len(alike) / len(words):.0%} of the {len(words)} that need no images or sound, and "
+        f"{len(alike)} come back the same: {len(alike) / len(files):.1%} of all, {len(alike) / len(words):.0%} of the {len(words)} that need no images or sound, and "
         f"{len(alike) / len(taken):.0%} of the {len(taken)} of these that Axolotl takes. In {other['type']} of them, the rows are written in the chat template's words instead of the example's own.",
         f"In {other['text']}, texts fill blocks of equal length instead of being packed or streamed.",
         f"{other['chat_template']} use the tokenizer's own template. {other['val_set_size']} hold out one row of 1,000 for validation, where the example holds out none.",

@@ -266,7 +266,7 @@ def test_the_usual_lines_about_the_tokenizer_are_imported():
 
 
 def test_rows_that_would_see_each_other_are_not_packed():
-    made = made_of(FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "LiquidAI/LFM2-8B-A1B"))
+    made = made_of(FILE.replace("Qwen/Qwen2.5-0.5B-Instruct", "ibm-granite/granite-4.0-h-micro"))
     assert made.values["train", "packing"] == "none"
     assert "sample_packing" in FILE and "The recipe pads rows instead." in notes(made)
 
