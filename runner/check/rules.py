@@ -154,13 +154,6 @@ def _no_geometry(recipe: Recipe, config: ModelConfig) -> Problem:
     return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
 
 
-def known_type(recipe: Recipe) -> Iterator[Problem]:
-    """Notes an architecture that no model in the catalog has, because its layers and memory are guesses."""
-    facts = recipe.model_facts if _base(recipe) else None
-    if facts and facts.model_type not in catalog.model_types():
-        yield recipe.note("model.base", *worded("check.type-never-tried", recipe=recipe, facts=facts))
-
-
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
     """A model's own code runs with the user's rights, so it needs permission, and a version that cannot change."""
     if "base" not in (recipe.settings.get("model") or {}):
@@ -227,22 +220,6 @@ def precision_fits(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("model.precision", *said, mending=advised)
 
 
-def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
-    if (recipe.settings.get("model") or {}).get("master_weights") != "bf16" or sharding.by_zero(recipe):
-        return
-    if (precision := recipe.model.precision) in ("fp16", "fp32"):
-        yield recipe.problem("model.master_weights", *worded("check.weights-are-fp32", precision=precision))
-    else:
-        yield recipe.note("model.master_weights", *worded("check.weights-never-move"))
-
-
-def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
-    facts = recipe.model_facts if "model" in recipe.settings else None
-    asked = recipe.settings.get("train", {}).get("cross_entropy") == "fused"
-    if facts and asked and facts.model_type not in catalog.fused_loss_models():
-        yield recipe.problem("train.cross_entropy", *worded("check.no-fused-loss", facts=facts), mending="auto")
-
-
 def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
     asked = recipe.model.get("attention") if facts else None
@@ -272,16 +249,6 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
     for home in (name for name, precision in precisions(recipe).items() if precision == "fp32"):
         line, under = ("attention", "") if home == "model" else ("precision", " under `model`")
         yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=asked, under=under, instead=instead))
-
-
-def sequence_length(recipe: Recipe) -> Iterator[Problem]:
-    if not recipe.model_facts or "sequence_len" not in recipe.model:
-        return
-    limit = recipe.model_facts.max_position_embeddings
-    if recipe.model.sequence_len > limit and common.shared_by(recipe)[0] > 1:
-        yield recipe.note("model.sequence_len", *worded("check.reads-further", model=recipe.model, limit=limit))
-    elif recipe.model.sequence_len > limit:
-        yield recipe.problem("model.sequence_len", *worded("check.reads-less", model=recipe.model, limit=limit))
 
 
 def known_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -374,15 +341,6 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note((name, "packing"), *worded("check.packing-wastes", why=why))
 
 
-def mixed_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Joined rows would be one long row for these models, and what they learn would depend on the order of the rows."""
-    facts = recipe.model_facts
-    if facts and facts.mixes_rows(recipe.model.attention):
-        for name, section in recipe.sections.items():
-            if section.get("packing") in ("flatten", "pack"):
-                yield recipe.problem((name, "packing"), *worded("check.mixes-rows", facts=facts))
-
-
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
     """A stated effective batch counts rows, and how many fit into a packed row depends on the data."""
     for name, section, _ in _packed_by(recipe, "pack"):
@@ -424,76 +382,11 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
-    alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
-    if alone and not sharding.by_zero_alone(recipe):
-        yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
-
-
-def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    """What Axolotl 0.19.0 needs if GPUs share rows or matrices (utils/schemas/validation.py and loaders/utils.py), and
-    what it would compute otherwise without a message."""
-    (context, tensor), gpus = common.shared_by(recipe), common.world_size(recipe)
-    if context * tensor == 1:
-        return
-    group, facts, train = context * tensor, recipe.model_facts, recipe.settings.get("train") or {}
-    joins = train.get("packing") == "flatten" or (
-        train.get("packing") == "pack" and train.get("micro_batch_size", 1) > 1
-    )
-    line = f"sharding.{'context' if context > 1 else 'tensor'}_parallel_size"
-    apart = not facts or facts.family.keys().isdisjoint(("mixes_rows", "convolutions"))
-    whole = facts and (facts.tied or "whole" in facts.family or facts.num_key_value_heads % tensor)
-    for size, path, wrong, said in (
-        (group, line, gpus % group, worded("check.odd-groups", gpus=gpus, group=group)),
-        (group, "train.objective", train.get("objective"), worded("check.shared-next-token")),
-        (context, "model.attention", recipe.model.attention != FLASH, worded("check.ring-needs-flash", flash=FLASH)),
-        (context, "model.base", not apart, worded("check.attention-alone", recipe=recipe)),
-        (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
-        (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
-        (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor)),
-        (tensor, "train.cross_entropy", train.get("cross_entropy") == "fused", worded("check.matrices-of-liger")),
-    ):
-        if size > 1 and wrong:
-            yield recipe.problem(path, *said)
-
-
-def offload_places(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    """Each way of sharding can offload different parts to different places."""
-    way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
-    first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
-    if not fsdp and not way.startswith("zero"):
-        if first:
-            alone = " on one GPU" if way == "auto" else ""
-            yield recipe.problem(f"sharding.{first}", *worded("check.moves-nothing", way=way, alone=alone))
-        return
-    if fsdp:
-        if on_disk := [name for name, where in placed.items() if where == "nvme"]:
-            yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.fsdp-to-disk"))
-        elif placed["optimizer"] != placed["weights"]:
-            line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
-            yield recipe.problem(f"sharding.{line}", *worded("check.fsdp-moves-all"))
-        return
-    if placed["weights"] and way != "zero3":
-        yield recipe.problem("sharding.offload_weights", *worded("check.zero3-alone", way=way))
-    if placed["optimizer"] == "nvme" and way != "zero3":
-        yield recipe.problem("sharding.offload_optimizer", *worded("check.optimizer-on-disk", way=way))
-    elif placed["weights"] == "nvme" and placed["optimizer"] == "":
-        yield recipe.problem("sharding.offload_weights", *worded("check.weights-on-disk-alone"))
-
-
-def offload_disk(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    """Offloading to a disk needs a folder that the process can write to."""
-    on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
-    path = section.get("nvme_path")
-    if on_disk and not path:
-        yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.no-nvme-path"))
-    if path and not on_disk:
-        yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
-    if on_disk and path:
-        # In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`).
-        if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
-            yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
-        yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
+def disk_in_pods(recipe: Recipe, section: Settings) -> Iterator[Problem]:
+    """In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`)."""
+    path, on_disk = section.get("nvme_path"), "nvme" in common.offloaded(recipe).values()
+    if path and on_disk and "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
+        yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
 
 
 def optimizers(recipe: Recipe) -> Iterator[Problem]:
@@ -502,14 +395,14 @@ def optimizers(recipe: Recipe) -> Iterator[Problem]:
         facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
         if not facts:
             continue
-        placed = sharding.offloaded(recipe)["optimizer"]
+        placed = common.offloaded(recipe)["optimizer"]
         if placed == "cpu" and facts.beside:
             yield recipe.note(at, *worded("check.optimizer-slow-beside", facts=facts))
         elif placed and facts.gpu:
             yield recipe.problem(at, *worded("check.optimizer-on-gpu"))
-        elif several and not facts.sharded and sharding.by_fsdp(recipe):
+        elif several and not facts.sharded and common.by_fsdp(recipe):
             yield recipe.problem(at, *worded("check.optimizer-of-whole-weights"))
-        elif several and not facts.rows and sharding.by_zero(recipe):
+        elif several and not facts.rows and common.by_zero(recipe):
             yield recipe.problem(at, *worded("check.optimizer-of-matrices", recipe=recipe))
         if (gpu := catalog.gpu(recipe.machines.gpu)) and float(gpu.compute_capability) < facts.least:
             yield recipe.problem(at, *worded("check.optimizer-of-newer-gpus", gpu=gpu, facts=facts))
@@ -525,7 +418,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         (problem,) = stop.problems
         yield recipe.problem("sharding.file", *worded("check.own-engine-file", problem=problem))
         return
-    fsdp = document is not None and sharding.by_fsdp(recipe)
+    fsdp = document is not None and common.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):
         return
     if fsdp:
@@ -670,10 +563,9 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 # Notes on values that are valid, but probably not intended.
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, adapters)
 RULES: tuple[Rule, ...] = (
-    *(known_model, known_type, custom_code, chat_template, precision_fits, master_weights_fit),
-    *(loss_fits_model, attention_fits_model, attention_fits_precision),
-    *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch),
-    *(needs_gpus, *of_section("sharding", shared_rows, offload_places, offload_disk), optimizers),
+    *(known_model, custom_code, chat_template, precision_fits, attention_fits_model, attention_fits_precision),
+    *(joined_rows, packed_rows, packed_batch, known_gpu, effective_batch),
+    *(*of_section("sharding", disk_in_pods), optimizers),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, advanced_settings),
     *common.contradictions(__file__),

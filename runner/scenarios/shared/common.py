@@ -1,5 +1,6 @@
 """What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
@@ -68,6 +69,28 @@ def replicas(recipe: Recipe) -> int:
     """How many micro batches are computed at the same time: one on each GPU, or on each group that shares rows."""
     context, tensor = shared_by(recipe)
     return max(1, world_size(recipe) // (context * tensor))
+
+
+def by_fsdp(recipe: Recipe) -> bool:
+    """Whether FSDP splits the model; a single GPU has nothing to split."""
+    return world_size(recipe) > 1 and recipe.distribution in ("auto", "fsdp")
+
+
+def by_zero(recipe: Recipe) -> bool:
+    """Whether DeepSpeed splits the model's state, or moves some of it off a single GPU."""
+    return by_zero_alone(recipe) or (world_size(recipe) > 1 and recipe.distribution.startswith("zero"))
+
+
+def by_zero_alone(recipe: Recipe) -> bool:
+    """Whether DeepSpeed is also useful on a single GPU."""
+    return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
+
+
+def offloaded(recipe: Recipe) -> dict[str, str]:
+    """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
+    section = recipe.settings.get("sharding") or {}
+    named = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
+    return {name: "" if where == "none" else where for name, where in named.items()}
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
@@ -176,13 +199,49 @@ def contradictions(file: str) -> tuple[Callable[[Recipe], Iterator[Problem]], ..
 
 
 def _contradicting(row: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
-    for home in filter(recipe.sections.get, TRAINING_SECTIONS) if "*" in row["when"][0] else ("",):
+    known, homes = Known(recipe=recipe), row.get("each", ("",))
+    if row["when"][0].startswith("*"):
+        homes = filter(recipe.sections.get, TRAINING_SECTIONS)
+    for home in homes:
         when, unless = ([term.replace("*", home) for term in row.get(key, ())] for key in ("when", "unless"))
-        if applies(recipe.settings, when, unless):
+        if applies(known, when, unless):
             at = named(when[0])
-            known = {"recipe": recipe, "home": home, "value": value_at(recipe.settings, at)}
-            problem = recipe.note if row.get("note") else recipe.problem
-            yield problem(at, *(row[key].format(**known) for key in ("says", "do")), mending=row.get("mending"))
+            known |= {"home": home, "value": value_at(known, at)}
+            said = (row.get(key, "").format_map(known) for key in ("says", "do"))
+            yield (recipe.note if row.get("note") else recipe.problem)(at, *said, mending=row.get("mending"))
+            if "each" in row:
+                return
+
+
+class Known(dict[str, Any]):
+    """What a table of contradictions can name: the sections of its `recipe`, and DERIVED, computed when it is read."""
+
+    def __missing__(self, name: str) -> Any:
+        recipe: Recipe = self["recipe"]
+        return DERIVED[name](recipe) if name in DERIVED else recipe.settings[name]
+
+
+def _facts(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the base model, and what follows from them; empty if it is unknown."""
+    if (facts := recipe.model_facts) is None:
+        return {}
+    return vars(facts) | {
+        "family": facts.family,
+        "has_experts": facts.has_experts,
+        "known_type": facts.model_type in catalog.model_types(),
+        "fused_loss": facts.model_type in catalog.fused_loss_models(),
+    }
+
+
+# zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the GPUs that are then left
+# over; odd_heads: the heads left over if GPUs share matrices.
+DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
+    **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
+    "sharers": lambda recipe: math.prod(shared_by(recipe)),
+    "odd_groups": lambda recipe: world_size(recipe) % math.prod(shared_by(recipe)),
+    "odd_heads": lambda recipe: recipe.model_facts and recipe.model_facts.num_key_value_heads % shared_by(recipe)[1],
+    "mixes_rows": lambda recipe: recipe.model_facts and recipe.model_facts.mixes_rows(recipe.model.attention),
+}
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:

@@ -21,9 +21,9 @@ def settings(
 ) -> tuple[EngineConfig, tuple[Artifact, ...]]:
     """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
     something is offloaded. precision, max_grad_norm: a stage's own."""
-    if by_fsdp(recipe):
+    if common.by_fsdp(recipe):
         return _fsdp(recipe), ()
-    if by_zero(recipe):
+    if common.by_zero(recipe):
         longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
         text = json.dumps(config(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
@@ -36,32 +36,10 @@ def settings(
     }, ()
 
 
-def by_fsdp(recipe: Recipe) -> bool:
-    """Whether FSDP splits the model; a single GPU has nothing to split."""
-    return common.world_size(recipe) > 1 and recipe.distribution in ("auto", "fsdp")
-
-
-def by_zero(recipe: Recipe) -> bool:
-    """Whether DeepSpeed splits the model's state, or moves some of it off a single GPU."""
-    return by_zero_alone(recipe) or (common.world_size(recipe) > 1 and recipe.distribution.startswith("zero"))
-
-
-def by_zero_alone(recipe: Recipe) -> bool:
-    """Whether DeepSpeed is also useful on a single GPU."""
-    return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
-
-
-def offloaded(recipe: Recipe) -> dict[str, str]:
-    """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
-    section = recipe.settings.get("sharding") or {}
-    named = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
-    return {name: "" if where == "none" else where for name, where in named.items()}
-
-
 def optimizer(recipe: Recipe, chosen: str) -> str:
     """Axolotl's name of it. bitsandbytes does not support FSDP's shards; torchao's 8-bit AdamW is the same rule."""
     other = catalog.optimizers()[chosen].sharded
-    return other if isinstance(other, str) and by_fsdp(recipe) else chosen
+    return other if isinstance(other, str) and common.by_fsdp(recipe) else chosen
 
 
 def _fsdp(recipe: Recipe) -> EngineConfig:
