@@ -311,42 +311,13 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40]))
 
 
-def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings, str]]:
-    """The sections with this packing, each with its name and its precision: its own, or the model's."""
-    for name, section in recipe.sections.items():
-        if section.get("packing") == way:
-            yield name, section, str(section.get("precision") or recipe.model.precision)
-
-
 def joined_rows(recipe: Recipe) -> Iterator[Problem]:
-    for name, section, precision in _packed_by(recipe, "flatten"):
-        if recipe.model.attention != FLASH:
-            gpu = catalog.gpu(recipe.machines.gpu)
-            has_flash = precision != "fp32" and (gpu is None or gpu.bf16)
-            flash = f"`attention: {FLASH}` under `model`, or " if has_flash else ""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    for name, section in recipe.sections.items():
+        if section.get("packing") == "flatten" and recipe.model.attention != FLASH:
+            half = (section.get("precision") or recipe.model.precision) != "fp32" and (gpu is None or gpu.bf16)
+            flash = f"`attention: {FLASH}` under `model`, or " if half else ""
             yield recipe.problem((name, "packing"), *worded("check.join-without-flash", recipe=recipe, flash=flash))
-        elif section["micro_batch_size"] == 1:
-            yield recipe.note((name, "packing"), *worded("check.nothing-to-join"))
-
-
-def packed_rows(recipe: Recipe) -> Iterator[Problem]:
-    """FlashAttention, or torch's own under sdpa, separates packed rows; fp32 and eager need a mask."""
-    for name, _, precision in _packed_by(recipe, "pack"):
-        gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
-        masked = eager or precision == "fp32"
-        if gpu and not gpu.bf16 and precision == "fp16" and not masked:
-            yield recipe.problem((name, "packing"), *worded("check.pack-without-flash", gpu=gpu))
-        elif masked:
-            why = "`attention: eager`" if eager else "fp32"
-            yield recipe.note((name, "packing"), *worded("check.packing-wastes", why=why))
-
-
-def packed_batch(recipe: Recipe) -> Iterator[Problem]:
-    """A stated effective batch counts rows, and how many fit into a packed row depends on the data."""
-    for name, section, _ in _packed_by(recipe, "pack"):
-        if (stated := section.get("effective_batch_size")) is not None:
-            tokens = stated * recipe.model.sequence_len
-            yield recipe.note((name, "effective_batch_size"), *worded("check.batch-rows", stated=stated, tokens=tokens))
 
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
@@ -440,26 +411,9 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         yield document.problem(path, *said, key=ours is None, severity="note")
 
 
-# Above these learning rates, runs of our starters and of the papers that they cite diverge. On images, SGD takes more.
-HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges. PEFT's
 # published run of rsLoRA has 8 (method_comparison, rank 64).
 LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
-
-
-def rates(recipe: Recipe) -> Iterator[Problem]:
-    gpus, images = common.replicas(recipe), recipe.scenario == "image-classification"
-    scaled = gpus > 8 and not images
-    for name, section in recipe.sections.items():
-        if not section.knows("learning_rate"):
-            continue
-        rate = section["learning_rate"]
-        if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
-            usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
-            yield recipe.note((name, "learning_rate"), *worded("check.learning-rate-diverges", rate=rate, usual=usual))
-        elif scaled and section.get("learning_rate_scaling") == "linear" and rate * gpus > HIGHEST_SCALED:
-            said = worded("check.scaled-rate-diverges", gpus=gpus, rate=rate * gpus)
-            yield recipe.note((name, "learning_rate_scaling"), *said)
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
@@ -561,10 +515,10 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 
 
 # Notes on values that are valid, but probably not intended.
-UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, adapters)
+UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, adapters)
 RULES: tuple[Rule, ...] = (
     *(known_model, custom_code, chat_template, precision_fits, attention_fits_model, attention_fits_precision),
-    *(joined_rows, packed_rows, packed_batch, known_gpu, effective_batch),
+    *(joined_rows, known_gpu, effective_batch),
     *(*of_section("sharding", disk_in_pods), optimizers),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, advanced_settings),

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 from runner.check import by_schema
+from runner.check.validate import load
 from runner.recipe.document import applies, holds, path_of
 from runner.scenarios import names
 from runner.scenarios.shared.common import DERIVED, TRAINING_SECTIONS
@@ -15,16 +16,7 @@ from tests.conftest import ROOT
 
 TABLES = [file for file in sorted((ROOT / "runner").rglob("contradictions.toml")) if "axolotl_files" not in file.parts]
 ROWS = [(file.parent.name, row) for file in TABLES for row in tomllib.loads(file.read_text("utf-8"))["rows"]]
-FACTS = (
-    "model_type",
-    "max_position_embeddings",
-    "num_hidden_layers",
-    "tied",
-    "family",
-    "has_experts",
-    "known_type",
-    "fused_loss",
-)
+RECIPE = load(ROOT / "recipes" / "survival.yaml")[0]
 DATA = {"a": {"on": True, "off": False, "four": 4, "two": 2, "word": "Two words"}}
 
 
@@ -33,9 +25,9 @@ def test_each_term_names_a_setting_of_one_scenario(room, row):
     for home in row.get("each", TRAINING_SECTIONS if row["when"][0].startswith("*") else [""]):
         terms = [term.replace("*", home) for term in (*row["when"], *row.get("unless", ()))]
         words = [word for term in terms for side in re.split("[=><~?]", term)[:2] for word in side.split("|")]
-        facts = [word.removeprefix("facts.").partition(".")[0] for word in words if word.startswith("facts.")]
-        assert {*facts} <= {*FACTS}
-        named = [word for word in words if re.fullmatch(r"[a-z]+\.[a-z_.]+", word) and not word.startswith("facts.")]
+        derived = [word.split(".") for word in words if word.split(".")[0] in DERIVED]
+        assert all(name in DERIVED[of](RECIPE) for of, name, *_ in (path for path in derived if path[1:]))
+        named = [word for word in words if re.fullmatch(r"[a-z]+\.[a-z_.]+", word) and word.split(".") not in derived]
         if any(all(by_schema.part(scenario, path_of(name)) for name in named) for scenario in names()):
             return
     raise AssertionError(f"{room}: no scenario has all of {row['when']}")

@@ -233,10 +233,18 @@ def _facts(recipe: Recipe) -> Mapping[str, Any]:
     }
 
 
+def _gpu(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the GPU; empty if it is unknown."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    return vars(gpu) | {"bf16": gpu.bf16} if gpu else {}
+
+
 # zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the GPUs that are then left
 # over; odd_heads: the heads left over if GPUs share matrices.
 DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
     **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
+    **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu},
+    "batch_tokens": lambda recipe: recipe.train.effective_batch_size * recipe.model.sequence_len,
     "sharers": lambda recipe: math.prod(shared_by(recipe)),
     "odd_groups": lambda recipe: world_size(recipe) % math.prod(shared_by(recipe)),
     "odd_heads": lambda recipe: recipe.model_facts and recipe.model_facts.num_key_value_heads % shared_by(recipe)[1],
