@@ -103,7 +103,7 @@ def holds(data: Section, term: str) -> bool:
     `key|other` is the first of these that is written."""
     keys, sign, asked = _term(term)
     values = [value_at(data, key) for key in keys]
-    value = next((one for one in values if one is not None), None)
+    value: Any = next((one for one in values if one is not None), None)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if sign == "=":
         return text in asked.split("|")

@@ -244,7 +244,7 @@ def _gpu(recipe: Recipe) -> Mapping[str, Any]:
 DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
     **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
     **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu},
-    "batch_tokens": lambda recipe: recipe.train.effective_batch_size * recipe.model.sequence_len,
+    "batch_tokens": lambda recipe: (recipe.train.effective_batch_size or 0) * recipe.model.sequence_len,
     "sharers": lambda recipe: math.prod(shared_by(recipe)),
     "odd_groups": lambda recipe: world_size(recipe) % math.prod(shared_by(recipe)),
     "odd_heads": lambda recipe: recipe.model_facts and recipe.model_facts.num_key_value_heads % shared_by(recipe)[1],
