@@ -222,14 +222,6 @@ def scoring(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
 
 
-def products(recipe: Recipe) -> Iterator[Problem]:
-    """Products in 8 bits need a GPU that has them."""
-    gpu = catalog.gpu(recipe.machines.gpu)
-    asked = (recipe.settings.get("speed") or {}).get("fp8") and recipe.model.precision == "bf16"
-    if asked and gpu and not gpu.fp8:
-        yield recipe.problem("speed.fp8", common.no_fp8(gpu), "Delete the line, or name an H100 or newer.")
-
-
 def answers(recipe: Recipe) -> Iterator[Problem]:
     """A model that learns from its own answers needs whole groups of answers in a step."""
     if recipe.rows == PROMPTS and (rows := common.effective_batch_size(recipe)) % recipe.train.generations:
@@ -293,7 +285,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(answers, pattern, layers, products, scoring, one_validation),
+    *(answers, pattern, layers, scoring, one_validation),
     *common.contradictions(__file__),
     partial(common.cadence, validates=validates),
 )

@@ -132,10 +132,6 @@ def batch_facts(recipe: Recipe) -> Mapping[str, float]:
     }
 
 
-def no_fp8(gpu: hardware.Gpu) -> str:
-    return f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
-
-
 def ddp_bucket_mb(recipe: Recipe) -> int:
     """MB of gradients that DDP sends together: PyTorch's own 25 by default."""
     return recipe.communication.ddp_bucket_mb or 25
@@ -236,7 +232,7 @@ def _facts(recipe: Recipe) -> Mapping[str, Any]:
 def _gpu(recipe: Recipe) -> Mapping[str, Any]:
     """The facts about the GPU; empty if it is unknown."""
     gpu = catalog.gpu(recipe.machines.gpu)
-    return vars(gpu) | {"bf16": gpu.bf16} if gpu else {}
+    return vars(gpu) | {"bf16": gpu.bf16, "fp8": gpu.fp8, "precision": gpu.precision(fp16=False)} if gpu else {}
 
 
 # zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the GPUs that are then left
