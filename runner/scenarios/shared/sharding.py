@@ -7,7 +7,7 @@ from typing import Any
 from runner import catalog
 from runner.plan import EngineConfig, Machines, Place
 from runner.recipe import reading
-from runner.recipe.document import Document, Path_, merged
+from runner.recipe.document import Document, Path_, applies, holds, merged
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
@@ -66,9 +66,6 @@ def fsdp_decided(recipe: Recipe) -> EngineConfig:
 # Numbers in a bucket of gradients: a million a GPU, because with more GPUs short messages are inefficient (Megatron-LM,
 # distributed_data_parallel_config.py, bucket_size), at least 40 million, at most DeepSpeed's own 500 million.
 BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
-# Numbers that a step on a disk works through at a time: four buffers in fp32 (DeepSpeed's `buffer_count`) take 1.6 GB
-# of main memory for each process; with DeepSpeed's own 10^9 they would take 16.
-DISK_GROUP = 100_000_000
 # Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
 WEIGHTS_BUFFER = 100_000_000
 # Settings that a file cannot decide: with them, DeepSpeed would build its own optimizer and schedule.
@@ -120,28 +117,17 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
 def _defaults(recipe: Recipe, both: Mapping[str, Any]) -> EngineConfig:
     """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
     said, gpus = both["zero_optimization"], common.world_size(recipe)
-    bucket = min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus))
-    zero = {
-        **common.table("zero"),
-        "reduce_bucket_size": bucket,
-        **(common.table("zero3") if said["stage"] == 3 else {}),
-    }
-    parts = (said.get(name) for name in ("offload_optimizer", "offload_param"))
-    optimizer, weights = (str(one.get("device", "none")) if isinstance(one, Mapping) else "none" for one in parts)
-    if optimizer != "none":
-        # Pinned memory is copied twice as fast.
-        zero["offload_optimizer"] = {"pin_memory": True}
-    if weights != "none":
-        zero["offload_param"] = {"pin_memory": True}
-    if optimizer == "nvme":
-        zero["sub_group_size"] = DISK_GROUP
-    if weights == "nvme":
+    defaults: EngineConfig = {}
+    for row in common.table("zero")["rows"]:
+        if applies(said, row["when"], row.get("unless", ())):
+            defaults = merged(defaults, row["sets"])
+    sizes: EngineConfig = {"reduce_bucket_size": min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus))}
+    if holds(said, "offload_param.device=nvme"):
         # One process's part of the largest weight must fit into a buffer (0.18.9, partitioned_param_swapper.py).
         facts = recipe.model_facts
         largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
-        zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    # PyTorch's fused AdamW also steps on a processor. DeepSpeed's own is compiled at the start, by a CUDA toolkit.
-    return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
+        sizes["offload_param"] = {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
+    return merged(defaults, {"zero_optimization": sizes})
 
 
 def overruled(own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any, Any]]:
