@@ -159,8 +159,6 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
     if "base" not in (recipe.settings.get("model") or {}):
         return
     model, facts = recipe.model, recipe.model_facts
-    if facts and facts.custom_code and not model.trust_remote_code:
-        yield recipe.problem("model.base", *worded("check.custom-code", model=model))
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
     if model.trust_remote_code and on_hub and not re.fullmatch("[0-9a-f]{40}", recipe.model_revision):
         line = "revision" if recipe.document.lookup(("model", "revision")) is not None else "trust_remote_code"
@@ -210,14 +208,6 @@ def precisions(recipe: Recipe) -> dict[str, str]:
         if own.get(line) and "model" in found:
             found["model"] = half
     return found
-
-
-def precision_fits(recipe: Recipe) -> Iterator[Problem]:
-    facts = recipe.model_facts
-    if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
-        advised = advised_precision(recipe)
-        said = worded("check.exceeds-fp16", recipe=recipe, advised=advised)
-        yield recipe.note("model.precision", *said, mending=advised)
 
 
 def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
@@ -276,14 +266,6 @@ def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
     """The effective batch size as stated and as computed from the other lines; None if it is not stated."""
     stated = recipe.settings.get("train", {}).get("effective_batch_size")
     return None if stated is None else (stated, common.effective_batch_size(recipe))
-
-
-def effective_batch(recipe: Recipe) -> Iterator[Problem]:
-    stated, computed = batch_sizes(recipe) or (None, None)
-    if stated != computed:
-        gpus = f"{common.replicas(recipe)}{'' if common.shared_by(recipe) == (1, 1) else ' groups of'}"
-        said = worded("check.other-batch", stated=stated, computed=computed, train=recipe.train, gpus=gpus)
-        yield recipe.problem("train.effective_batch_size", *said)
 
 
 # No machine has less or more, so another unit was meant.
@@ -517,12 +499,12 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 # Notes on values that are valid, but probably not intended.
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, adapters)
 RULES: tuple[Rule, ...] = (
-    *(known_model, custom_code, chat_template, precision_fits, attention_fits_model, attention_fits_precision),
-    *(joined_rows, known_gpu, effective_batch),
+    *(known_model, custom_code, chat_template, attention_fits_model, attention_fits_precision),
+    *(joined_rows, known_gpu),
     *(*of_section("sharding", disk_in_pods), optimizers),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, advanced_settings),
-    *common.contradictions(__file__),
+    *common.contradictions(__file__, advised=advised_precision),
     *UNUSUAL,
 )
 # Rules that read files of this machine.

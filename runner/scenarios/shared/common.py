@@ -188,14 +188,17 @@ def cadence(recipe: Recipe, validates: Callable[[Recipe], bool] = lambda recipe:
             yield recipe.problem((name, "save_steps"), *said, mending=fitting)
 
 
-def contradictions(file: str) -> tuple[Callable[[Recipe], Iterator[Problem]], ...]:
+def contradictions(file: str, **own: Callable[[Recipe], Any]) -> tuple[Callable[[Recipe], Iterator[Problem]], ...]:
     """A rule for each row of the `contradictions.toml` beside a module (the one in `runner/check/` explains the
-    entries). file: the module's `__file__`."""
-    return tuple(partial(_contradicting, row) for row in packaged.toml(file, "contradictions.toml")["rows"])
+    entries). file: the module's `__file__`; own: what its rows can name further to DERIVED."""
+    known = {**DERIVED, **own}
+    return tuple(partial(_contradicting, row, known) for row in packaged.toml(file, "contradictions.toml")["rows"])
 
 
-def _contradicting(row: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
-    known, homes = Known(recipe=recipe), row.get("each", ("",))
+def _contradicting(
+    row: Mapping[str, Any], derived: Mapping[str, Callable[[Recipe], Any]], recipe: Recipe
+) -> Iterator[Problem]:
+    known, homes = Known(recipe=recipe, derived=derived), row.get("each", ("",))
     if row["when"][0].startswith("*"):
         homes = filter(recipe.sections.get, TRAINING_SECTIONS)
     for home in homes:
@@ -204,17 +207,19 @@ def _contradicting(row: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
             at = named(when[0])
             known |= {"home": home, "value": value_at(known, at)}
             said = (row.get(key, "").format_map(known) for key in ("says", "do"))
-            yield (recipe.note if row.get("note") else recipe.problem)(at, *said, mending=row.get("mending"))
+            mending = value.format_map(known) if isinstance(value := row.get("mending"), str) else value
+            yield (recipe.note if row.get("note") else recipe.problem)(at, *said, mending=mending)
             if "each" in row:
                 return
 
 
 class Known(dict[str, Any]):
-    """What a table of contradictions can name: the sections of its `recipe`, and DERIVED, computed when it is read."""
+    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` from it, computed
+    when it is read."""
 
     def __missing__(self, name: str) -> Any:
-        recipe: Recipe = self["recipe"]
-        return DERIVED[name](recipe) if name in DERIVED else recipe.settings[name]
+        compute = self["derived"].get(name)
+        return compute(self["recipe"]) if compute else self["recipe"].settings[name]
 
 
 def _facts(recipe: Recipe) -> Mapping[str, Any]:
@@ -240,6 +245,10 @@ def _gpu(recipe: Recipe) -> Mapping[str, Any]:
 DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
     **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
     **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu},
+    "groups": lambda recipe: f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}",
+    "other_batch": lambda recipe: (
+        rows if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size else None
+    ),
     "batch_tokens": lambda recipe: (recipe.train.effective_batch_size or 0) * recipe.model.sequence_len,
     "sharers": lambda recipe: math.prod(shared_by(recipe)),
     "odd_groups": lambda recipe: world_size(recipe) % math.prod(shared_by(recipe)),
