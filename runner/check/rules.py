@@ -8,7 +8,7 @@ their settings; a scenario's own rules are in its folder, in `rules.py`.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from os.path import isdir
 from typing import Any
 
@@ -53,14 +53,11 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
 def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -> tuple[Rule, ...]:
     """Rules from functions of a recipe and its section of that name. They yield nothing without the section."""
 
-    def rule_of(judge: Callable[[Recipe, Any], Iterator[Problem]]) -> Rule:
-        def rule(recipe: Recipe) -> Iterator[Problem]:
-            section = recipe.settings.get(name)
-            return judge(recipe, section) if section is not None else iter(())
+    def rule(judge: Callable[[Recipe, Any], Iterator[Problem]], recipe: Recipe) -> Iterator[Problem]:
+        section = recipe.settings.get(name)
+        return judge(recipe, section) if section is not None else iter(())
 
-        return rule
-
-    return tuple(map(rule_of, judges))
+    return tuple(partial(rule, judge) for judge in judges)
 
 
 def _base(recipe: Recipe) -> str:
@@ -335,11 +332,10 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-def disk_in_pods(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    """In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`)."""
-    path, on_disk = section.get("nvme_path"), "nvme" in common.offloaded(recipe).values()
-    if path and on_disk and "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
-        yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
+def disk_of_pods(recipe: Recipe) -> bool:
+    """Whether pods have the folder on a disk. Their `/tmp` is the machine's (`runner.parts.jobs.podspec.folders`)."""
+    path = str(recipe.settings["sharding"]["nvme_path"])
+    return recipe.on_claim(path) or path.startswith("/tmp/")
 
 
 def optimizers(recipe: Recipe) -> Iterator[Problem]:
@@ -501,10 +497,9 @@ UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, adapt
 RULES: tuple[Rule, ...] = (
     *(known_model, custom_code, chat_template, attention_fits_model, attention_fits_precision),
     *(joined_rows, known_gpu),
-    *(*of_section("sharding", disk_in_pods), optimizers),
     *sources.RULES,
-    *(memory_sizes, limits_can_be_meant, advanced_settings),
-    *common.contradictions(__file__, advised=advised_precision),
+    *(optimizers, memory_sizes, limits_can_be_meant, advanced_settings),
+    *common.contradictions(__file__, advised=advised_precision, disk_of_pods=disk_of_pods),
     *UNUSUAL,
 )
 # Rules that read files of this machine.
