@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
-from functools import cache, partial, reduce
+from functools import cache, reduce
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,11 +43,6 @@ def schema_text(scenario: str) -> str:
     whole: Schema = json.loads(ours) if ours else scenarios.composed(scenario)
     properties = {**whole["properties"], **scenarios.foreign_sections()}
     return json.dumps({**whole, "properties": properties}, indent=2, ensure_ascii=False) + "\n"
-
-
-@cache
-def _fits(scenario: str, rows: str) -> Fits:
-    return fitting(schema(scenario, rows))
 
 
 @cache
@@ -118,7 +114,7 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
     scenario = document.data["scenario"]
     rows = _rows(document)
     whole, filled = schema(scenario, rows), _filled(document)
-    if _fits(scenario, rows)(document.data):
+    if fits(whole, document.data):
         return Settings(filled, whole), []
     errors = list(_validator(scenario, rows).iter_errors(document.data))
     problems, lost = schema_errors.problems(document, whole, errors)
@@ -196,11 +192,6 @@ def _below(filled: Any, path: Iterable[str | int]) -> Any:
     return reduce(lambda value, part: value if value is BROKEN else value[part], path, filled)
 
 
-# Whether a value certainly fits a schema, without jsonschema, whose import takes longer than the rest of a check. True
-# only if every keyword is known and met; else jsonschema decides.
-Fits = Callable[[Any], bool]
-
-
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"(?<!\\)\$", r"\\Z", pattern))
@@ -224,22 +215,23 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
 }
-# Each applies to values of the schema's kind. `enum` and `const` are for texts only, because in Python 1 equals True.
-_MET: dict[str, Callable[[Any], Fits]] = {
-    "enum": lambda choices: lambda value: value in choices,
-    "const": lambda only: lambda value: value == only,
-    "minimum": lambda bound: lambda value: value >= bound,
-    "maximum": lambda bound: lambda value: value <= bound,
-    "exclusiveMinimum": lambda bound: lambda value: value > bound,
-    "exclusiveMaximum": lambda bound: lambda value: value < bound,
-    **dict.fromkeys(("minLength", "minItems"), lambda bound: lambda value: len(value) >= bound),
-    **dict.fromkeys(("maxLength", "maxItems"), lambda bound: lambda value: len(value) <= bound),
-    "uniqueItems": lambda _: lambda value: all(value.count(item) == 1 for item in value),
-    "pattern": lambda pattern: lambda value: matches(pattern, value),
-    "required": lambda names: lambda value: all(name in value for name in names),
-    "items": lambda schema: partial(_all_fit, fitting(schema)),
+# Each applies to values of the schema's kind, and takes the value and what the schema says. `enum` and `const` are for texts
+# only, because in Python 1 equals True.
+_MET: dict[str, Callable[[Any, Any], bool]] = {
+    "enum": lambda value, choices: value in choices,
+    "const": operator.eq,
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+    **dict.fromkeys(("minLength", "minItems"), lambda value, bound: len(value) >= bound),
+    **dict.fromkeys(("maxLength", "maxItems"), lambda value, bound: len(value) <= bound),
+    "uniqueItems": lambda value, _: all(value.count(item) == 1 for item in value),
+    "pattern": lambda value, pattern: matches(pattern, value),
+    "required": lambda value, names: all(name in value for name in names),
+    "items": lambda value, schema: all(fits(schema, item) for item in value),
 }
-# Keywords that `fitting` handles itself, and those that only describe; the last three are for editors.
+# Keywords that `fits` handles itself, and those that only describe; the last three are for editors.
 _NO_CONDITION = {
     *("type", "properties", "additionalProperties"),
     *("$schema", "$id", "title", "description", "examples", "default"),
@@ -247,21 +239,16 @@ _NO_CONDITION = {
 }
 
 
-def fitting(schema: Mapping[str, Any] | bool) -> Fits:
-    """A function that decides whether a value certainly fits the schema; False if unsure."""
+def fits(schema: Mapping[str, Any] | bool, value: Any) -> bool:
+    """Whether a value certainly fits the schema, without jsonschema, whose import takes longer than the rest of a check. True
+    only if every keyword is known and met; else jsonschema decides."""
     if isinstance(schema, bool):
-        return lambda value: schema and all(_finite(each) for _, each in leaves(value, bool))
+        return schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")
-    said = {name: wanted for name, wanted in schema.items() if name not in _NO_CONDITION and not name.startswith("x-")}
-    if not isinstance(kind, str) or not said.keys() <= _MET.keys():
-        return lambda value: False
-    met = [_KINDS[kind], *(_MET[keyword](wanted) for keyword, wanted in said.items())]
-    if kind == "object":
-        known = {name: fitting(part) for name, part in schema.get("properties", {}).items()}
-        others = fitting(schema.get("additionalProperties", True))
-        met.append(lambda section: all(known.get(name, others)(value) for name, value in section.items()))
-    return reduce(lambda one, other: lambda value: one(value) and other(value), met)
-
-
-def _all_fit(fits: Fits, values: Iterable[Any]) -> bool:
-    return all(map(fits, values))
+    if not isinstance(kind, str) or not _KINDS[kind](value):
+        return False
+    for name, wanted in schema.items():
+        if name not in _NO_CONDITION and not name.startswith("x-") and not (name in _MET and _MET[name](value, wanted)):
+            return False
+    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    return kind != "object" or all(fits(known.get(name, others), inner) for name, inner in value.items())

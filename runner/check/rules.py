@@ -8,7 +8,7 @@ their settings; a scenario's own rules are in its folder, in `rules.py`.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from os.path import isdir
 from typing import Any
 
@@ -53,14 +53,11 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
 def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -> tuple[Rule, ...]:
     """Rules from functions of a recipe and its section of that name. They yield nothing without the section."""
 
-    def rule_of(judge: Callable[[Recipe, Any], Iterator[Problem]]) -> Rule:
-        def rule(recipe: Recipe) -> Iterator[Problem]:
-            section = recipe.settings.get(name)
-            return judge(recipe, section) if section is not None else iter(())
+    def rule(judge: Callable[[Recipe, Any], Iterator[Problem]], recipe: Recipe) -> Iterator[Problem]:
+        section = recipe.settings.get(name)
+        return judge(recipe, section) if section is not None else iter(())
 
-        return rule
-
-    return tuple(map(rule_of, judges))
+    return tuple(partial(rule, judge) for judge in judges)
 
 
 def _base(recipe: Recipe) -> str:
@@ -154,20 +151,11 @@ def _no_geometry(recipe: Recipe, config: ModelConfig) -> Problem:
     return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
 
 
-def known_type(recipe: Recipe) -> Iterator[Problem]:
-    """Notes an architecture that no model in the catalog has, because its layers and memory are guesses."""
-    facts = recipe.model_facts if _base(recipe) else None
-    if facts and facts.model_type not in catalog.model_types():
-        yield recipe.note("model.base", *worded("check.type-never-tried", recipe=recipe, facts=facts))
-
-
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
     """A model's own code runs with the user's rights, so it needs permission, and a version that cannot change."""
     if "base" not in (recipe.settings.get("model") or {}):
         return
     model, facts = recipe.model, recipe.model_facts
-    if facts and facts.custom_code and not model.trust_remote_code:
-        yield recipe.problem("model.base", *worded("check.custom-code", model=model))
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
     if model.trust_remote_code and on_hub and not re.fullmatch("[0-9a-f]{40}", recipe.model_revision):
         line = "revision" if recipe.document.lookup(("model", "revision")) is not None else "trust_remote_code"
@@ -219,30 +207,6 @@ def precisions(recipe: Recipe) -> dict[str, str]:
     return found
 
 
-def precision_fits(recipe: Recipe) -> Iterator[Problem]:
-    facts = recipe.model_facts
-    if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
-        advised = advised_precision(recipe)
-        said = worded("check.exceeds-fp16", recipe=recipe, advised=advised)
-        yield recipe.note("model.precision", *said, mending=advised)
-
-
-def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
-    if (recipe.settings.get("model") or {}).get("master_weights") != "bf16" or sharding.by_zero(recipe):
-        return
-    if (precision := recipe.model.precision) in ("fp16", "fp32"):
-        yield recipe.problem("model.master_weights", *worded("check.weights-are-fp32", precision=precision))
-    else:
-        yield recipe.note("model.master_weights", *worded("check.weights-never-move"))
-
-
-def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
-    facts = recipe.model_facts if "model" in recipe.settings else None
-    asked = recipe.settings.get("train", {}).get("cross_entropy") == "fused"
-    if facts and asked and facts.model_type not in catalog.fused_loss_models():
-        yield recipe.problem("train.cross_entropy", *worded("check.no-fused-loss", facts=facts), mending="auto")
-
-
 def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
     asked = recipe.model.get("attention") if facts else None
@@ -274,16 +238,6 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=asked, under=under, instead=instead))
 
 
-def sequence_length(recipe: Recipe) -> Iterator[Problem]:
-    if not recipe.model_facts or "sequence_len" not in recipe.model:
-        return
-    limit = recipe.model_facts.max_position_embeddings
-    if recipe.model.sequence_len > limit and common.shared_by(recipe)[0] > 1:
-        yield recipe.note("model.sequence_len", *worded("check.reads-further", model=recipe.model, limit=limit))
-    elif recipe.model.sequence_len > limit:
-        yield recipe.problem("model.sequence_len", *worded("check.reads-less", model=recipe.model, limit=limit))
-
-
 def known_gpu(recipe: Recipe) -> Iterator[Problem]:
     name = recipe.machines.gpu
     gpu = catalog.gpu(name)
@@ -311,14 +265,6 @@ def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
     return None if stated is None else (stated, common.effective_batch_size(recipe))
 
 
-def effective_batch(recipe: Recipe) -> Iterator[Problem]:
-    stated, computed = batch_sizes(recipe) or (None, None)
-    if stated != computed:
-        gpus = f"{common.replicas(recipe)}{'' if common.shared_by(recipe) == (1, 1) else ' groups of'}"
-        said = worded("check.other-batch", stated=stated, computed=computed, train=recipe.train, gpus=gpus)
-        yield recipe.problem("train.effective_batch_size", *said)
-
-
 # No machine has less or more, so another unit was meant.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
 LONGEST_SECONDS = 365 * 86400
@@ -344,51 +290,13 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40]))
 
 
-def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings, str]]:
-    """The sections with this packing, each with its name and its precision: its own, or the model's."""
-    for name, section in recipe.sections.items():
-        if section.get("packing") == way:
-            yield name, section, str(section.get("precision") or recipe.model.precision)
-
-
 def joined_rows(recipe: Recipe) -> Iterator[Problem]:
-    for name, section, precision in _packed_by(recipe, "flatten"):
-        if recipe.model.attention != FLASH:
-            gpu = catalog.gpu(recipe.machines.gpu)
-            has_flash = precision != "fp32" and (gpu is None or gpu.bf16)
-            flash = f"`attention: {FLASH}` under `model`, or " if has_flash else ""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    for name, section in recipe.sections.items():
+        if section.get("packing") == "flatten" and recipe.model.attention != FLASH:
+            half = (section.get("precision") or recipe.model.precision) != "fp32" and (gpu is None or gpu.bf16)
+            flash = f"`attention: {FLASH}` under `model`, or " if half else ""
             yield recipe.problem((name, "packing"), *worded("check.join-without-flash", recipe=recipe, flash=flash))
-        elif section["micro_batch_size"] == 1:
-            yield recipe.note((name, "packing"), *worded("check.nothing-to-join"))
-
-
-def packed_rows(recipe: Recipe) -> Iterator[Problem]:
-    """FlashAttention, or torch's own under sdpa, separates packed rows; fp32 and eager need a mask."""
-    for name, _, precision in _packed_by(recipe, "pack"):
-        gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
-        masked = eager or precision == "fp32"
-        if gpu and not gpu.bf16 and precision == "fp16" and not masked:
-            yield recipe.problem((name, "packing"), *worded("check.pack-without-flash", gpu=gpu))
-        elif masked:
-            why = "`attention: eager`" if eager else "fp32"
-            yield recipe.note((name, "packing"), *worded("check.packing-wastes", why=why))
-
-
-def mixed_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Joined rows would be one long row for these models, and what they learn would depend on the order of the rows."""
-    facts = recipe.model_facts
-    if facts and facts.mixes_rows(recipe.model.attention):
-        for name, section in recipe.sections.items():
-            if section.get("packing") in ("flatten", "pack"):
-                yield recipe.problem((name, "packing"), *worded("check.mixes-rows", facts=facts))
-
-
-def packed_batch(recipe: Recipe) -> Iterator[Problem]:
-    """A stated effective batch counts rows, and how many fit into a packed row depends on the data."""
-    for name, section, _ in _packed_by(recipe, "pack"):
-        if (stated := section.get("effective_batch_size")) is not None:
-            tokens = stated * recipe.model.sequence_len
-            yield recipe.note((name, "effective_batch_size"), *worded("check.batch-rows", stated=stated, tokens=tokens))
 
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
@@ -424,76 +332,10 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
-    alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
-    if alone and not sharding.by_zero_alone(recipe):
-        yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
-
-
-def shared_rows(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    """What Axolotl 0.19.0 needs if GPUs share rows or matrices (utils/schemas/validation.py and loaders/utils.py), and
-    what it would compute otherwise without a message."""
-    (context, tensor), gpus = common.shared_by(recipe), common.world_size(recipe)
-    if context * tensor == 1:
-        return
-    group, facts, train = context * tensor, recipe.model_facts, recipe.settings.get("train") or {}
-    joins = train.get("packing") == "flatten" or (
-        train.get("packing") == "pack" and train.get("micro_batch_size", 1) > 1
-    )
-    line = f"sharding.{'context' if context > 1 else 'tensor'}_parallel_size"
-    apart = not facts or facts.family.keys().isdisjoint(("mixes_rows", "convolutions"))
-    whole = facts and (facts.tied or "whole" in facts.family or facts.num_key_value_heads % tensor)
-    for size, path, wrong, said in (
-        (group, line, gpus % group, worded("check.odd-groups", gpus=gpus, group=group)),
-        (group, "train.objective", train.get("objective"), worded("check.shared-next-token")),
-        (context, "model.attention", recipe.model.attention != FLASH, worded("check.ring-needs-flash", flash=FLASH)),
-        (context, "model.base", not apart, worded("check.attention-alone", recipe=recipe)),
-        (context, "train.packing", joins, worded("check.ring-mixes-joined-rows")),
-        (tensor, "distribution", recipe.distribution != "fsdp", worded("check.matrices-by-fsdp")),
-        (tensor, "model.base", whole, worded("check.whole-matrices", recipe=recipe, tensor=tensor)),
-        (tensor, "train.cross_entropy", train.get("cross_entropy") == "fused", worded("check.matrices-of-liger")),
-    ):
-        if size > 1 and wrong:
-            yield recipe.problem(path, *said)
-
-
-def offload_places(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    """Each way of sharding can offload different parts to different places."""
-    way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
-    first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
-    if not fsdp and not way.startswith("zero"):
-        if first:
-            alone = " on one GPU" if way == "auto" else ""
-            yield recipe.problem(f"sharding.{first}", *worded("check.moves-nothing", way=way, alone=alone))
-        return
-    if fsdp:
-        if on_disk := [name for name, where in placed.items() if where == "nvme"]:
-            yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.fsdp-to-disk"))
-        elif placed["optimizer"] != placed["weights"]:
-            line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
-            yield recipe.problem(f"sharding.{line}", *worded("check.fsdp-moves-all"))
-        return
-    if placed["weights"] and way != "zero3":
-        yield recipe.problem("sharding.offload_weights", *worded("check.zero3-alone", way=way))
-    if placed["optimizer"] == "nvme" and way != "zero3":
-        yield recipe.problem("sharding.offload_optimizer", *worded("check.optimizer-on-disk", way=way))
-    elif placed["weights"] == "nvme" and placed["optimizer"] == "":
-        yield recipe.problem("sharding.offload_weights", *worded("check.weights-on-disk-alone"))
-
-
-def offload_disk(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    """Offloading to a disk needs a folder that the process can write to."""
-    on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
-    path = section.get("nvme_path")
-    if on_disk and not path:
-        yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.no-nvme-path"))
-    if path and not on_disk:
-        yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
-    if on_disk and path:
-        # In pods, `/tmp` is the disk of the machine (`runner.parts.jobs.podspec.folders`).
-        if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith("/tmp/")):
-            yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
-        yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
+def disk_of_pods(recipe: Recipe) -> bool:
+    """Whether pods have the folder on a disk. Their `/tmp` is the machine's (`runner.parts.jobs.podspec.folders`)."""
+    path = str(recipe.settings["sharding"]["nvme_path"])
+    return recipe.on_claim(path) or path.startswith("/tmp/")
 
 
 def optimizers(recipe: Recipe) -> Iterator[Problem]:
@@ -502,14 +344,14 @@ def optimizers(recipe: Recipe) -> Iterator[Problem]:
         facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
         if not facts:
             continue
-        placed = sharding.offloaded(recipe)["optimizer"]
+        placed = common.offloaded(recipe)["optimizer"]
         if placed == "cpu" and facts.beside:
             yield recipe.note(at, *worded("check.optimizer-slow-beside", facts=facts))
         elif placed and facts.gpu:
             yield recipe.problem(at, *worded("check.optimizer-on-gpu"))
-        elif several and not facts.sharded and sharding.by_fsdp(recipe):
+        elif several and not facts.sharded and common.by_fsdp(recipe):
             yield recipe.problem(at, *worded("check.optimizer-of-whole-weights"))
-        elif several and not facts.rows and sharding.by_zero(recipe):
+        elif several and not facts.rows and common.by_zero(recipe):
             yield recipe.problem(at, *worded("check.optimizer-of-matrices", recipe=recipe))
         if (gpu := catalog.gpu(recipe.machines.gpu)) and float(gpu.compute_capability) < facts.least:
             yield recipe.problem(at, *worded("check.optimizer-of-newer-gpus", gpu=gpu, facts=facts))
@@ -525,7 +367,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         (problem,) = stop.problems
         yield recipe.problem("sharding.file", *worded("check.own-engine-file", problem=problem))
         return
-    fsdp = document is not None and sharding.by_fsdp(recipe)
+    fsdp = document is not None and common.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):
         return
     if fsdp:
@@ -547,26 +389,9 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         yield document.problem(path, *said, key=ours is None, severity="note")
 
 
-# Above these learning rates, runs of our starters and of the papers that they cite diverge. On images, SGD takes more.
-HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges. PEFT's
 # published run of rsLoRA has 8 (method_comparison, rank 64).
 LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
-
-
-def rates(recipe: Recipe) -> Iterator[Problem]:
-    gpus, images = common.replicas(recipe), recipe.scenario == "image-classification"
-    scaled = gpus > 8 and not images
-    for name, section in recipe.sections.items():
-        if not section.knows("learning_rate"):
-            continue
-        rate = section["learning_rate"]
-        if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
-            usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
-            yield recipe.note((name, "learning_rate"), *worded("check.learning-rate-diverges", rate=rate, usual=usual))
-        elif scaled and section.get("learning_rate_scaling") == "linear" and rate * gpus > HIGHEST_SCALED:
-            said = worded("check.scaled-rate-diverges", gpus=gpus, rate=rate * gpus)
-            yield recipe.note((name, "learning_rate_scaling"), *said)
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
@@ -668,15 +493,13 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 
 
 # Notes on values that are valid, but probably not intended.
-UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, rates, adapters)
+UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, adapters)
 RULES: tuple[Rule, ...] = (
-    *(known_model, known_type, custom_code, chat_template, precision_fits, master_weights_fit),
-    *(loss_fits_model, attention_fits_model, attention_fits_precision),
-    *(joined_rows, packed_rows, mixed_rows, packed_batch, sequence_length, known_gpu, effective_batch),
-    *(needs_gpus, *of_section("sharding", shared_rows, offload_places, offload_disk), optimizers),
+    *(known_model, custom_code, chat_template, attention_fits_model, attention_fits_precision),
+    *(joined_rows, known_gpu),
     *sources.RULES,
-    *(memory_sizes, limits_can_be_meant, advanced_settings),
-    *common.contradictions(__file__),
+    *(optimizers, memory_sizes, limits_can_be_meant, advanced_settings),
+    *common.contradictions(__file__, advised=advised_precision, disk_of_pods=disk_of_pods),
     *UNUSUAL,
 )
 # Rules that read files of this machine.

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -91,14 +92,16 @@ def value_at(value: Any, path: Path_) -> Any:
 
 def named(term: str) -> Path_:
     """The path of the setting that a term is about, the first of `key|other`."""
-    return tuple(re.split("[=><~?|]", term, maxsplit=1)[0].split("."))
+    return _term(term)[0][0]
 
 
 def holds(data: Section, term: str) -> bool:
     """Whether a term of a table of contradictions is true: `key` is on, or one of `key|other`; `key=this|that`,
-    `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is written and not empty."""
-    name, sign, asked = (*re.split("([=><~?])", term, maxsplit=1), "", "")[:3]
-    value = value_at(data, tuple(name.split(".")))
+    `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is written and not empty. Before a sign,
+    `key|other` is the first of these that is written."""
+    keys, sign, asked = _term(term)
+    values = [value_at(data, key) for key in keys]
+    value: Any = next((one for one in values if one is not None), None)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if sign == "=":
         return text in asked.split("|")
@@ -110,7 +113,13 @@ def holds(data: Section, term: str) -> bool:
         return isinstance(value, str) and re.fullmatch(asked, value, re.IGNORECASE) is not None
     if sign == "?":
         return value is not None
-    return any(value_at(data, tuple(one.split("."))) for one in name.split("|"))
+    return any(values)
+
+
+@cache
+def _term(term: str) -> tuple[list[Path_], str, str]:
+    name, sign, asked = (*re.split("([=><~?])", term, maxsplit=1), "", "")[:3]
+    return [tuple(one.split(".")) for one in name.split("|")], sign, asked
 
 
 def applies(data: Section, when: Iterable[str], unless: Iterable[str] = ()) -> bool:

@@ -24,7 +24,7 @@ from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Substitutions
-from runner.scenarios.shared import common, rehearsal, sharding
+from runner.scenarios.shared import common, rehearsal
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
 from runner.tools.names import shortened
@@ -146,7 +146,7 @@ def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
     if gpus and count % (common.world_size(recipe) // common.replicas(recipe)):
         changes.append(Override("sharding", None, None, BY, f"{count} GPUs cannot share rows in this way"))
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
-    if gpus and count == 1 and shared and not sharding.by_zero_alone(recipe):
+    if gpus and count == 1 and shared and not common.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
     return changes
 

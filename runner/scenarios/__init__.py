@@ -17,7 +17,7 @@ from runner.plan import Place, Plan, RowsRequest, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Forecasting, Measurable, Preparer, Rule, Substitutions, Translation, Work
+from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Work
 from runner.tools.names import listed
 
 if TYPE_CHECKING:
@@ -51,47 +51,47 @@ def part(scenario: str, name: str) -> ModuleType | None:
     return importlib.import_module(module) if find_spec(module) else None
 
 
+def _member(scenario: str, name: str, usual: Any = None, module: str = "translation") -> Any:
+    """What a module of a scenario, or its `translation.py` without that module, calls `name`; else `usual`."""
+    return getattr(part(scenario, module) or part(scenario, "translation"), name, usual)
+
+
 def translate(recipe: Recipe, place: Place) -> Plan:
-    return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
+    return cast(Plan, _member(recipe.scenario, "translate")(recipe, place))
 
 
 def in_stages(recipe: Recipe) -> Recipe:
     """The recipe in the form with `stages`, if it has several stages in another form."""
-    module = part(recipe.scenario, "translation")
-    return cast(Translation, module).in_stages(recipe) if hasattr(module, "in_stages") else recipe
+    return cast(Recipe, _member(recipe.scenario, "in_stages", lambda same: same)(recipe))
 
 
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
     """What can be measured of a recipe's stages, by the section with their gates."""
-    module = part(recipe.scenario, "translation")
-    return cast(Translation, module).measurable(recipe) if hasattr(module, "measurable") else {}
+    return cast(Mapping[str, Measurable], _member(recipe.scenario, "measurable", lambda recipe: {})(recipe))
 
 
 def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
     """The rules for recipes of this scenario alone. look: whether to read their files."""
-    module = part(scenario, "rules") or part(scenario, "translation")
-    files: tuple[Rule, ...] = getattr(module, "FILE_RULES", ()) if look else ()
-    return (*getattr(module, "RULES", ()), *files)
+    kinds = ("RULES", "FILE_RULES") if look else ("RULES",)
+    return tuple(rule for kind in kinds for rule in _member(scenario, kind, (), "rules"))
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
     """The model that a recipe itself describes; None if it names one. Raises BrokenSetting."""
-    module = part(scenario, "architecture")
-    facts: Model | None = module.model_facts(settings) if module else None
-    return facts
+    return cast(Model | None, _member(scenario, "model_facts", lambda settings: None, "architecture")(settings))
 
 
 def rehearsal(scenario: str) -> Substitutions:
     """The scenario's own members of Substitutions, else those of language models on rows."""
-    own = part(scenario, "rehearsal") or part(scenario, "translation")
     usual = importlib.import_module(f"{__name__}.shared.rehearsal")
     names = ("before_data", "after_data", "stands_in", "shown", "judge")
-    return cast(Substitutions, SimpleNamespace(**{name: getattr(own, name, getattr(usual, name)) for name in names}))
+    own = {name: _member(scenario, name, getattr(usual, name), "rehearsal") for name in names}
+    return cast(Substitutions, SimpleNamespace(**own))
 
 
 def prepare(data: RowsRequest, out: Path, **options: Any) -> Report:
     """Prepares the rows of a stage's `data` in `out`, unless they exist already."""
-    return reading(cast(Preparer, preparer(data)).prepare)(data, out, **options)
+    return cast("Report", reading(preparer(data).prepare)(data, out, **options))
 
 
 def preparer(data: RowsRequest) -> ModuleType:

@@ -4,7 +4,10 @@ A folder of `runner/scenarios` with `schema.yaml` and `translation.py` is a scen
 A part adds one with a line of its table (`runner/parts/__init__.py`). A scenario's package has
 
     schema.yaml      the settings of its recipes; `make schemas` builds `schemas/<scenario>.schema.json` from it
-    translation.py   Translation: turns a recipe into stages, and lists what can be measured of them
+    translation.py   translate(recipe, place), the Plan of a recipe at a place; pure; raises Stop if `advanced` contradicts
+                     the recipe. measurable(recipe), what can be measured, by the section with the gates ("": the recipe
+                     itself), in the order of stages; without it no gate is judged. in_stages(recipe), the recipe in the
+                     form with `stages`, if the scenario has another form for several stages
 
 and, if needed,
 
@@ -17,7 +20,10 @@ and, if needed,
     architecture.py  model_facts(settings), if recipes describe their model instead of naming one: that Model. Raises
                      BrokenSetting if the schema refuses a setting that it needs
 
-In a part's tables, a module of `preparers` is a Preparer; of `engines` is run as `python -m MODULE CONFIG`, by torchrun
+In a part's tables, a module of `preparers` has prepare(settings, out, **options), which prepares rows in the folder
+`out`, unless they exist, and returns a Report; and, if rows can be shown, first(settings), the training rows as the model
+will see each. settings: a frozen dataclass, whose JSON form is a stage's `data`, with the module's name in PREPARERS as
+`kind`. A module of `engines` is run as `python -m MODULE CONFIG`, by torchrun
 for several processes; of `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for
 a stage of that engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
 returns a function from a file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting,
@@ -40,8 +46,7 @@ from runner.tools.problem import Problem
 from runner.trainer.records import Summary
 
 if TYPE_CHECKING:
-    from runner.data import RenderedExample
-    from runner.data.report import PreparedRows, Report
+    from runner.data.report import PreparedRows
 
 Rule = Callable[[Recipe], Iterator[Problem]]
 Work = Mapping[str, Any]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON
@@ -56,16 +61,6 @@ class Measurable:
     asked: Mapping[str, str] = field(default_factory=dict)
     validates: bool = True  # whether there are held-out rows
     blocks: bool = False  # whether there are blocks of text that all stages are measured on
-
-
-class Translation(Protocol):
-    # By the section with the gates ("": the recipe itself), in the order of stages. Without it no gate is judged.
-    measurable: Callable[[Recipe], Mapping[str, Measurable]]
-    # The recipe in the form with `stages`, if the scenario has another form for several stages.
-    in_stages: Callable[[Recipe], Recipe]
-
-    def translate(self, recipe: Recipe, place: Place) -> Plan:
-        """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
 
 
 class Substitutions(Protocol):
@@ -85,15 +80,6 @@ class Substitutions(Protocol):
 
     def judge(self, plan: Plan, summaries: list[Summary]) -> None:
         """Raises Stop if too little was learned."""
-
-
-class Preparer(Protocol):
-    def prepare(self, settings: Any, out: Path, **options: Any) -> Report:
-        """Prepares rows in `out`, unless they exist. settings: a frozen dataclass, whose JSON form is a stage's `data`;
-        its `kind` is the name in PREPARERS."""
-
-    # If rows can be shown: the training rows, one after the other, as the model will see each.
-    first: Callable[[Any], Iterator[RenderedExample]]
 
 
 class Target(Protocol):

@@ -8,26 +8,36 @@ import tomllib
 import pytest
 
 from runner.check import by_schema
+from runner.check.validate import load
 from runner.recipe.document import applies, holds, path_of
 from runner.scenarios import names
-from runner.scenarios.shared.common import TRAINING_SECTIONS
+from runner.scenarios.shared.common import DERIVED, TRAINING_SECTIONS
 from tests.conftest import ROOT
 
 TABLES = [file for file in sorted((ROOT / "runner").rglob("contradictions.toml")) if "axolotl_files" not in file.parts]
 ROWS = [(file.parent.name, row) for file in TABLES for row in tomllib.loads(file.read_text("utf-8"))["rows"]]
+RECIPE = load(ROOT / "recipes" / "survival.yaml")[0]
 DATA = {"a": {"on": True, "off": False, "four": 4, "two": 2, "word": "Two words"}}
 
 
 @pytest.mark.parametrize("room, row", ROWS, ids=lambda part: part if isinstance(part, str) else part["when"][0])
 def test_each_term_names_a_setting_of_one_scenario(room, row):
-    for home in TRAINING_SECTIONS if "*" in row["when"][0] else [""]:
+    for home in row.get("each", TRAINING_SECTIONS if row["when"][0].startswith("*") else [""]):
         terms = [term.replace("*", home) for term in (*row["when"], *row.get("unless", ()))]
-        named = [
-            name for term in terms for name in re.split("[=><~?]", term)[:2] if re.fullmatch(r"[a-z]+\.[a-z_.]+", name)
-        ]
+        words = [word for term in terms for side in re.split("[=><~?]", term)[:2] for word in side.split("|")]
+        derived = [word.split(".") for word in words if word.split(".")[0] in DERIVED]
+        assert all(name in DERIVED[of](RECIPE) for of, name, *_ in (path for path in derived if path[1:]))
+        named = [word for word in words if re.fullmatch(r"[a-z]+\.[a-z_.]+", word) and word.split(".") not in derived]
         if any(all(by_schema.part(scenario, path_of(name)) for name in named) for scenario in names()):
             return
     raise AssertionError(f"{room}: no scenario has all of {row['when']}")
+
+
+@pytest.mark.parametrize("room, row", ROWS, ids=lambda part: part if isinstance(part, str) else part["when"][0])
+def test_a_word_alone_is_a_setting_or_derived(room, row):
+    for term in (*row["when"], *row.get("unless", ())):
+        word = re.split("[=><~?|]", term)[0]
+        assert "." in word or word in ("advised", "disk_of_pods", *DERIVED) or by_schema.part("lora", word), term
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,11 @@ def project(tmp_path_factory) -> Path:
     home = copy / "runner" / "scenarios" / "my_layers"
     home.mkdir()
     (home / "schema.yaml").write_text("$ref: last-layers/schema.yaml\n", encoding="utf-8")
-    text = (copy / "runner" / "scenarios" / "language" / "translation.py").read_text("utf-8")
-    ours = '*worded("scenarios.nothing-trained")'
-    assert ours in text
-    text = text.replace(ours, '"Nothing of mine is trained."')
-    (home / "translation.py").write_text(text, encoding="utf-8")
-    shutil.copy(copy / "runner" / "scenarios" / "language" / "contradictions.toml", home)
+    ours = "Nothing is trained: `last_layers` is 0 and `lm_head` is false."
+    for name in ("translation.py", "contradictions.toml"):
+        text = (copy / "runner" / "scenarios" / "language" / name).read_text("utf-8")
+        assert (ours in text) == (name == "contradictions.toml")
+        (home / name).write_text(text.replace(ours, "Nothing of mine is trained."), encoding="utf-8")
     done = run(copy, "schemas/build.py")
     assert done.returncode == 0, done.stdout + done.stderr
     changed = {str(file.relative_to(copy)) for file, content in before.items() if file.read_bytes() != content}

@@ -9,7 +9,6 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
-from runner import catalog
 from runner.check.validate import as_written
 from runner.data.data_sets import stated
 from runner.parts.pretrain import architecture
@@ -255,14 +254,6 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.key_value_heads", *worded("pretrain.groups-not-equal", model=model))
 
 
-def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
-    gpu = catalog.gpu(recipe.machines.gpu)
-    for home in ("model", *architecture.FP8_STAGES):
-        if (recipe.settings.get(home) or {}).get("precision") == "fp8" and gpu and not gpu.fp8:
-            hint = f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`."
-            yield recipe.problem((home, "precision"), common.no_fp8(gpu), hint)
-
-
 def order(recipe: Recipe) -> Iterator[Problem]:
     pretrain, parts = recipe.pretrain, recipe.pretrain.curriculum
     for index, (before, part) in enumerate(pairwise(parts), 1):
@@ -362,7 +353,7 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(documents, one_vocabulary, shape, fp8_gpu, order, schedule, context, cleaning, stage_job_names),
+    *(documents, one_vocabulary, shape, order, schedule, context, cleaning, stage_job_names),
     *(common.cadence, *common.contradictions(__file__)),
 )
 FILE_RULES = (packed_files,)
@@ -402,7 +393,7 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 def _few_steps(recipe: Recipe, kind: str) -> Iterator[Override]:
     """The substitutions of a stage."""
     section = recipe.settings[kind]
-    yield from rehearsal.optimizer(kind, section)
+    yield from rehearsal.without_kernels(recipe, BY, f"{kind}.optimizer")
     if kind == "lora":
         yield from rehearsal.narrow("lora.", section.rank, section.alpha)
     if "packing" in section:

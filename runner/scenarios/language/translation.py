@@ -213,52 +213,13 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("train", "lora_layers", index), *said)
 
 
-def trained_layers(recipe: Recipe) -> Iterator[Problem]:
-    if not recipe.model_facts or "last_layers" not in recipe.train:
-        return
-    layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
-    if asked > layers:
-        said = worded("scenarios.too-many-layers", asked=asked, recipe=recipe, layers=layers)
-        yield recipe.problem("train.last_layers", *said)
-    if asked == 0 and not recipe.train.lm_head:
-        yield recipe.problem("train.last_layers", *worded("scenarios.nothing-trained"))
-
-
-def preferring(recipe: Recipe) -> Iterator[Problem]:
-    train, objective = recipe.train, recipe.train.get("objective")
-    if recipe.scores and recipe.document.lookup(("train", "beta")) is not None:
-        yield recipe.problem("train.beta", *worded("scenarios.scores-without-beta"))
+def scoring(recipe: Recipe) -> Iterator[Problem]:
+    """A reward model has nothing to say to sections that ask it."""
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks")
     asking = {"demo": recipe.demo_questions, "evaluation": tasks, "serve": recipe.settings.get("serve")}
     for section, asks in asking.items() if recipe.scores else ():
         if asks:
             yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
-    bits = "eight_bit_base" if train.get("eight_bit_base") else "adapter" if train.get("adapter") == "qlora" else ""
-    if objective not in (None, "simpo", "grpo") and bits and sharding.by_fsdp(recipe):
-        yield recipe.problem(f"train.{bits}", *worded("scenarios.packed-by-fsdp", objective=objective))
-
-
-def experts(recipe: Recipe) -> Iterator[Problem]:
-    """Lines about experts need a model with experts."""
-    facts, train = recipe.model_facts, recipe.train
-    for line in ("lora_experts", "quantize_experts") if facts else ():
-        if train.get(line) and not (facts and facts.has_experts):
-            yield recipe.problem(f"train.{line}", *worded("scenarios.no-experts", recipe=recipe))
-
-
-def eight_bits(recipe: Recipe) -> Iterator[Problem]:
-    train = recipe.train
-    alone = train.get("eight_bit_base") and train.adapter != "qlora" and train.get("generator") != "vllm"
-    if alone and recipe.distribution == "zero3":
-        yield recipe.problem("train.eight_bit_base", *worded("scenarios.eight-bits-in-one-piece"))
-
-
-def products(recipe: Recipe) -> Iterator[Problem]:
-    """Products in 8 bits need a GPU that has them."""
-    gpu = catalog.gpu(recipe.machines.gpu)
-    asked = (recipe.settings.get("speed") or {}).get("fp8") and recipe.model.precision == "bf16"
-    if asked and gpu and not gpu.fp8:
-        yield recipe.problem("speed.fp8", common.no_fp8(gpu), "Delete the line, or name an H100 or newer.")
 
 
 def answers(recipe: Recipe) -> Iterator[Problem]:
@@ -329,7 +290,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(answers, pattern, layers, products, trained_layers, experts, eight_bits, preferring, one_validation),
+    *(answers, pattern, layers, scoring, one_validation),
     *common.contradictions(__file__),
     partial(common.cadence, validates=validates),
 )

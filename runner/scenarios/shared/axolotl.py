@@ -102,7 +102,7 @@ def faster(recipe: Recipe) -> EngineConfig:
 def products(recipe: Recipe, fp8: bool, compile_mode: str | None) -> EngineConfig:
     """How matrices are multiplied: in 8 bits, or compiled. compile_mode: None for not compiled."""
     config: EngineConfig = {"fp8": True} if fp8 else {}
-    if fp8 and sharding.by_fsdp(recipe):
+    if fp8 and common.by_fsdp(recipe):
         # Shards are exchanged as 8-bit numbers, half the bytes of bf16.
         config["fp8_enable_fsdp_float8_all_gather"] = True
     return config | ({"torch_compile": True, "torch_compile_mode": compile_mode} if compile_mode else {})
@@ -258,7 +258,7 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
         "trust_remote_code": recipe.model.trust_remote_code,
     }
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
-    raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
+    raises = recipe.model.precision != "fp32" and not common.by_zero(recipe) and "adapter" not in recipe.train
     fp32 = raises and master_weights(recipe, recipe.model.precision) == "fp32"
     return {
         "plugins": [*config.get("plugins", ()), PLUGIN],

@@ -1,5 +1,6 @@
 """What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
@@ -70,6 +71,28 @@ def replicas(recipe: Recipe) -> int:
     return max(1, world_size(recipe) // (context * tensor))
 
 
+def by_fsdp(recipe: Recipe) -> bool:
+    """Whether FSDP splits the model; a single GPU has nothing to split."""
+    return world_size(recipe) > 1 and recipe.distribution in ("auto", "fsdp")
+
+
+def by_zero(recipe: Recipe) -> bool:
+    """Whether DeepSpeed splits the model's state, or moves some of it off a single GPU."""
+    return by_zero_alone(recipe) or (world_size(recipe) > 1 and recipe.distribution.startswith("zero"))
+
+
+def by_zero_alone(recipe: Recipe) -> bool:
+    """Whether DeepSpeed is also useful on a single GPU."""
+    return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
+
+
+def offloaded(recipe: Recipe) -> dict[str, str]:
+    """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
+    section = recipe.settings.get("sharding") or {}
+    named = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
+    return {name: "" if where == "none" else where for name, where in named.items()}
+
+
 def machines(recipe: Recipe, place: Place) -> Machines:
     """The machines of the stages at a place; pods get a part of them. Limits follow from requests or the reverse;
     without either, pods get what the machines can give."""
@@ -107,10 +130,6 @@ def batch_facts(recipe: Recipe) -> Mapping[str, float]:
         "base_learning_rate": own.learning_rate,
         "learning_rate": learning_rate(recipe),
     }
-
-
-def no_fp8(gpu: hardware.Gpu) -> str:
-    return f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
 
 
 def ddp_bucket_mb(recipe: Recipe) -> int:
@@ -169,20 +188,73 @@ def cadence(recipe: Recipe, validates: Callable[[Recipe], bool] = lambda recipe:
             yield recipe.problem((name, "save_steps"), *said, mending=fitting)
 
 
-def contradictions(file: str) -> tuple[Callable[[Recipe], Iterator[Problem]], ...]:
+def contradictions(file: str, **own: Callable[[Recipe], Any]) -> tuple[Callable[[Recipe], Iterator[Problem]], ...]:
     """A rule for each row of the `contradictions.toml` beside a module (the one in `runner/check/` explains the
-    entries). file: the module's `__file__`."""
-    return tuple(partial(_contradicting, row) for row in packaged.toml(file, "contradictions.toml")["rows"])
+    entries). file: the module's `__file__`; own: what its rows can name further to DERIVED."""
+    known = {**DERIVED, **own}
+    return tuple(partial(_contradicting, row, known) for row in packaged.toml(file, "contradictions.toml")["rows"])
 
 
-def _contradicting(row: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
-    for home in filter(recipe.sections.get, TRAINING_SECTIONS) if "*" in row["when"][0] else ("",):
+def _contradicting(
+    row: Mapping[str, Any], derived: Mapping[str, Callable[[Recipe], Any]], recipe: Recipe
+) -> Iterator[Problem]:
+    known, homes = Known(recipe=recipe, derived=derived), row.get("each", ("",))
+    if row["when"][0].startswith("*"):
+        homes = filter(recipe.sections.get, TRAINING_SECTIONS)
+    for home in homes:
         when, unless = ([term.replace("*", home) for term in row.get(key, ())] for key in ("when", "unless"))
-        if applies(recipe.settings, when, unless):
+        if applies(known, when, unless):
             at = named(when[0])
-            known = {"recipe": recipe, "home": home, "value": value_at(recipe.settings, at)}
-            problem = recipe.note if row.get("note") else recipe.problem
-            yield problem(at, *(row[key].format(**known) for key in ("says", "do")), mending=row.get("mending"))
+            known |= {"home": home, "value": value_at(known, at)}
+            said = (row.get(key, "").format_map(known) for key in ("says", "do"))
+            mending = value.format_map(known) if isinstance(value := row.get("mending"), str) else value
+            yield (recipe.note if row.get("note") else recipe.problem)(at, *said, mending=mending)
+            if "each" in row:
+                return
+
+
+class Known(dict[str, Any]):
+    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` from it, computed
+    when it is read."""
+
+    def __missing__(self, name: str) -> Any:
+        compute = self["derived"].get(name)
+        return compute(self["recipe"]) if compute else self["recipe"].settings[name]
+
+
+def _facts(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the base model, and what follows from them; empty if it is unknown."""
+    if (facts := recipe.model_facts) is None:
+        return {}
+    return vars(facts) | {
+        "family": facts.family,
+        "has_experts": facts.has_experts,
+        "known_type": facts.model_type in catalog.model_types(),
+        "fused_loss": facts.model_type in catalog.fused_loss_models(),
+    }
+
+
+def _gpu(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the GPU; empty if it is unknown."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    return vars(gpu) | {"bf16": gpu.bf16, "fp8": gpu.fp8, "precision": gpu.precision(fp16=False)} if gpu else {}
+
+
+# zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the GPUs that are then left
+# over; odd_heads: the heads left over if GPUs share matrices.
+DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
+    **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
+    **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu},
+    "groups": lambda recipe: f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}",
+    "other_batch": lambda recipe: (
+        rows if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size else None
+    ),
+    "batch_tokens": lambda recipe: (recipe.train.effective_batch_size or 0) * recipe.model.sequence_len,
+    "sharers": lambda recipe: math.prod(shared_by(recipe)),
+    "odd_groups": lambda recipe: world_size(recipe) % math.prod(shared_by(recipe)),
+    "odd_heads": lambda recipe: recipe.model_facts and recipe.model_facts.num_key_value_heads % shared_by(recipe)[1],
+    "mixes_rows": lambda recipe: recipe.model_facts and recipe.model_facts.mixes_rows(recipe.model.attention),
+}
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:

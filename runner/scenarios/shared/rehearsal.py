@@ -114,15 +114,13 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
     mask = "; a mask separates joined rows instead" if joined else ""
     attention = "eager" if recipe.model.attention == "eager" else recipe.facts.family.get("attention", "sdpa")
     written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern") and _pattern(recipe)
-    model = [
-        *table("twin", attention=attention, kernel=kernel, mask=mask),
-        *((setting, value, why) for setting, _, value, why in needs_gpu() if setting.startswith("speed.")),
-        *table("twin-end", written=written, pattern=pattern),
-    ]
+    model = table("twin", attention=attention, kernel=kernel, mask=mask)
+    end = table("twin-end", written=written, pattern=pattern)
     base = substitute("model.base", str(twin_dir), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
-    return [*substitutes(recipe, model), *training(recipe, rows), *adapter, base]
+    made = [*substitutes(recipe, model), *without_kernels(recipe, BY, "speed."), *substitutes(recipe, end)]
+    return [*made, *training(recipe, rows), *adapter, base]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
@@ -258,16 +256,21 @@ def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
 def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     yield from overrides.on_one_machine(recipe, 1, by, "one process on all CPU cores")
     yield Override("machines.gpu", None, PROCESSOR, by, "this machine has no GPU")
-    for name, values, value, why in needs_gpu():
-        for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
-            change = Override(name.replace("*", home), None, value, by, why)
-            now = value_at(recipe.settings, change.path)
-            if now not in (None, value) and (not values or now in values):
-                yield change
+    yield from without_kernels(recipe, by)
     for home, section in recipe.sections.items():
         if section.get("packing") == "pack" and not packs(recipe, section):
             yield Override(f"{home}.packing", None, "none", by, ONLY_THERE)
     yield overrides.without_time_limit(by)
+
+
+def without_kernels(recipe: Recipe, by: str, beginning: str = "") -> Iterator[Override]:
+    """The changes of settings that need a GPU, of those whose names have this beginning."""
+    for name, values, value, why in needs_gpu():
+        for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
+            change = Override(name.replace("*", home), None, value, by, why)
+            now = value_at(recipe.settings, change.path)
+            if change.setting.startswith(beginning) and now not in (None, value) and (not values or now in values):
+                yield change
 
 
 def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> list[Override]:
@@ -315,18 +318,11 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         *substitutes(recipe, table("training", OWN, **sizes)),
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, table("training-end", third=third, tenth=tenth, micro=micro, few=few)),
-        *optimizer("train", chosen),
+        *without_kernels(recipe, BY, "train.optimizer"),
         *any_improvement("train", chosen),
         *of_answers,
         limit,
     ]
-
-
-def optimizer(home: str, section: Settings) -> Iterator[Override]:
-    """The optimizer that a processor uses instead of the recipe's."""
-    for name, values, value, why in needs_gpu():
-        if name == "*.optimizer" and section.get("optimizer") in values:
-            yield substitute(f"{home}.optimizer", value, why)
 
 
 def toy_task(recipe: Recipe) -> list[Override]:

@@ -7,7 +7,7 @@ from typing import Any
 from runner import catalog
 from runner.plan import EngineConfig, Machines, Place
 from runner.recipe import reading
-from runner.recipe.document import Document, Path_, merged
+from runner.recipe.document import Document, Path_, applies, holds, merged
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
@@ -21,9 +21,9 @@ def settings(
 ) -> tuple[EngineConfig, tuple[Artifact, ...]]:
     """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
     something is offloaded. precision, max_grad_norm: a stage's own."""
-    if by_fsdp(recipe):
+    if common.by_fsdp(recipe):
         return _fsdp(recipe), ()
-    if by_zero(recipe):
+    if common.by_zero(recipe):
         longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
         text = json.dumps(config(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
@@ -36,32 +36,10 @@ def settings(
     }, ()
 
 
-def by_fsdp(recipe: Recipe) -> bool:
-    """Whether FSDP splits the model; a single GPU has nothing to split."""
-    return common.world_size(recipe) > 1 and recipe.distribution in ("auto", "fsdp")
-
-
-def by_zero(recipe: Recipe) -> bool:
-    """Whether DeepSpeed splits the model's state, or moves some of it off a single GPU."""
-    return by_zero_alone(recipe) or (common.world_size(recipe) > 1 and recipe.distribution.startswith("zero"))
-
-
-def by_zero_alone(recipe: Recipe) -> bool:
-    """Whether DeepSpeed is also useful on a single GPU."""
-    return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
-
-
-def offloaded(recipe: Recipe) -> dict[str, str]:
-    """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
-    section = recipe.settings.get("sharding") or {}
-    named = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
-    return {name: "" if where == "none" else where for name, where in named.items()}
-
-
 def optimizer(recipe: Recipe, chosen: str) -> str:
     """Axolotl's name of it. bitsandbytes does not support FSDP's shards; torchao's 8-bit AdamW is the same rule."""
     other = catalog.optimizers()[chosen].sharded
-    return other if isinstance(other, str) and by_fsdp(recipe) else chosen
+    return other if isinstance(other, str) and common.by_fsdp(recipe) else chosen
 
 
 def _fsdp(recipe: Recipe) -> EngineConfig:
@@ -88,9 +66,6 @@ def fsdp_decided(recipe: Recipe) -> EngineConfig:
 # Numbers in a bucket of gradients: a million a GPU, because with more GPUs short messages are inefficient (Megatron-LM,
 # distributed_data_parallel_config.py, bucket_size), at least 40 million, at most DeepSpeed's own 500 million.
 BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
-# Numbers that a step on a disk works through at a time: four buffers in fp32 (DeepSpeed's `buffer_count`) take 1.6 GB
-# of main memory for each process; with DeepSpeed's own 10^9 they would take 16.
-DISK_GROUP = 100_000_000
 # Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
 WEIGHTS_BUFFER = 100_000_000
 # Settings that a file cannot decide: with them, DeepSpeed would build its own optimizer and schedule.
@@ -142,28 +117,17 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
 def _defaults(recipe: Recipe, both: Mapping[str, Any]) -> EngineConfig:
     """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
     said, gpus = both["zero_optimization"], common.world_size(recipe)
-    bucket = min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus))
-    zero = {
-        **common.table("zero"),
-        "reduce_bucket_size": bucket,
-        **(common.table("zero3") if said["stage"] == 3 else {}),
-    }
-    parts = (said.get(name) for name in ("offload_optimizer", "offload_param"))
-    optimizer, weights = (str(one.get("device", "none")) if isinstance(one, Mapping) else "none" for one in parts)
-    if optimizer != "none":
-        # Pinned memory is copied twice as fast.
-        zero["offload_optimizer"] = {"pin_memory": True}
-    if weights != "none":
-        zero["offload_param"] = {"pin_memory": True}
-    if optimizer == "nvme":
-        zero["sub_group_size"] = DISK_GROUP
-    if weights == "nvme":
+    defaults: EngineConfig = {}
+    for row in common.table("zero")["rows"]:
+        if applies(said, row["when"], row.get("unless", ())):
+            defaults = merged(defaults, row["sets"])
+    sizes: EngineConfig = {"reduce_bucket_size": min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus))}
+    if holds(said, "offload_param.device=nvme"):
         # One process's part of the largest weight must fit into a buffer (0.18.9, partitioned_param_swapper.py).
         facts = recipe.model_facts
         largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
-        zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    # PyTorch's fused AdamW also steps on a processor. DeepSpeed's own is compiled at the start, by a CUDA toolkit.
-    return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
+        sizes["offload_param"] = {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
+    return merged(defaults, {"zero_optimization": sizes})
 
 
 def overruled(own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any, Any]]:

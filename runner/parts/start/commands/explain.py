@@ -135,7 +135,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
         halves = [value / 2, value * 2] if value else part.get("examples", [])
         whole = part.get("type") == "integer"
         kept = [round(one) if whole or float(one).is_integer() else float(f"{one:.12g}") for one in halves]
-        return [one for one in kept if one != value and by_schema.fitting(part)(one)]
+        return [one for one in kept if one != value and by_schema.fits(part, one)]
     if isinstance(value, str) and (amount := _AMOUNT.match(value)):
         return [f"{float(amount[1]) * by:g}{amount[2]}" for by in (0.5, 2)]
     offered = OFFERED[part["x-offers"]]() if part.get("x-offers") in OFFERED else part.get("examples", [])
