@@ -259,7 +259,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         batch_tokens=getattr(stage.workload, "batch_tokens", None),
         warmup_share=stage.warmup_steps / stage.steps if stage.steps else None,
         time=stage.time.as_json() if stage.time else None,
-        machines=[scaling.StageOnMachines.of(stage, count) for count in nodes],
+        machines=[named(JSON["machines"], scaling.StageOnMachines.of(stage, count)) for count in nodes],
         traced=traced,
     )
     return named(JSON["stage"], known)
