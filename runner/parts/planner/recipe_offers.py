@@ -12,8 +12,8 @@ from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner import limits
 from runner.parts.planner.forecast import MOST_TRIED, Changes, Forecast, Loss, splits, stated
+from runner.parts.planner.formulas import Lines
 from runner.parts.planner.memory import cards
-from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.workload import TABLES, Workload
 from runner.recipe import units
