@@ -14,11 +14,11 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.planner import constants, limits, storage
+from runner.parts.planner import constants, storage
 from runner.parts.planner.forecast import MOST_TRIED, Forecast, basis, named
 from runner.parts.planner.formulas import Traced, left_out
 from runner.parts.planner.memory import Memory
-from runner.parts.planner.planned import Planned
+from runner.parts.planner.planned import Planned, gpu_memory
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
 from runner.tools import packaged
@@ -251,7 +251,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
     known = SimpleNamespace(
         stage=stage,
         published=str(stage.memory_spread),
-        limit=limits.gpu_memory(planned.recipe),
+        limit=gpu_memory(planned.recipe),
         parts=stage.memory.parts(),
         step=[{"moment": moment, **parts} for moment, parts in step(stage.memory)],
         host=storage.host(stage),
@@ -270,7 +270,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
 
 
 def svg(planned: Planned) -> str:
-    limit = limits.gpu_memory(planned.recipe)
+    limit = gpu_memory(planned.recipe)
     picture = template(HERE / "picture.svg.jinja", px="{:.2f}".format, units=units)
     timed = {each.stage.name: each.time for each in planned.forecasts if each.time}
     plots = [_plot(stage, limit) for stage in planned.forecasts]
