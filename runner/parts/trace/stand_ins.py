@@ -394,11 +394,7 @@ def own_answers(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
 
 
 def loss(
-    model: nn.Module,
-    reference: nn.Module | None,
-    output: Callable[..., Any],
-    tokens: torch.Tensor,
-    paired: bool = True,
+    model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor, paired: bool = True
 ) -> torch.Tensor:
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
     2305.18290), or, not paired, KTO's over good answers (Ethayarajh et al. 2024, arXiv 2402.01306), in the order of TRL
@@ -415,12 +411,12 @@ def loss(
     with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
         before = None if paired else _answers(output(first).logits, tokens)
         theirs = output(first)
-        gain = own - _answers(theirs.logits, tokens)
-    if other is None:
-        chosen, rejected = gain.chunk(2, dim=0)
+        base = _answers(theirs.logits, tokens)
+    if other is None or before is None:
+        chosen, rejected = (own - base).chunk(2, dim=0)
         losses = -torch.nn.functional.logsigmoid(BETA * (chosen - rejected))
     else:
-        losses = 1 - torch.sigmoid(BETA * (gain - (other - before).mean().clamp(min=0)))
+        losses = 1 - torch.sigmoid(BETA * (own - base - (other - before).mean().clamp(min=0)))
     shifted = outputs.logits[..., :-1, :].detach()
     with torch.no_grad():
         entropy_from_logits(shifted)
