@@ -143,7 +143,6 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
         say(stored)
     if forecasts:
         _say(basis(forecasts, nodes))
-    if forecasts:
         _say(_filled("in_total", hardware(planned)))
 
 

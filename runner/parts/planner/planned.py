@@ -135,21 +135,19 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A note for each limit of the recipe that does not hold, by estimate."""
-    limits = stated(recipe)
+    limits = {name: limit for name, limit in stated(recipe).items() if limit and name in (*_BY_MEMORY, *_BY_TIME)}
     if not forecasts:
         why = f"there are no formulas for the scenario `{recipe.scenario}`"
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
-        judged = [name for name, limit in limits.items() if limit and name in (*_BY_MEMORY, *_BY_TIME)]
-        return [_unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in judged]
-    by_memory = {name: judge for name, judge in _BY_MEMORY.items() if limits.get(name)}
-    by_time = {name: judge for name, judge in _BY_TIME.items() if limits.get(name) is not None}
-    problems = [note for name, judge in by_memory.items() for note in judge(recipe, forecasts, limits[name])]
+        return [_unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in limits]
+    by_memory, by_time = ([name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME))
+    problems = [note for name in by_memory for note in _BY_MEMORY[name](recipe, forecasts, limits[name])]
     if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
         unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
         why = untimed.rows.source if untimed.gpu else unknown
         return problems + [_unknown(recipe, name, why, "Fix that, or delete the limit.") for name in by_time]
     timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
-    return problems + [note for name, judge in by_time.items() for note in judge(recipe, timed, limits[name])]
+    return problems + [note for name in by_time for note in _BY_TIME[name](recipe, timed, limits[name])]
 
 
 def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
@@ -329,18 +327,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty if the model has no formulas."""
     made = _known(recipe, plan)
     with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
-        return tuple(map(_prediction, made, _known(recipe, plan)))
-
-
-def _prediction(made: Forecast, alone: Forecast) -> Prediction:
-    """alone: the same forecast by formulas alone."""
-    least, most = made.time.range_seconds if made.time else (None, None)
-    memory_least, memory_most = made.memory_range
-    return Prediction(
-        **named(TABLES["prediction"], SimpleNamespace(made=made, alone=alone)),
-        gpu=made.gpu.title if made.gpu else made.stage.machines.gpu,
-        seconds_least=least,
-        seconds_most=most,
-        memory_least=memory_least,
-        memory_most=memory_most,
-    )
+        gpus = (one.gpu.title if one.gpu else one.stage.machines.gpu for one in made)
+        both = zip(made, _known(recipe, plan), gpus, strict=True)
+        known = (SimpleNamespace(made=one, alone=alone, gpu=gpu) for one, alone, gpu in both)
+        return tuple(Prediction(**named(TABLES["prediction"], each)) for each in known)
