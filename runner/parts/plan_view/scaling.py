@@ -48,15 +48,26 @@ class StageOnMachines:
         time, work, gpus = there.time, there.workload, there.stage.machines.world_size
         if not time:
             return cls(there)
-        between = BETWEEN_FAILURES / gpus
-        parts, writing = _parts(there, time, between)
+        between = BETWEEN_FAILURES / gpus  # seconds between two failures
+        communication = time.steps * time.waiting_seconds
+        computing = time.training_seconds - communication + time.evaluation_seconds
+        alone, saving = computing + communication, time.checkpoints.seconds
+        writing = there.written()["checkpoint"] / (work.disk_mb_s * 1e6)
+        start, every = time.overhead_seconds - saving, alone / time.checkpoints.count
+        parts = {
+            "computing": computing,
+            "communication": communication,
+            "saving": saving,
+            "reading": start + max(0.0, _rows_seconds(there, time) - communication - computing),
+            "restarts": daly(alone, writing, every, RESTART + start + writing, between) - alone - saving,
+        }
         total = whole if math.isfinite(whole := sum(parts.values())) else None
         return cls(
             there,
             total_seconds=total,
             parts={name: part if math.isfinite(part) else None for name, part in parts.items()},
             failures=None if total is None else total / between,
-            save_seconds=(parts["computing"] + parts["communication"]) / time.checkpoints.count,
+            save_seconds=every,
             best_save_seconds=math.sqrt(2 * writing * between),
             too_few_rows=bool(work.rows and not work.max_steps and time.rows_a_step > work.rows),
             cost=None if forecast.price is None or total is None else total / 3600 * gpus * forecast.price,
@@ -80,25 +91,6 @@ def on(forecast: Forecast, count: int) -> Forecast:
         rows = before.max_steps * before.effective_batch_size
         other = other.changed(max_steps=max(1, math.ceil(rows / other.workload.effective_batch_size)))
     return replace(other, stage=replace(forecast.stage, machines=machines))
-
-
-def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str, float], float]:
-    """Seconds by LIMITS, and of writing one checkpoint. between: seconds between two failures."""
-    communication = time.steps * time.waiting_seconds
-    computing = time.training_seconds - communication + time.evaluation_seconds
-    alone = computing + communication
-    writing = forecast.written()["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
-    saving = time.checkpoints.seconds
-    start = time.overhead_seconds - saving
-    with_failures = daly(alone, writing, alone / time.checkpoints.count, RESTART + start + writing, between)
-    parts = {
-        "computing": computing,
-        "communication": communication,
-        "saving": saving,
-        "reading": start + max(0.0, _rows_seconds(forecast, time) - communication - computing),
-        "restarts": with_failures - alone - saving,
-    }
-    return parts, writing
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
