@@ -15,9 +15,9 @@ from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
 from runner.parts.edits import copying
 from runner.parts.plan_view import views
-from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
+from runner.parts.planner import calibration, constants, forecast, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.parts.planner.planned import Planned
+from runner.parts.planner.planned import MORE_STEPS_OFFERED, Planned
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -111,7 +111,7 @@ def plan(
         said = "" if found else "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
-            hint = hint.replace(limits.MORE_STEPS_OFFERED, "")
+            hint = hint.replace(MORE_STEPS_OFFERED, "")
         say(f"\n{replace(problem, hint=hint.strip())}")
     if picture:
         say(f"\n{picture}: memory over a step, and time by stage")

@@ -28,18 +28,13 @@ LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 @dataclass(frozen=True)
 class StageOnMachines:
-    """A stage on a number of machines; unknown seconds are None. parts: all seconds by LIMITS; restarts are None if the
-    run would never end. failures: the likely count; save_seconds: between two checkpoints of the recipe;
-    best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving × time between failures)."""
+    """A stage on a number of machines, there: its forecast on them; unknown seconds are None. parts: all seconds by
+    LIMITS; restarts are None if the run would never end. failures: the likely count; save_seconds: between two
+    checkpoints of the recipe; best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving ×
+    time between failures)."""
 
-    nodes: int
-    gpus: int
-    effective_batch_size: int
-    fits: bool | None
-    step_seconds: float | None = None
-    waiting_seconds: float | None = None
+    there: Forecast
     total_seconds: float | None = None
-    samples_a_second: float | None = None
     parts: Mapping[str, float | None] | None = None
     failures: float | None = None
     save_seconds: float | None = None
@@ -49,23 +44,30 @@ class StageOnMachines:
 
     @classmethod
     def of(cls, forecast: Forecast, count: int) -> StageOnMachines:
-        other = on(forecast, count)
-        time, work, gpus = other.time, other.workload, other.stage.machines.world_size
-        known = cls(other.stage.machines.nodes, gpus, work.effective_batch_size, other.fits)
+        there = on(forecast, count)
+        time, work, gpus = there.time, there.workload, there.stage.machines.world_size
         if not time:
-            return known
-        between = BETWEEN_FAILURES / gpus
-        parts, writing = _parts(other, time, between)
+            return cls(there)
+        between = BETWEEN_FAILURES / gpus  # seconds between two failures
+        communication = time.steps * time.waiting_seconds
+        computing = time.training_seconds - communication + time.evaluation_seconds
+        alone, saving = computing + communication, time.checkpoints.seconds
+        writing = there.written()["checkpoint"] / (work.disk_mb_s * 1e6)
+        start, every = time.overhead_seconds - saving, alone / time.checkpoints.count
+        parts = {
+            "computing": computing,
+            "communication": communication,
+            "saving": saving,
+            "reading": start + max(0.0, _rows_seconds(there, time) - communication - computing),
+            "restarts": daly(alone, writing, every, RESTART + start + writing, between) - alone - saving,
+        }
         total = whole if math.isfinite(whole := sum(parts.values())) else None
-        return replace(
-            known,
-            step_seconds=time.step_seconds,
-            waiting_seconds=time.waiting_seconds,
+        return cls(
+            there,
             total_seconds=total,
-            samples_a_second=time.samples_a_second,
             parts={name: part if math.isfinite(part) else None for name, part in parts.items()},
             failures=None if total is None else total / between,
-            save_seconds=(parts["computing"] + parts["communication"]) / time.checkpoints.count,
+            save_seconds=every,
             best_save_seconds=math.sqrt(2 * writing * between),
             too_few_rows=bool(work.rows and not work.max_steps and time.rows_a_step > work.rows),
             cost=None if forecast.price is None or total is None else total / 3600 * gpus * forecast.price,
@@ -89,25 +91,6 @@ def on(forecast: Forecast, count: int) -> Forecast:
         rows = before.max_steps * before.effective_batch_size
         other = other.changed(max_steps=max(1, math.ceil(rows / other.workload.effective_batch_size)))
     return replace(other, stage=replace(forecast.stage, machines=machines))
-
-
-def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str, float], float]:
-    """Seconds by LIMITS, and of writing one checkpoint. between: seconds between two failures."""
-    communication = time.steps * time.waiting_seconds
-    computing = time.training_seconds - communication + time.evaluation_seconds
-    alone = computing + communication
-    writing = forecast.written()["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
-    saving = time.checkpoints.seconds
-    start = time.overhead_seconds - saving
-    with_failures = daly(alone, writing, alone / time.checkpoints.count, RESTART + start + writing, between)
-    parts = {
-        "computing": computing,
-        "communication": communication,
-        "saving": saving,
-        "reading": start + max(0.0, _rows_seconds(forecast, time) - communication - computing),
-        "restarts": with_failures - alone - saving,
-    }
-    return parts, writing
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
@@ -164,37 +147,35 @@ def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMach
         stages = [StageOnMachines.of(forecast, count) for forecast in forecasts]
         if not stages or any(stage.parts is None for stage in stages):
             return []
-        made.append(_all_stages(stages, next((row for row in made if row.total_seconds), None)))
+        machines, times = stages[0].there.stage.machines, [stage.total_seconds for stage in stages]
+        total = None if None in times else sum(time or 0.0 for time in times)
+        parts = {name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS}
+        first, base = next(
+            ((one.nodes, one.total_seconds) for one in made if one.total_seconds), (machines.nodes, total)
+        )
+        speed_up = base / total if base and total else None
+        longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
+        costs = [stage.cost for stage in stages if stage.cost is not None]
+        # What stops the run comes first, then what takes most of the time.
+        most = max(parts, key=lambda part: parts[part])
+        if any(stage.there.fits is False for stage in stages):
+            limit = "GPU memory"
+        elif total is None:
+            limit = "restarts"
+        else:
+            limit = "too few rows" if longest.too_few_rows else f"{most} {parts[most] / total:.0%}"
+        row = RunOnMachines(
+            nodes=machines.nodes,
+            gpus=machines.world_size,
+            total_seconds=total,
+            speed_up=speed_up,
+            efficiency=speed_up * first / machines.nodes if speed_up else None,
+            gpu_hours=total / 3600 * machines.world_size if total is not None else None,
+            cost=sum(costs) if costs and total is not None else None,
+            parts=parts,
+            limit=limit,
+            save_seconds=longest.save_seconds or 0.0,
+            best_save_seconds=longest.best_save_seconds or 0.0,
+        )
+        made.append(row)
     return made
-
-
-def _all_stages(stages: Sequence[StageOnMachines], first: RunOnMachines | None) -> RunOnMachines:
-    ends = all(stage.total_seconds is not None for stage in stages)
-    total = sum(stage.total_seconds or 0.0 for stage in stages) if ends else None
-    parts = {name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS}
-    nodes, gpus = stages[0].nodes, stages[0].gpus
-    base = first.total_seconds if first else total
-    speed_up = base / total if base and total else None
-    longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
-    costs = [stage.cost for stage in stages if stage.cost is not None]
-    # What stops the run comes first, then what takes most of the time.
-    most = max(parts, key=lambda part: parts[part])
-    if any(stage.fits is False for stage in stages):
-        limit = "GPU memory"
-    elif total is None:
-        limit = "restarts"
-    else:
-        limit = "too few rows" if longest.too_few_rows else f"{most} {parts[most] / total:.0%}"
-    return RunOnMachines(
-        nodes=nodes,
-        gpus=gpus,
-        total_seconds=total,
-        speed_up=speed_up,
-        efficiency=speed_up * (first.nodes if first else nodes) / nodes if speed_up else None,
-        gpu_hours=total / 3600 * gpus if total is not None else None,
-        cost=sum(costs) if ends and costs else None,
-        parts=parts,
-        limit=limit,
-        save_seconds=longest.save_seconds or 0.0,
-        best_save_seconds=longest.best_save_seconds or 0.0,
-    )

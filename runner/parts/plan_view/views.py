@@ -1,9 +1,10 @@
 """A plan for people and programs: on one screen, in full, beside an exact trace, as JSON, and as a picture."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -13,11 +14,11 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.planner import constants, limits, storage
+from runner.parts.planner import constants, storage
 from runner.parts.planner.forecast import MOST_TRIED, Forecast, basis, named
 from runner.parts.planner.formulas import Traced, left_out
 from runner.parts.planner.memory import Memory
-from runner.parts.planner.planned import Planned
+from runner.parts.planner.planned import Planned, gpu_memory
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
 from runner.tools import packaged
@@ -142,7 +143,6 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
         say(stored)
     if forecasts:
         _say(basis(forecasts, nodes))
-    if forecasts:
         _say(_filled("in_total", hardware(planned)))
 
 
@@ -250,7 +250,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
     known = SimpleNamespace(
         stage=stage,
         published=str(stage.memory_spread),
-        limit=limits.gpu_memory(planned.recipe),
+        limit=gpu_memory(planned.recipe),
         parts=stage.memory.parts(),
         step=[{"moment": moment, **parts} for moment, parts in step(stage.memory)],
         host=storage.host(stage),
@@ -258,7 +258,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         batch_tokens=getattr(stage.workload, "batch_tokens", None),
         warmup_share=stage.warmup_steps / stage.steps if stage.steps else None,
         time=stage.time.as_json() if stage.time else None,
-        machines=[scaling.StageOnMachines.of(stage, count) for count in nodes],
+        machines=[named(JSON["machines"], scaling.StageOnMachines.of(stage, count)) for count in nodes],
         traced=traced,
     )
     return named(JSON["stage"], known)
@@ -267,48 +267,29 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
 # As a picture: GPU memory over one step of each stage, and time by stage. It is one SVG file without other files and
 # follows the reader's light or dark colours.
 
-WIDE, MARGIN, GAP = 960, 24, 40
-PLOT, BAR = 190, 62  # height of a plot, and width of the bar of evaluation beside it, in pixels
-AXIS = 46  # room for the figures at a plot's left
-ROW = 30  # height of a stage's line in the picture of time
-
-SPENT: Mapping[str, tuple[str, str]] = FIGURES["spent"]
-PHASES: Mapping[str, tuple[str, tuple[float, float], tuple[float, str]]] = FIGURES["phases"]
-
 
 def svg(planned: Planned) -> str:
-    stages, limit = planned.forecasts, limits.gpu_memory(planned.recipe)
-    columns = 1 if len(stages) == 1 else 2
-    wide = (WIDE - 2 * MARGIN - (columns - 1) * GAP) / columns
-    panels = [
-        _panel(stage, limit, MARGIN + n % columns * (wide + GAP), 106.0 + n // columns * (PLOT + 92), wide)
-        for n, stage in enumerate(stages)
-    ]
-    top = panels[-1]["top"] + PLOT + 92 if panels else 62.0
-    timed = {stage.stage.name: stage.time for stage in stages if stage.time}
-    height = round(top + (66 + ROW * len(timed) if timed else 0) + MARGIN)
+    limit = gpu_memory(planned.recipe)
     picture = template(HERE / "picture.svg.jinja", px="{:.2f}".format, units=units)
-    known = {"GIB": GIB, "WIDTH": WIDE, "MARGIN": MARGIN, "BAR": BAR, "ROW": ROW, "SPENT": SPENT, "PHASES": PHASES}
-    places = {"panels": panels, "limit": limit, "timed": timed, "top": top, "height": height}
-    return f"{picture.render(known, PARTS=PARTS, name=planned.plan.name, **places)}\n"
+    timed = {each.stage.name: each.time for each in planned.forecasts if each.time}
+    plots = [_plot(stage, limit) for stage in planned.forecasts]
+    return f"{picture.render(FIGURES, GIB=GIB, name=planned.plan.name, plots=plots, limit=limit, timed=timed)}\n"
 
 
-def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> dict[str, Any]:
-    """The places in the plot of one stage. y: of a size in bytes; ticks: GiB at the axis; areas: of each part its name,
-    its edge and its peak; bars: of each part in evaluation its name and both ends; peak: the bytes and the place."""
+def _plot(stage: Forecast, limit: int | None) -> dict[str, Any]:
+    """The plot of one stage, in bytes. highest: where its axis ends; ticks: GiB at the axis; moments: their names; areas:
+    of each part its name, its edge as numbers of moments with sizes, and its peak; bars: of each part in evaluation its
+    name and both ends; peak: the number of the largest moment, and its size."""
     memory, moments = stage.memory, step(stage.memory)
     highest = 1.12 * max(memory.total, stage.usable or 0, limit or 0)
-    base, scale, right = top + 26 + PLOT, highest / PLOT, left + wide
-    x0, x1 = left + AXIS, right - BAR - 22
     # At most six round numbers from 0 to the highest value.
     rounds = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
     apart = next(each for each in rounds if highest / GIB / each <= 5)
-    spots = _spots(moments, x0, x1)
-    areas, below = [], [0] * len(spots)
+    areas, below = [], [0] * len(moments)
     for part in PARTS:
         above = [low + parts[part] for low, (_, parts) in zip(below, moments, strict=True)]
         if above != below:
-            edge = [*zip(spots, above, strict=True), *reversed([*zip(spots, below, strict=True)])]
+            edge = [*enumerate(above), *reversed([*enumerate(below)])]
             areas.append((part, edge, max(parts[part] for _, parts in moments)))
         below = above
     weights, optimizer = memory.state.weights, memory.state.optimizer
@@ -316,26 +297,11 @@ def _panel(stage: Forecast, limit: int | None, left: float, top: float, wide: fl
     ends = [*accumulate(sums, max)]
     return {
         "stage": stage,
-        "left": left,
-        "right": right,
-        "top": top,
-        "x0": x0,
-        "x1": x1,
-        "bar": right - BAR,
-        "scale": scale,
-        "y": lambda size: base - size / scale,
+        "highest": highest,
         "ticks": [apart * n for n in range(int(highest / GIB / apart) + 1)],
+        "moments": [moment for moment, _ in moments],
         "areas": areas,
         "bars": [*zip(("weights", "optimizer", "activations", "reserve"), ends, ends[1:], strict=False)],
         # After the last part, `below` is all of each moment.
-        "peak": max(zip(below, spots, strict=True), key=lambda each: each[0]),
+        "peak": max(enumerate(below), key=itemgetter(1)),
     }
-
-
-def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: float) -> list[float]:
-    spots = []
-    for phase, (_, (start, end), _) in PHASES.items():
-        count = sum(moment == phase for moment, _ in moments)
-        shares = [start + (end - start) * n / (count - 1) for n in range(count)] if count > 1 else [end] * count
-        spots += [left + (right - left) * share for share in shares]
-    return spots

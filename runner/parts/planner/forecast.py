@@ -226,10 +226,14 @@ def largest(fits: Callable[[int], bool]) -> int:
 
 
 def named(table: Mapping[str, Any], of: object) -> dict[str, Any]:
-    """Attributes of an object by the names of a table, which has the path of each, or another table; None has only None."""
+    """Attributes of an object by the names of a table, which has the path of each, or another table; a number in a path
+    is a place in a tuple. None has only None."""
+
+    def within(one: Any, name: str) -> Any:
+        return None if one is None else one[int(name)] if name.isdigit() else getattr(one, name)
 
     def found(path: str) -> Any:
-        return reduce(lambda one, name: None if one is None else getattr(one, name), path.split("."), of)
+        return reduce(within, path.split("."), of)
 
     return {name: found(at) if isinstance(at, str) else named(at, of) for name, at in table.items()}
 
@@ -323,11 +327,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         if not steps:
             continue
         # Checkpoints, evaluations and a learning rate for more steps than the stage makes.
-        keep, tenth, rising = (
-            own.settings[home].get("keep_checkpoints") or 0,
-            max(1, steps // 10),
-            forecast.warmup_steps,
-        )
+        keep, tenth = own.settings[home].get("keep_checkpoints") or 0, max(1, steps // 10)
         count = f"{steps:,} step{'s' if steps != 1 else ''}"
         if keep > max(2, steps):
             message = worded("planner.many-checkpoints", stage=name, count=count, keep=keep)
@@ -336,7 +336,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         if unreached := {setting: first for setting, first in every.items() if first[1] > steps}:
             message = said("never_reached", name=name, count=count, unreached=unreached, tenth=tenth)
             yield own.note((home, next(iter(unreached))), *message)
-        if rising >= steps:
-            last = work.learning_rate * steps / rising
+        if forecast.warmup_steps >= steps:
+            last = work.learning_rate * steps / forecast.warmup_steps
             message = worded("planner.rising-rate", forecast=forecast, work=work, last=last, tenth=tenth)
             yield own.note((home, "warmup_steps"), *message)

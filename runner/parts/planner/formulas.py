@@ -1,24 +1,33 @@
-"""The formulas of stages that Axolotl trains; and what a trace finds in their place."""
+"""The formulas of stages that Axolotl trains; what a trace finds in their place; and the changes that let them train in
+less memory, by formulas alone, which `recipe_offers` tries on recipes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import duration, memory, memory_offers, parameters, state
-from runner.parts.planner.forecast import Changes, Counts, Forecast
+from runner.parts.planner import duration, memory, parameters, state
+from runner.parts.planner.forecast import Changes, Counts, Forecast, Loss, section, splits
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
 from runner.plan import Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.scenarios.language.translation import unfrozen_parameters
 from runner.tools.text import template
+
+# How many changes are combined at most, and how many insufficient changes are extended in each round.
+TOGETHER, KEPT = 3, 6
+SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
+RANKS = (64, 32, 16, 8)
 
 
 @dataclass(frozen=True)
@@ -104,8 +113,7 @@ class LanguageForecast(Forecast):
         return duration.estimate(self.workload, gpu)
 
     def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterable[Changes]:
-        lines = memory_offers.Lines(recipe, self.stage)
-        return [advice.changes for advice in memory_offers.cheapest(lines, self.workload, gpu, budget)]
+        return [advice.changes for advice in cheapest(Lines(recipe, self.stage), self.workload, gpu, budget)]
 
     def written(self) -> dict[str, int]:
         """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and the download."""
@@ -138,3 +146,145 @@ class LanguageForecast(Forecast):
             units=units,
         )
         return dict(line.split(": ", 1) for line in text.splitlines())
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change by formulas alone: settings, the workload after it, and its loss."""
+
+    changes: Changes
+    workload: Workload
+    loss: Loss = Loss.NOTHING
+
+
+class Lines:
+    """Where a recipe has the settings of a stage. recipe: the stage's own. section: the stage's, or `train`, in its own
+    recipe; home: the same by its name in the whole recipe."""
+
+    def __init__(self, whole: Recipe, stage: Stage) -> None:
+        self.whole, self.stage, self.recipe = whole, stage, whole.of_stage(stage.name)
+        self.section = section(self.recipe, stage)
+        self.home = whole.setting_of(stage.name, self.section)
+
+    def batch(self, rows: int, accumulation: int) -> dict[str, float]:
+        return {f"{self.home}.micro_batch_size": rows, f"{self.home}.gradient_accumulation_steps": accumulation}
+
+    def find(self, *settings: str) -> str | None:
+        """The dotted name of the first of these settings that the recipe has; None if it has none."""
+        for home in (self.section, "model", "speed"):
+            for setting in settings:
+                if home in self.recipe.settings and setting in self.recipe.settings[home]:
+                    return self.whole.setting_of(self.stage.name, f"{home}.{setting}")
+        return None
+
+
+def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
+    """Smaller numbers: of each kind the largest that fits; else the smallest, to combine with another change. After
+    them other ways to compute the same, or nearly the same."""
+    adapter = work.adapter
+
+    def best(candidates: list[Advice], need: Callable[[Memory], int] = attrgetter("total")) -> list[Advice]:
+        enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
+        return list(islice(enough, 1)) or candidates[-1:]
+
+    if lines.find("micro_batch_size"):
+        several = (split for split in splits(work, True) if split[0] >= work.fewest_rows)
+        yield from best([Advice(lines.batch(*split), work.with_rows(*split)) for split in several])
+    if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
+        powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
+        fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]
+        evaluations = [Advice({f"{lines.home}.eval_batch_size": each.evaluation_batch_size}, each) for each in fewer]
+        yield from best(evaluations, attrgetter("in_evaluation"))
+    if name := lines.find("sequence_len"):
+        shorter = [replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len]
+        yield from best([Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter])
+    if adapter and (name := lines.find("lora_rank", "rank")):
+        adapters = [replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank]
+        yield from best([Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters])
+    if not work.checkpointing:
+        yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
+    name = lines.find("cross_entropy", "fused_cross_entropy")
+    if work.fused_loss == "none" and work.objective == "sft" and name:
+        value = True if name.endswith("fused_cross_entropy") else "auto"
+        yield Advice({name: value}, replace(work, fused_loss="fused"))
+    gpu, flash = catalog.gpu(work.machines.gpu), replace(work, attention="flash_attention_2")
+    # FlashAttention works in half precision only.
+    if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
+        yield Advice({"model.attention": "flash_attention_2"}, flash)
+    if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
+        for way in ("zero2", "zero3", "fsdp"):
+            yield Advice({"distribution": way}, replace(work, sharding=way))
+    if work.optimizer in ("adamw_torch_fused", "adamw_torch") and (name := lines.find("optimizer")):
+        yield Advice({name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
+    if work.adapter and not work.adapter.packed and lines.find("adapter"):
+        four_bit = replace(work, adapter=replace(work.adapter, four_bit=True))
+        yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
+
+
+def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    """The largest smaller model of the catalog that fits; one with a stricter licence only where no other does."""
+    if not lines.find("base") or lines.recipe.pretrained:
+        return
+    others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
+    others = [other for other in others if other.model_type in parameters.WITH_FORMULAS]
+    size, half = parameters.total(workload.model), workload.precision == "fp16"
+    smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
+    for other in sorted(smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))):
+        adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
+        changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
+        advice = Advice({"model.base": other.id}, changed, Loss.ANOTHER_MODEL)
+        if _fits(advice, budget):
+            yield advice
+            return
+
+
+def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
+    """The patterns of the trained part in another model: as many last layers, and the LM head if it was trained."""
+    if not workload.unfrozen:
+        return ()
+    count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
+    patterns = unfrozen_parameters(other, count, lm_head=False)
+    if workload.trains(parameters.head(workload.model)):
+        patterns.append(f"^{parameters.head(other)}$")
+    return tuple(patterns)
+
+
+def _fits(advice: Advice, budget: float) -> bool:
+    return memory.estimate(advice.workload).total <= budget
+
+
+OFFERS: tuple[Callable[[Lines, Workload, float], Iterator[Advice]], ...] = (_within_the_model, _smaller_model)
+
+
+def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice]:
+    """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
+    combinations if fewer than two single ones lose nothing."""
+    started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
+    enough = [advice for advice in started if _fits(advice, budget)]
+    for _ in range(TOGETHER - 1):
+        if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
+            break
+        short = [advice for advice in started if not _fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL]
+        # The least loss, and then the largest saving, is extended first.
+        short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
+        started = [
+            Advice({**first.changes, **second.changes}, second.workload, max(first.loss, second.loss))
+            for first in short[:KEPT]
+            for second in _within_the_model(lines, first.workload, budget)
+            if not first.changes.keys() & second.changes.keys()
+        ]
+        # A combination is dropped where a part of it is enough.
+        known = [half.changes.items() for half in enough]
+        new = (advice for advice in started if not any(k <= advice.changes.items() for k in known))
+        enough += [advice for advice in new if _fits(advice, budget)]
+    chosen: dict[frozenset[str], Advice] = {}
+    for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
+        # One offer for each set of settings: three sequence lengths are one idea.
+        chosen.setdefault(frozenset(advice.changes), advice)
+    return list(chosen.values())[:count]
+
+
+def _row_seconds(advice: Advice, gpu: Gpu) -> float:
+    work = advice.workload
+    card = catalog.gpu(work.machines.gpu) or gpu
+    return duration.step_seconds(work, card) / (work.micro_batch_size * work.accumulation)

@@ -1,27 +1,38 @@
-"""Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; and the planner's answers to
-the core: these needs as problems, as sizes, and as predictions for a run."""
+"""Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; the recipe's limits, each judged
+at its line, and stages with too few steps to learn from; and the planner's answers to the core: these needs as problems,
+as sizes, and as predictions for a run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
+from runner.catalog import Gpu
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import calibration, constants, forecast, limits, processor, storage
+from runner.parts.planner import calibration, constants, forecast, processor, storage
 from runner.parts.planner.duration import Duration
-from runner.parts.planner.forecast import Forecast, named
+from runner.parts.planner.forecast import OFFERED, Forecast, named, said, section, stated
+from runner.parts.planner.memory import usable
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.storage import Preparation
 from runner.parts.planner.workload import TABLES
 from runner.plan import Plan, Prediction
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 # Bytes; a larger file makes enough steps, and is not opened.
 SMALL = 1_000_000
+# Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
+TOO_FEW, ENOUGH = 12, 100
+MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
+
+Timed = tuple[Forecast, Gpu, Duration]
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class Planned:
         """Stages that do not fit, limits that do not hold, claims and machines that are too small. The errors are those
         of `check`; the others are notes."""
         stored = storage.problems(self.recipe.document, self.plan, self.forecasts)
-        return [*self._too_large(fits=False), *limits.broken(self.recipe, self.forecasts), *stored]
+        return [*self._too_large(fits=False), *broken(self.recipe, self.forecasts), *stored]
 
     def _too_large(self, fits: bool) -> list[Problem]:
         verdicts = (forecast.too_large(self.recipe, stage) for stage in self.forecasts if stage.fits is fits)
@@ -73,10 +84,10 @@ class Planned:
         """Notes on settings that are valid but hardly intended."""
         return [
             *self._too_large(fits=True),
-            *limits.beyond_card(self.recipe, self.forecasts),
+            *beyond_card(self.recipe, self.forecasts),
             *forecast.notes(self.recipe, self.forecasts),
-            *limits.late(self.recipe, self.forecasts, self.preparations),
-            *limits.too_few_steps(self.recipe, self.forecasts),
+            *late(self.recipe, self.forecasts, self.preparations),
+            *too_few_steps(self.recipe, self.forecasts),
         ]
 
     @cached_property
@@ -102,6 +113,154 @@ class Planned:
         return None if self.together.without or not self.forecasts else self.together.total_seconds
 
 
+# The limits, and too few steps.
+
+
+def gpu_memory(recipe: Recipe) -> int | None:
+    """The recipe's limit for each GPU in bytes; None if it has none."""
+    limit = stated(recipe).get("gpu_memory")
+    return round(units.size(limit)) if limit else None
+
+
+def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+    """A note where the limit of memory is more than any of the cards has."""
+    limit, cards = gpu_memory(recipe), [forecast.gpu for forecast in forecasts if forecast.gpu]
+    if limit and cards and limit > max(card.memory_gib for card in cards) * 2**30:
+        card, limited = max(cards, key=lambda card: card.usable_gib), stated(recipe)["gpu_memory"]
+        there, most = units.both(usable(card)), usable(card) // 10**9
+        message = worded("planner.beyond-card", limit=limited, card=card, there=there, most=most)
+        yield recipe.note("limits.gpu_memory", *message)
+
+
+def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
+    """A note for each limit of the recipe that does not hold, by estimate."""
+    limits = {name: limit for name, limit in stated(recipe).items() if limit and name in (*_BY_MEMORY, *_BY_TIME)}
+    if not forecasts:
+        why = f"there are no formulas for the scenario `{recipe.scenario}`"
+        kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
+        return [_unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in limits]
+    by_memory, by_time = ([name for name in judges if name in limits] for judges in (_BY_MEMORY, _BY_TIME))
+    problems = [note for name in by_memory for note in _BY_MEMORY[name](recipe, forecasts, limits[name])]
+    if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
+        unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
+        why = untimed.rows.source if untimed.gpu else unknown
+        return problems + [_unknown(recipe, name, why, "Fix that, or delete the limit.") for name in by_time]
+    timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
+    return problems + [note for name in by_time for note in _BY_TIME[name](recipe, timed, limits[name])]
+
+
+def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
+    return recipe.note(f"limits.{setting}", f"This limit cannot be checked: {why}.", hint)
+
+
+def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[Problem]:
+    holds = f"{-(-max(forecast.memory.total for forecast in forecasts) // 10**9):.0f} GB"
+    for stage in forecasts:
+        if stage.memory.total > units.size(limit):
+            message = said("over_memory", forecast=stage, limit=limit, holds=holds)
+            yield recipe.note("limits.gpu_memory", *message, mending=holds)
+
+
+def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str]) -> Iterator[Problem]:
+    for stage, (part, text) in product(forecasts, limits.items()):
+        # Gradients count in full, even where the peak comes before all of them exist.
+        sizes = stage.memory.parts() | {"gradients": stage.memory.state.gradients}
+        adapter = 4 * stage.counts.adapter
+        need = adapter if part == "adapter" else sum(sizes[name] for name in TABLES["limits"][part])
+        if part == "weights" and "adapter" in limits:
+            need -= adapter
+        if need > units.size(text):
+            holds, asks = f"{math.ceil(need / 10**8) / 10:g} GB", f"`{part}` needs {units.both(need)}"
+            message = worded("planner.over-part", asks=asks, forecast=stage, limit=text, part=part, holds=holds)
+            yield recipe.note(f"limits.gpu_memory_parts.{part}", *message, mending=holds)
+
+
+def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
+    need = sum(time.total_seconds for _, _, time in timed)
+    if need > units.seconds(limit):
+        longest, _, time = max(timed, key=lambda each: each[2].total_seconds)
+        holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
+        message = said("over_limit", need=need, longest=longest, time=time, limit=limit, holds=holds)
+        yield recipe.note("limits.time", *message, mending=holds)
+
+
+def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
+    costs = [cost for forecast, _, _ in timed if (cost := forecast.cost) is not None]
+    if len(costs) < len(timed):
+        yield _unknown(recipe, "cost", "the price is unknown", "Write `limits.price_per_gpu_hour`, or add `--price`.")
+    elif (need := sum(costs)) > limit:
+        hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
+        each, most = f"{hours:.1f} GPU hours at {timed[0][0].price:g}", math.ceil(need)
+        message = worded("planner.over-cost", need=need, each=each, limit=limit, most=most, offered=OFFERED)
+        yield recipe.note("limits.cost", *message, mending=most)
+
+
+def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
+    slowest, _, time = min(timed, key=lambda each: each[2].samples_a_second)
+    if (pace := time.samples_a_second) < limit:
+        # Rounded down, so that the written value holds.
+        digits = 2 - math.floor(math.log10(pace))
+        holds = math.floor(pace * 10**digits) / 10**digits
+        message = said("too_slow", slowest=slowest, time=time, limit=limit, holds=holds)
+        yield recipe.note("limits.samples_per_second", *message, mending=holds)
+
+
+_BY_MEMORY: dict[str, Callable[..., Iterator[Problem]]] = {"gpu_memory": _memory, "gpu_memory_parts": _parts}
+_BY_TIME: dict[str, Callable[..., Iterator[Problem]]] = {"time": _time, "cost": _cost, "samples_per_second": _speed}
+
+
+def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
+    """Notes on what may be stopped before its end: training at the recipe's time limit, a job at its deadline."""
+    times, limit = [each.time for each in forecasts if each.time], _time_limit(recipe)
+    usual, longest = sum(time.total_seconds for time in times), sum(time.range_seconds[1] for time in times)
+    # Above the limit, `broken` reports it.
+    if usual <= limit < longest:
+        enough = units.at_least(longest)
+        stops, most = stated(recipe)["time"], units.duration(longest)
+        message = worded("planner.over-time", longest=most, limit=stops, enough=enough)
+        yield recipe.note("limits.time", *message, mending=enough)
+    yield from ended_by_deadline(recipe, forecasts, preparations)
+
+
+def _time_limit(recipe: Recipe) -> float:
+    limit = stated(recipe).get("time")
+    return units.seconds(limit) if limit else math.inf
+
+
+def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]) -> Iterator[Problem]:
+    """A note on the longest stage whose job the cluster may stop before its end; all jobs have one deadline."""
+    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
+    if hours is None:
+        return
+    deadline, limit = hours * 3600, _time_limit(recipe)
+    late: list[tuple[Duration | Preparation, str]] = [
+        (time, forecast.stage.name)
+        for forecast in forecasts
+        # At its own limit training stops by itself.
+        if (time := forecast.time) and min(time.range_seconds[1], limit) > deadline
+    ]
+    late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
+    if late:
+        longest, name = max(late, key=lambda one: one[0].range_seconds[1])
+        enough, trains = math.ceil(longest.range_seconds[1] / 3600 * 1.1), isinstance(longest, Duration)
+        words = {"name": name, "longest": longest, "count": len(late), "hours": hours, "enough": enough}
+        yield recipe.note("openshift.deadline_hours", *said("over_deadline", trains=trains, **words), mending=enough)
+
+
+def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
+    """The stages that make too few steps of the rows that they read."""
+    return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
+
+
+def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MORE_STEPS_OFFERED) -> Iterator[Problem]:
+    """A note for each stage that makes too few steps."""
+    for stage in too_short(forecasts):
+        count = f"{stage.steps} step{'' if stage.steps == 1 else 's'}"
+        message, _ = worded("planner.too-few-steps", forecast=stage, count=count)
+        own = recipe.of_stage(stage.stage.name)
+        yield own.note((section(own, stage.stage), "epochs"), message, hint)
+
+
 # What the core asks of a forecast (`Forecasting` in scenarios/contract.py).
 
 
@@ -116,9 +275,9 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
         notes = [forecast.too_large(recipe, stage, TOO_LARGE in allowed) for stage in known]
     except UnknownArchitecture:
         return []  # `plan` reports it
-    notes += [*storage.problems(recipe.document, plan, forecasts), *limits.beyond_card(recipe, forecasts)]
+    notes += [*storage.problems(recipe.document, plan, forecasts), *beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
-    notes += limits.ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
+    notes += ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 
@@ -128,13 +287,13 @@ def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
     if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
         return []
     forecasts = forecast.of(recipe, plan)
-    if not limits.too_short(forecasts):
+    if not too_short(forecasts):
         return []
     # Imported here, because only a recipe with too few steps needs the search.
     from runner.parts.planner import recipe_offers
 
     tried = recipe_offers.more_steps(Planned(recipe, plan, forecasts))
-    return list(limits.too_few_steps(recipe, forecasts, tried))
+    return list(too_few_steps(recipe, forecasts, tried))
 
 
 def _known(recipe: Recipe, plan: Plan, look: bool = True) -> list[Forecast]:
@@ -172,14 +331,5 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def _prediction(made: Forecast, alone: Mapping[str, float | None]) -> Prediction:
     """alone: the figures by formulas alone."""
-    least, most = made.time.range_seconds if made.time else (None, None)
-    memory_least, memory_most = made.memory_range
-    return Prediction(
-        **named(TABLES["prediction"], made),
-        **alone,
-        gpu=made.gpu.title if made.gpu else made.stage.machines.gpu,
-        seconds_least=least,
-        seconds_most=most,
-        memory_least=memory_least,
-        memory_most=memory_most,
-    )
+    gpu = made.gpu.title if made.gpu else made.stage.machines.gpu
+    return Prediction(**named(TABLES["prediction"], made), **alone, gpu=gpu)

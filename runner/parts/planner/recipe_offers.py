@@ -10,11 +10,10 @@ from pathlib import Path
 
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
-from runner.parts.planner import limits
 from runner.parts.planner.forecast import MOST_TRIED, Changes, Forecast, Loss, splits, stated
+from runner.parts.planner.formulas import Lines
 from runner.parts.planner.memory import cards
-from runner.parts.planner.memory_offers import Lines
-from runner.parts.planner.planned import Planned
+from runner.parts.planner.planned import ENOUGH, MORE_STEPS_OFFERED, Planned, gpu_memory, too_short
 from runner.parts.planner.workload import TABLES, Workload
 from runner.recipe import units
 from runner.recipe.overrides import Override
@@ -74,7 +73,7 @@ class Offer:
     @property
     def enough_steps(self) -> bool:
         """Whether a stage made too few steps before, and none does after."""
-        return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
+        return bool(too_short(self.before.forecasts)) and not too_short(self.after.forecasts)
 
     @property
     def saves_less(self) -> bool:
@@ -125,7 +124,7 @@ def of(planned: Planned) -> list[Offer]:
                 found.append(offer)
     found = [offer for offer in found if offer.enough_steps or not any(_far_better(other, offer) for other in found)]
     # Enough steps come first where a recipe lacks them, then the least loss.
-    lacking = bool(limits.too_short(planned.forecasts))
+    lacking = bool(too_short(planned.forecasts))
     found.sort(key=lambda one: (lacking and not one.enough_steps, one.loss, one.scope, one.after.seconds or 0))
     kinds = [(one.loss, one.changes[0].setting if one.scope == OfferScope.MACHINES else one.scope) for one in found]
     return [one for at, one in enumerate(found) if kinds[:at].count(kinds[at]) < MOST_OF_A_KIND][:MOST]
@@ -137,10 +136,10 @@ def more_steps(planned: Planned) -> str:
         offer = _tried(planned, changes, look=False)  # none of them concerns rows
         if offer and offer.enough_steps and all(stage.fits is not False for stage in offer.after.forecasts):
             lines = ", ".join(f"`{line}`" for line in offer.lines)
-            name = limits.too_short(planned.forecasts)[0].stage.name
+            name = too_short(planned.forecasts)[0].stage.name
             steps = next(stage.steps for stage in offer.after.forecasts if stage.stage.name == name)
-            return f"With {lines} it makes {steps} steps; {limits.MORE_STEPS_OFFERED}"
-    return limits.MORE_STEPS_OFFERED
+            return f"With {lines} it makes {steps} steps; {MORE_STEPS_OFFERED}"
+    return MORE_STEPS_OFFERED
 
 
 def _far_better(one: Offer, other: Offer) -> bool:
@@ -213,7 +212,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
 
 def _budget(planned: Planned, stage: Forecast) -> float:
     """Bytes of each GPU for a stage: the card's, or the recipe's limit where that is lower."""
-    return min(stage.usable or 0, limits.gpu_memory(planned.recipe) or math.inf)
+    return min(stage.usable or 0, gpu_memory(planned.recipe) or math.inf)
 
 
 def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
@@ -258,13 +257,13 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 
 def _longer(planned: Planned) -> Iterator[Changes]:
     """Settings for about ENOUGH steps in the first stage with too few: smaller steps and more epochs, also on one GPU."""
-    for stage in limits.too_short(planned.forecasts)[:1]:
+    for stage in too_short(planned.forecasts)[:1]:
         work, lines = stage.workload, Lines(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.replicas, 1)):
-            micro = max(work.fewest_rows, min(work.micro_batch_size, int(rows * work.epochs / limits.ENOUGH / gpus)))
-            epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(limits.ENOUGH * micro * gpus / rows)))
+            micro = max(work.fewest_rows, min(work.micro_batch_size, int(rows * work.epochs / ENOUGH / gpus)))
+            epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(ENOUGH * micro * gpus / rows)))
             alone = {"machines.nodes": 1, "machines.gpus_per_node": 1} if gpus == 1 < work.machines.world_size else {}
             longer = {f"{lines.home}.epochs": epochs} if epochs > work.epochs else {}
             yield {**alone, **lines.batch(micro, 1), **longer}

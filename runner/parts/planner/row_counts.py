@@ -205,14 +205,13 @@ def known(
     found = _found(data, folder, samples)
     if made and made.longest:
         found = replace(found, lengths=lengths or found.lengths, longest=made.longest, longest_source="")
-    if given:
-        return _split(found, given, share, "`--rows`")
-    if made:
+    if made and not given:
         return replace(found, training=made.train_rows, validation=made.validation_rows, source=there)
-    if found.training is None:
+    if (count := given or found.training) is None:
         return found
-    rows = _split(found, found.training, share, found.source)
-    held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
+    validation, source = round(count * share), "`--rows`" if given else found.source
+    rows = replace(found, training=count - validation, validation=validation, source=source)
+    held_out = [] if given else [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
     whole = None if None in held_out else sum(count or 0 for count in held_out)
     return replace(rows, validation=whole) if held_out else rows
 
@@ -266,11 +265,6 @@ def _held_out(one: Section, data: RowsRequest, folder: Path | None) -> int | Non
     if one.get("path"):
         return _of_set(one, data, folder).training
     return catalog.dataset_of(one).get(f"{one.get('split')}_rows")
-
-
-def _split(known: Rows, rows: int, share: float, source: str) -> Rows:
-    validation = round(rows * share)
-    return replace(known, training=rows - validation, validation=validation, source=source)
 
 
 def of_catalog(facts: Mapping[str, Any], data: RowsRequest) -> RowLengths:

@@ -383,7 +383,7 @@ def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
 
 
 def test_advice_makes_it_fit_and_keeps_the_effective_batch():
-    from runner.parts.planner.memory_offers import Lines, cheapest
+    from runner.parts.planner.formulas import Lines, cheapest
 
     recipe, plan = planned(
         ROOT / "recipes" / "survival.yaml", "train.micro_batch_size=96", "train.effective_batch_size=768"
@@ -432,7 +432,7 @@ def test_the_files_of_a_folder_are_counted(tmp_path):
 @pytest.mark.parametrize("gpu", catalog.gpu_names())
 def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision):
     """Followed, each offer leaves the card able to do what is asked, and the model within its numbers."""
-    from runner.parts.planner.memory_offers import OFFERS, Lines, cheapest
+    from runner.parts.planner.formulas import OFFERS, Lines, cheapest
 
     card = catalog.gpu(gpu)
     recipe, plan = planned(ROOT / "recipes" / "lyrics.yaml")

@@ -19,7 +19,7 @@ from runner.data import report
 from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.report import Lengths
 from runner.parts.plan_view import views
-from runner.parts.planner import forecast, limits, memory, recipe_offers, state, storage
+from runner.parts.planner import forecast, memory, planned, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Place
@@ -41,7 +41,7 @@ def broken(path, *sets, price=None, rows=None):
     """The limits of a recipe that do not hold: setting of the recipe, message, hint."""
     recipe, _, _ = load(path, from_options(sets))
     plan = translate(recipe, place(recipe))
-    found = limits.broken(recipe, forecast.of(recipe, plan, price, rows))
+    found = planned.broken(recipe, forecast.of(recipe, plan, price, rows))
     return [(problem.source.strip().partition(" ")[0], problem.message, problem.hint) for problem in found]
 
 
@@ -315,8 +315,8 @@ def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
     if not all(each.time for each in found):
         found = forecast.of(recipe, plan, given_rows=10_000, look=False)
     assert found and all(each.time for each in found)
-    assert not list(limits.late(recipe, found, storage.preparations(recipe, plan)))
-    assert not limits.broken(recipe, found)
+    assert not list(planned.late(recipe, found, storage.preparations(recipe, plan)))
+    assert not planned.broken(recipe, found)
 
 
 def test_a_run_that_may_take_longer_than_its_limit_or_its_deadline_is_noted(golden_message):
@@ -330,15 +330,15 @@ def test_a_run_that_may_take_longer_than_its_limit_or_its_deadline_is_noted(gold
         ("limits.time=", f"openshift.deadline_hours={(usual + longest) / 7200:.3f}"),
     ):
         recipe, _, _ = load(path, from_options(options))
-        (note,) = limits.late(recipe, found)
-        assert note.severity == "note" and not limits.broken(recipe, found)
+        (note,) = planned.late(recipe, found)
+        assert note.severity == "note" and not planned.broken(recipe, found)
         golden_message(note, options[0].partition("=")[0] + str(len(options)))
     # Taken, it is noted no more.
     recipe, _, _ = load(path, from_options([f"limits.time={units.at_least(longest)}"]))
-    assert not list(limits.late(recipe, found))
+    assert not list(planned.late(recipe, found))
     # A limit before the deadline ends training itself.
     recipe, _, _ = load(path, from_options(["limits.time=3 min", "openshift.deadline_hours=0.06"]))
-    assert not [note for note in limits.late(recipe, found) if "deadline" in note.message]
+    assert not [note for note in planned.late(recipe, found) if "deadline" in note.message]
 
 
 def test_fsdp_keeps_its_weights_twice_in_a_checkpoint():

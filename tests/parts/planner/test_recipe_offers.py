@@ -12,7 +12,7 @@ import pytest
 from runner.check.validate import examine, load, override
 from runner.commands import cli
 from runner.parts.edits import copying
-from runner.parts.planner import memory_offers, recipe_offers
+from runner.parts.planner import formulas, recipe_offers
 from runner.parts.planner.forecast import Loss
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer, OfferScope
@@ -173,8 +173,8 @@ def test_a_smaller_model_with_a_stricter_licence_is_offered_last():
     """Of those that fit: SmolLM3 is a little smaller than Llama 3.2 3B, and free."""
     before = Planned.of(load(ROOT / "recipes" / LYRICS)[0])
     (stage,) = before.forecasts
-    lines, work = memory_offers.Lines(before.recipe, stage.stage), stage.workload
-    found = [next(memory_offers._smaller_model(lines, work, budget * 2**30)) for budget in (30, 24)]
+    lines, work = formulas.Lines(before.recipe, stage.stage), stage.workload
+    found = [next(formulas._smaller_model(lines, work, budget * 2**30)) for budget in (30, 24)]
     named = [advice.changes["model.base"] for advice in found]
     assert named == ["microsoft/Phi-3-mini-4k-instruct", "HuggingFaceTB/SmolLM3-3B"]
 

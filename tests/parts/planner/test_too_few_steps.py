@@ -9,8 +9,8 @@ import pytest
 
 from runner.check.validate import examine, load
 from runner.parts.edits import copying
-from runner.parts.planner import limits, recipe_offers
-from runner.parts.planner.planned import Planned
+from runner.parts.planner import recipe_offers
+from runner.parts.planner.planned import ENOUGH, Planned, too_short
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Problem
 from tests.conftest import ROOT, setting_of
@@ -44,14 +44,14 @@ def test_fifty_questions_on_four_gpus_are_noted_with_what_makes_a_hundred_steps(
 
 def test_what_check_says_and_what_plan_offers_makes_enough_steps(fifty):
     planned = Planned.of(load(fifty)[0])
-    assert [stage.steps for stage in planned.forecasts] == [3] and limits.too_short(planned.forecasts)
-    found = [one for one in recipe_offers.of(planned) if not limits.too_short(one.after.forecasts)]
+    assert [stage.steps for stage in planned.forecasts] == [3] and too_short(planned.forecasts)
+    found = [one for one in recipe_offers.of(planned) if not too_short(one.after.forecasts)]
     assert found and recipe_offers.of(planned)[0] == found[0]
     (note,) = noted(fifty)
     assert all(f"`{line}`" in note.hint for line in found[0].lines)
     for offer in found:
         (stage,) = offer.after.forecasts
-        assert limits.ENOUGH * 0.8 <= (stage.steps or 0) <= limits.ENOUGH * 2 and stage.fits
+        assert ENOUGH * 0.8 <= (stage.steps or 0) <= ENOUGH * 2 and stage.fits
         assert stage.workload.epochs <= recipe_offers.MOST_EPOCHS and stage.warmup_steps >= 2
     copying.rewrite(planned.recipe.document, found[0].changes)
     assert noted(fifty) == []
@@ -68,4 +68,4 @@ def test_plan_says_it_too_and_its_first_offer_mends_it(recipe_command, fifty):
 
 @pytest.mark.parametrize("name", ["survival", "gemma", "lyrics", "resnet", "seven-b"])
 def test_no_starter_has_too_few_steps(name):
-    assert not limits.too_short(Planned.of(load(ROOT / "recipes" / f"{name}.yaml")[0]).forecasts)
+    assert not too_short(Planned.of(load(ROOT / "recipes" / f"{name}.yaml")[0]).forecasts)
