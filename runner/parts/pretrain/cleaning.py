@@ -357,12 +357,14 @@ MOST_CHUNKS = 200_000
 
 
 class QuickWords(SpaCyTokenizer):
-    """A tokenizer of datatrove with spaCy's plain rules; one for each language in a process, also where it is copied."""
+    """A tokenizer of datatrove with spaCy's plain rules; one for each language in a process, also where it is copied.
+    asked: the language, of which several have the same rules."""
 
     _tokenizer: Any
+    asked: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return words_of, (self.language,)
+        return words_of, (self.asked,)
 
     def word_tokenize(self, text: str) -> list[str]:
         if self._tokenizer is not None and len(self._tokenizer.vocab) > MOST_WORDS:
@@ -386,5 +388,7 @@ def words_of(language: str) -> WordTokenizer:
     from spacy.tokenizer import Tokenizer
 
     found = load_word_tokenizer(language)
-    plain = type(found) is SpaCyTokenizer and type(found.tokenizer.tokenizer) is Tokenizer
-    return QuickWords(found.language, found.config) if plain else found
+    if type(found) is SpaCyTokenizer and type(found.tokenizer.tokenizer) is Tokenizer:
+        found = QuickWords(found.language, found.config)
+        found.asked = language
+    return found
