@@ -30,7 +30,7 @@ from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.architecture import LINES, Cleaning, Corpus, CorpusSet
 from runner.tools import packaged
-from runner.tools.files import Record
+from runner.tools.files import Record, write_text
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 from runner.tools.process import helping_pod
@@ -183,14 +183,12 @@ class CorpusRows(PipelineStep):
             else:
                 yield Document(text=text, id=str(where))
         if bad:
-            folder = Path(self.dropped)
-            folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in bad)
-            (folder / f"{rank:05d}.jsonl").write_text(lines, encoding="utf-8")
+            write_text(Path(self.dropped) / f"{rank:05d}.jsonl", lines)
 
 
 def whole_text(document: Document) -> str:
-    """The text by which exact duplicates are found."""
+    """The text by which exact duplicates are found; datatrove reads its kind from this line."""
     return str(document.text)
 
 

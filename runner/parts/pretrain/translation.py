@@ -291,10 +291,6 @@ def context(recipe: Recipe) -> Iterator[Problem]:
         if part.sequence_len > most:
             place = ("pretrain", "curriculum", index, "sequence_len")
             yield recipe.problem(place, *worded("pretrain.blocks-beyond-context", part=part, most=most))
-    for stage in AFTER:
-        if (section := recipe.settings.get(stage)) and section.sequence_len > most:
-            said = worded("pretrain.rows-beyond-context", most=most, section=section)
-            yield recipe.problem((stage, "sequence_len"), *said)
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
