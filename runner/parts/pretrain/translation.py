@@ -297,8 +297,10 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and (has := limit * 1000) * MOST_TIMES < tokens:
-        read = {"pretrain": pretrain, "tokens": tokens, "times": tokens // has}
-        yield recipe.note("data.limit", *worded("pretrain.documents-read-often", limit=limit, has=has, **read))
+        said = worded(
+            "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
+        )
+        yield recipe.note("data.limit", *said)
 
 
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
