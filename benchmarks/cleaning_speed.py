@@ -45,7 +45,7 @@ def corpus(file: str) -> Corpus:
 def measure(file: str, folder: str, pods: int, own: bool) -> None:
     """One process's part; prints the processor seconds of each step, JSON."""
     if own:
-        cleaning.quick_words = cleaning.load_word_tokenizer
+        cleaning.words_of = cleaning.load_word_tokenizer
     executors.LOOK_SECONDS = 0.2
     spent: dict[str, float] = {}
     step = cleaning._run

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,12 +95,9 @@ class Length:
 
 
 def curriculum(recipe: Recipe) -> list[Length]:
-    lengths, first = [], 0
-    for part in recipe.pretrain.curriculum:
-        last = round(part.until * recipe.pretrain.steps)
-        lengths.append(Length(f"pretrain-{part.sequence_len}", part.sequence_len, first, last))
-        first = last
-    return lengths
+    tokens = [part.sequence_len for part in recipe.pretrain.curriculum]
+    steps = pairwise([0, *(round(part.until * recipe.pretrain.steps) for part in recipe.pretrain.curriculum)])
+    return [Length(f"pretrain-{length}", length, *part) for length, part in zip(tokens, steps, strict=True)]
 
 
 # Axolotl 0.19.0 passes FP8 only to its own trainer, which DPO does not use; and with an adapter, FP8 would have to

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +30,7 @@ from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.architecture import LINES, Cleaning, Corpus, CorpusSet
 from runner.tools import packaged
-from runner.tools.files import Record
+from runner.tools.files import Record, write_text
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 from runner.tools.process import helping_pod
@@ -182,14 +183,12 @@ class CorpusRows(PipelineStep):
             else:
                 yield Document(text=text, id=str(where))
         if bad:
-            folder = Path(self.dropped)
-            folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in bad)
-            (folder / f"{rank:05d}.jsonl").write_text(lines, encoding="utf-8")
+            write_text(Path(self.dropped) / f"{rank:05d}.jsonl", lines)
 
 
 def whole_text(document: Document) -> str:
-    """The text by which exact duplicates are found."""
+    """The text by which exact duplicates are found; datatrove reads its kind from this line."""
     return str(document.text)
 
 
@@ -197,25 +196,6 @@ def whole_text(document: Document) -> str:
 HIGHEST = 65535
 NEAR = doctor.minhash()
 EXACT = dedup.ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
-
-
-class _Quick(PipelineStep):
-    """A step whose words come from a quick tokenizer, in whichever process it runs."""
-
-    language: str
-
-    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
-        self.word_tokenizer = quick_words(self.language)
-        return super().run(data, rank, world_size)
-
-
-class Quality(_Quick, GopherQualityFilter): ...
-
-
-class Repetition(_Quick, GopherRepetitionFilter): ...
-
-
-class Signature(_Quick, dedup.MinhashDedupSignature): ...
 
 
 # The criteria of the quality filter besides the number of words.
@@ -230,14 +210,16 @@ def filtered(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     dropped = work / "dropped"
     # The list of common words is English; in other languages their absence means nothing.
     english = () if corpus.language == "en" else ("min_stop_words",)
-    running = Quality(
+    running = GopherQualityFilter(
         min_doc_words=corpus.min_words or None,
         max_doc_words=corpus.max_words,
-        language=corpus.language,
+        language=words_of(corpus.language),
         exclusion_writer=_writer(dropped / "filters"),
         **dict.fromkeys(english if corpus.drop_low_quality else BESIDE_COUNTS),
     )
-    repeats = Repetition(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
+    repeats = GopherRepetitionFilter(
+        language=words_of(corpus.language), exclusion_writer=_writer(dropped / "repetition")
+    )
     readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
     return _run("1-filtered", [*readers, running, *([repeats] if corpus.drop_repetitive else [])], work, on)
 
@@ -312,7 +294,8 @@ def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
 
 def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
-    _run("5-near-marks", [Again(source), Signature(marks, NEAR, language=language)], work, on, writes=False)
+    signature = dedup.MinhashDedupSignature(marks, NEAR, language=words_of(language))
+    _run("5-near-marks", [Again(source), signature], work, on, writes=False)
     buckets = dedup.MinhashDedupBuckets(marks, pairs, config=NEAR)
     _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
     _run("7-near-groups", [dedup.MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
@@ -372,9 +355,14 @@ MOST_CHUNKS = 200_000
 
 
 class QuickWords(SpaCyTokenizer):
-    """A tokenizer of datatrove with spaCy's plain rules."""
+    """A tokenizer of datatrove with spaCy's plain rules; one for each language in a process, also where it is copied.
+    asked: the language, of which several have the same rules."""
 
     _tokenizer: Any
+    asked: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return words_of, (self.asked,)
 
     def word_tokenize(self, text: str) -> list[str]:
         if self._tokenizer is not None and len(self._tokenizer.vocab) > MOST_WORDS:
@@ -392,12 +380,13 @@ class QuickWords(SpaCyTokenizer):
         return cast(list[str], strip_strings([token.text for token in tokens]))
 
 
-def quick_words(language: str) -> WordTokenizer:
-    """datatrove's tokenizer of a language in this process, made quick if it is one of spaCy's plain ones."""
+@cache
+def words_of(language: str) -> WordTokenizer:
+    """datatrove's tokenizer of a language, or a quick one instead of spaCy's plain ones."""
     from spacy.tokenizer import Tokenizer
 
     found = load_word_tokenizer(language)
     if type(found) is SpaCyTokenizer and type(found.tokenizer.tokenizer) is Tokenizer:
-        found._tokenizer = None
-        found.__class__ = QuickWords
+        found = QuickWords(found.language, found.config)
+        found.asked = language
     return found

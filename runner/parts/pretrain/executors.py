@@ -3,6 +3,7 @@ cluster of Ray. A step begins when all tasks of the one before have ended. A sto
 tasks. Pods, Slurm and Ray need the folder of prepared data on shared storage, under the same path."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -75,21 +76,18 @@ class Slurm:
 
         cleaning, note = self.cleaning, logs / "job.json"
         # A job sees the Python packages of this process, however its own shell begins.
-        paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-        if os.environ.get("PYTHONPATH"):
-            paths["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        paths = {"PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH")}
         executor = SlurmPipelineExecutor(
             pipeline,
             tasks=tasks,
-            workers=cleaning.workers,
             time=cleaning.time,
             partition=cleaning.partition,
-            cpus_per_task=cleaning.cpus_per_task,
-            mem_per_cpu_gb=cleaning.mem_per_cpu_gb,
+            **_size(cleaning),
             qos=cleaning.qos or "",
             sbatch_args=dict(cleaning.sbatch_args),
             job_name=f"clean-{name}",
-            env_command="; ".join(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
+            env_command="; ".join(f"export {name}={shlex.quote(value)}" for name, value in paths.items() if value),
             logging_dir=str(logs),
         )
         job = (read_json(note) or {}).get("job")
@@ -134,9 +132,7 @@ class Ray:
         executor = RayPipelineExecutor(
             pipeline,
             tasks=tasks,
-            workers=cleaning.workers,
-            cpus_per_task=cleaning.cpus_per_task,
-            mem_per_cpu_gb=cleaning.mem_per_cpu_gb,
+            **_size(cleaning),
             time=_seconds(cleaning.time),
             logging_dir=str(logs),
         )
@@ -172,6 +168,11 @@ def agreed(file: Path, made: Callable[[], Any]) -> Any:
     return known
 
 
+def _size(cleaning: Cleaning) -> dict[str, int]:
+    """The tasks at once and the machine of each, as datatrove's executors for clusters call them."""
+    return {name: getattr(cleaning, name) for name in ("workers", "cpus_per_task", "mem_per_cpu_gb")}
+
+
 def _in_queue(job: Any) -> bool:
     asked = subprocess.run(["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False)
     return asked.returncode == 0 and bool(asked.stdout.strip())
@@ -179,11 +180,8 @@ def _in_queue(job: Any) -> bool:
 
 def _seconds(text: str | None) -> int | None:
     """Seconds of `[days-]hours:minutes:seconds`, as Slurm writes times."""
-    if not text:
-        return None
-    days, _, clock = text.rpartition("-")
-    hours, minutes, seconds = map(int, clock.split(":"))
-    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    parts = re.split("[-:]", text or "")[::-1]
+    return sum(int(part) * unit for part, unit in zip(parts, (1, 60, 3600, 86400), strict=False)) if text else None
 
 
 def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:

@@ -264,8 +264,7 @@ def order(recipe: Recipe) -> Iterator[Problem]:
     if parts[-1].until != 1:
         said = worded("pretrain.curriculum-ends-early", until=parts[-1].until)
         yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *said)
-    ends = [round(part.until * pretrain.steps) for part in parts]
-    if any(end <= start for start, end in pairwise([0, *ends])):
+    if any(length.last_step <= length.first_step for length in curriculum(recipe)):
         yield recipe.problem("pretrain.steps", *worded("pretrain.too-few-steps", pretrain=pretrain, lengths=len(parts)))
 
 
@@ -282,18 +281,13 @@ def context(recipe: Recipe) -> Iterator[Problem]:
         if part.sequence_len > most:
             place = ("pretrain", "curriculum", index, "sequence_len")
             yield recipe.problem(place, *worded("pretrain.blocks-beyond-context", part=part, most=most))
-    for stage in AFTER:
-        if (section := recipe.settings.get(stage)) and section.sequence_len > most:
-            said = worded("pretrain.rows-beyond-context", most=most, section=section)
-            yield recipe.problem((stage, "sequence_len"), *said)
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
     data, pretrain = recipe.data, recipe.pretrain
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
-    if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
-        has = limit * 1000
+    if (limit := data.get("limit")) and (has := limit * 1000) * MOST_TIMES < tokens:
         said = worded(
             "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
         )
@@ -408,14 +402,11 @@ def _few_steps(recipe: Recipe, kind: str) -> Iterator[Override]:
 def judge(plan: Plan, summaries: list[Summary]) -> None:
     """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy rose."""
     by_stage = {summary.stage: summary for summary in summaries}
-    fell = {
-        name: (by_stage[name].first_validation_loss, by_stage[name].best_validation_loss)
-        for name in AFTER
-        if name in by_stage
-    }
-    if lengths := [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]:
-        fell = {"pretraining": (lengths[0].first_validation_loss, lengths[-1].last_validation_loss)} | fell
-    for name, (first, last) in fell.items():
+    lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
+    fell = [("pretraining", lengths[0].first_validation_loss, lengths[-1].last_validation_loss)] if lengths else []
+    after = ((name, by_stage[name]) for name in AFTER if name in by_stage)
+    fell += [(name, one.first_validation_loss, one.best_validation_loss) for name, one in after]
+    for name, first, last in fell:
         if first is None or last is None or not last < first:
             raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))
     if "dpo" in by_stage:

@@ -114,8 +114,7 @@ def _write_blocks(
     counts = blocks.BlockCounts(length)
 
     def write_header(out: Any) -> None:
-        description = np.lib.format.dtype_to_descr(np.dtype(dtype))
-        header = {"descr": description, "fortran_order": False, "shape": (counts.blocks, length)}
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (counts.blocks, length)}
         np.lib.format.write_array_header_1_0(out, header)
 
     with replacing(file) as partial, partial.open("wb") as out:

@@ -166,7 +166,7 @@ def test_quick_words_are_those_of_datatrove(language, monkeypatch):
         :9000
     ] + "Don't :) z.B. Äpfel … 10 km/h, e.g. https://a.b/c?d=e  U.S.A. \u00a0x"
     texts = [*sample.split("\n\n"), sample, "", "IS_ALPHA is a word"]
-    slow, quick = SpaCyTokenizer(language), cleaning.quick_words(language)
+    slow, quick = SpaCyTokenizer(language), cleaning.words_of(language)
     assert type(quick) is cleaning.QuickWords
     told = [slow.word_tokenize(text) for text in texts]
     assert [quick.word_tokenize(text) for text in texts] == told
