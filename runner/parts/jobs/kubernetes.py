@@ -61,7 +61,7 @@ def default(site: Section) -> str:
     return TRAINJOB if patched(site) else PYTORCHJOB
 
 
-def takes(recipe: Recipe, target: str) -> bool:
+def takes(target: str, recipe: Recipe) -> bool:
     return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
 
 
