@@ -43,11 +43,11 @@ class Sending:
     confirm: Confirm
     target: str | None = None
     dry_run: bool = False
-    files: Files = Files()
+    files: Files = field(default_factory=Files)
     contents: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, int] = field(default_factory=dict)
     alone: bool = False
-    owner: Owner = Owner()
+    owner: Owner = field(default_factory=Owner)
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
