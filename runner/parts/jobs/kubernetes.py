@@ -61,7 +61,7 @@ def default(site: Section) -> str:
     return TRAINJOB if patched(site) else PYTORCHJOB
 
 
-def takes(recipe: Recipe, target: str) -> bool:
+def takes(target: str, recipe: Recipe) -> bool:
     return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
 
 
@@ -213,12 +213,6 @@ def filled(template: Path, /, **words: Any) -> Manifest:
     return whole
 
 
-def header(plan: Plan, stage: Stage) -> str:
-    """The first lines of a job's file, for people."""
-    file = Path(__file__).with_name("header.jinja")
-    return str(macros(file).header(plan, stage.machines, tracker(stage.config) == "mlflow"))
-
-
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:
     """Labels that identify the recipe of every object on the cluster."""
     return {
@@ -273,7 +267,8 @@ def files(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", pol
     """The files of a job: claims, config map, network policy, its own, and a kustomization for `oc apply -k FOLDER`.
     name, text: of the job's own file; comment: for the kustomization, which leaves out the claims: a claim of that name
     may be larger, and a cluster refuses to change its size and mode."""
-    own = Artifact(name, header(plan, stage) + text)
+    first = macros(Path(__file__).with_name("header.jinja"))  # the lines for people
+    own = Artifact(name, first.header(plan, stage.machines, tracker(stage.config) == "mlflow") + text)
     needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), own)
     written = [file for file in needed if file.text]
     resources = [file.path for file in written if file.path != CLAIMS_FILE]

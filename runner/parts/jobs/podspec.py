@@ -47,7 +47,7 @@ def metadata(plan: Plan, stage: Stage, group: str | None = None) -> Manifest:
     the name that pods have in common for that topology, if they are several sets."""
     words: dict[str, str | None] = {}
     if stage.machines.nodes > 1:
-        words["attachment"] = (plan.site.get("network") or {}).get("attachment")
+        words["attachment"] = _network(plan, stage).get("attachment")
         words |= {"topology": topology, "group": group} if (topology := plan.site.get("topology")) else {}
     labels, port = kubernetes.pod_labels(plan, stage), str(plan.site["metrics_port"])
     return kubernetes.filled(Path(__file__).with_name("metadata.yaml"), labels=labels, port=port, **words)
@@ -127,7 +127,15 @@ def where(plan: Plan, machines: Machines | None) -> Manifest:
 
 
 def resources(plan: Plan, stage: Stage) -> Manifest:
-    return amounts(stage.machines, rdma(plan, stage))
+    """The amounts of a stage's pod, with an RDMA device for each link; none over Ethernet."""
+    network = _network(plan, stage)
+    rdma = network.get("kind") == "rdma"
+    return amounts(stage.machines, {network["rdma_resource"]: network.get("links") or 1} if rdma else {})
+
+
+def _network(plan: Plan, stage: Stage) -> Manifest:
+    """The network between a stage's machines; empty for a single machine, and without one in the recipe."""
+    return (plan.site.get("network") or {}) if stage.machines.nodes > 1 else {}
 
 
 def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
@@ -236,7 +244,9 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     ports = {"RECIPE_METRICS_PORT": str(site["metrics_port"]), "RECIPE_PROGRESS_PORT": str(site["progress_port"])}
     # The default of torchrun is 30 s after it has passed on SIGTERM (torch 2.13).
     patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
-    around = offline | patience | nccl(plan, stage) | ports | tracking(plan, stage) | code_path(plan)
+    network = _network(plan, stage)
+    nccl = {name: form.format_map(network) for name, form in VARIABLES.get(network.get("kind", ""), {}).items()}
+    around = offline | patience | nccl | ports | tracking(plan, stage) | code_path(plan)
     return writable(plan) | around | dict(stage.env)
 
 
@@ -244,19 +254,3 @@ def writable(plan: Plan) -> dict[str, str]:
     """Folders that any user id can write to. The hub's cache is on the first claim, so that it persists."""
     claims = plan.site.get("claims")
     return CACHES | {"HF_HOME": f"{claims[0]['mount'] if claims else HOME}/huggingface"}
-
-
-def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
-    """NCCL's variables; none for a single machine."""
-    network = plan.site.get("network")
-    if stage.machines.nodes == 1 or network is None:
-        return {}
-    return {name: form.format_map(network) for name, form in VARIABLES[network["kind"]].items()}
-
-
-def rdma(plan: Plan, stage: Stage) -> dict[str, int]:
-    """The RDMA devices that a pod requests, one for each link; none over Ethernet."""
-    network = plan.site.get("network")
-    if stage.machines.nodes == 1 or network is None or network["kind"] != "rdma":
-        return {}
-    return {network["rdma_resource"]: network.get("links") or 1}

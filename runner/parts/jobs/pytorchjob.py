@@ -1,8 +1,9 @@
 """Target pytorchjob: a stage as a PyTorchJob of the Kubeflow training operator, kubeflow.org/v1."""
 
+from functools import partial
+
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.plan import Plan, Stage
-from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.text import from_template, yaml_text
 
@@ -10,11 +11,7 @@ from runner.tools.text import from_template, yaml_text
 PYTORCH = "pytorch"
 MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
 
-place = kubernetes.place
-
-
-def named(recipe: Recipe) -> bool:
-    return kubernetes.takes(recipe, kubernetes.PYTORCHJOB)
+place, named = kubernetes.place, partial(kubernetes.takes, kubernetes.PYTORCHJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:

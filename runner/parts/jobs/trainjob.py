@@ -2,12 +2,12 @@
 3.6. Additions to the runtime's pod are under `podTemplateOverrides` until 3.5, and under `runtimePatches` from 3.6 on.
 The trainer sets PET_* itself, and refuses them from us."""
 
+from functools import partial
 from textwrap import wrap
 
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Section, Stage
-from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
 from runner.tools.text import template, yaml_text
@@ -19,11 +19,7 @@ WALLED_SINCE = (3, 3)
 # Kueue supports a TrainJob since the first version (Red Hat build 1.2), and requires the form of 3.6 since the second.
 QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
 
-place = kubernetes.place
-
-
-def named(recipe: Recipe) -> bool:
-    return kubernetes.takes(recipe, kubernetes.TRAINJOB)
+place, named = kubernetes.place, partial(kubernetes.takes, kubernetes.TRAINJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:

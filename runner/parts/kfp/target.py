@@ -58,15 +58,8 @@ def render(plan: Plan) -> list[Artifact]:
         sections[-1].append(stage)
         if stage.gates and stage != plan.stages[-1]:
             sections.append([])
-    trained = [any(stage.trains for stage in section) for section in sections]
     facts = {
         "plan": plan, "sections": sections, "kinds": KINDS, "open": OPEN, "image": kubernetes.image(plan),
-        # Whether a section begins with the model of an earlier one.
-        "models": [any(trained[:number]) for number in range(len(sections))],
-        "used": sorted(
-            {"train" if stage.trains else "prepare" for stage in plan.stages}
-            | ({"gate", "closed"} if any(stage.gates for stage in plan.stages) else set())
-        ),
         "command": podspec.wrapped(plan, driver_command(alone, module=MODULE)),
         "env": podspec.listed(podspec.CACHES | podspec.code_path(plan)),
         "config": kubernetes.config_map_name(alone, own), "folder": alone.place.config_dir,

@@ -15,12 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -115,29 +114,22 @@ def connect() -> Cluster:
         raise Stop(*worded("openshift.unreadable-kubeconfig", file=file or "~/.kube/config", said=said)) from None
 
 
-@dataclass(frozen=True)
-class Account:
-    """A pod's service account, in the form of the official client's configuration. keys: the folder of the token."""
+def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
+    """The cluster that this pod runs in, without the official client. keys: the folder with the token of the pod's
+    service account, and the cluster's authority."""
+    import urllib3
 
-    host: str
-    keys: Path
-
-    def auth_settings(self) -> dict[str, dict[str, str]]:
+    def login() -> dict[str, dict[str, str]]:
         # Read each time, because a kubelet replaces the token within the hour.
         try:
-            token = (self.keys / "token").read_text(encoding="utf-8").strip()
+            token = (keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
             raise Stop(*worded("openshift.no-credentials", error=error)) from None
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
-
-def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
-    """The cluster that this pod runs in, trusted by the authority beside the key, without the official client."""
-    import urllib3
-
     authority = keys / "ca.crt"
     pool = urllib3.PoolManager(ca_certs=str(authority)) if authority.is_file() else urllib3.PoolManager()
-    return Cluster(pool, Account(server, keys), namespace)
+    return Cluster(pool, SimpleNamespace(host=server, auth_settings=login), namespace)
 
 
 class Cluster:

@@ -60,7 +60,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, ACCOUNT) is None:
         raise Stop(*worded("openshift.no-service-account", space=space, account=ACCOUNT))
-    what = pipeline.driver_sent(plan, how.target, how.files_key)
+    what = pipeline.driver_sent(plan, how.target, how.files.key)
     there = pipeline.driver_of(cluster, plan)
     for manifest in (*what.support, *([what.job] if there is None else [])):
         cluster.apply(manifest, dry_run=True)
@@ -143,7 +143,7 @@ def walk(
 ) -> Milestone | None:
     """Sends the next part and waits for it, until all are done, or that `stage`, or the gate after it. Returns that
     milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot continue."""
-    files = Files("", {}, {}, sent=files_key)
+    files = Files(sent=files_key)
     while True:
         try:
             # A driver sends as its owner; a run of Kubeflow Pipelines, which names its stage, as the owner of its plan.

@@ -16,12 +16,12 @@ from runner.catalog import troubles
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.jobs.stage import ON_CLUSTER
-from runner.parts.openshift import diagnose, jobs
+from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import accounted, in_time
 from runner.parts.openshift.jobs import Owner, Sent
-from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
+from runner.parts.openshift.status import FAILED, FINISHED, ended, going
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
@@ -174,13 +174,6 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
     if milestone and milestone.of_gate and milestone.state == FAILED:
         raise Stop(closed(cluster, milestone))
     return milestone
-
-
-def require_well(cluster: Cluster, milestone: Milestone) -> None:
-    """Raises Stop if a stage has failed: a person must look first."""
-    if milestone.job and milestone.state == FAILED and not milestone.of_gate:
-        why = "".join(f" {reason}" for reason in diagnose.why(cluster, look(cluster, milestone.job)))
-        raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=why))
 
 
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:

@@ -175,16 +175,17 @@ class JobProgress:
         return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
 
 
-def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL, stamped: bool = False) -> str:
+def first_log(cluster: Cluster, job: Manifest, pods: Manifests, long: bool = False, stamped: bool = False) -> str:
     """The end of the log of a job's first machine; empty without that machine."""
     first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space, name = job["metadata"]["namespace"], jobs.container(job)
+    tail = 10 * TAIL if long else TAIL
     return (cluster.log(space, first, name, tailLines=tail, timestamps=stamped) or "") if first else ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
     """The early end of a finished job's training, from the log of its first machine; None if the log shows none."""
-    text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
+    text = first_log(cluster, job, jobs.pods_of(cluster, job), long=True)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 

@@ -11,12 +11,12 @@ from runner.catalog import tables
 from runner.parts.jobs import kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.jobs.podspec import KEY, KEY_SECRET
-from runner.parts.openshift import helper_pod, jobs, pipeline
+from runner.parts.openshift import diagnose, helper_pod, jobs, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, accounted
 from runner.parts.openshift.jobs import Confirm, Owner, Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
-from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
+from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going, look
 from runner.parts.openshift.transfer import Files, keys_of, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan
@@ -43,16 +43,11 @@ class Sending:
     confirm: Confirm
     target: str | None = None
     dry_run: bool = False
-    files: Files | None = None
+    files: Files = field(default_factory=Files)
     contents: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, int] = field(default_factory=dict)
     alone: bool = False
     owner: Owner = field(default_factory=Owner)
-
-    @property
-    def files_key(self) -> str:
-        """The key of the data files on the claim, or of those to be sent; empty if there are none."""
-        return self.files.key if self.files else ""
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
@@ -74,19 +69,20 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     if account and cluster.get("ServiceAccount", space, account) is None:
         raise Stop(*worded("openshift.no-mlflow-account", space=space, account=account))
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
-    way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
+    way = pipeline.milestones(cluster, plan, how.files.key, sender.claims)
     milestone = pipeline.choose(cluster, plan, way, stage)
     if milestone is None:
         tell(f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again.")
         return None
-    if alone:
-        # By the same reading: a part that fails in between would otherwise be sent again.
-        pipeline.require_well(cluster, milestone)
-    what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files_key)
+    if alone and milestone.job and milestone.state == FAILED and not milestone.of_gate:
+        # A person must look first. By the same reading: a part that fails in between would otherwise be sent again.
+        why = "".join(f" {reason}" for reason in diagnose.why(cluster, look(cluster, milestone.job)))
+        raise Stop(*worded("openshift.stage-failed", milestone=milestone, why=why))
+    what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files.key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
     there, holds = sender.existing(what), _holds(milestone, what)
     first = milestone.stage == plan.stages[0] and not milestone.of_gate
-    files = how.files if first and how.files and how.files.paths else None
+    files = how.files if first and how.files.paths else None
     sender.judge(what, there, files, keeps=holds)
     if not holds:
         require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
@@ -122,7 +118,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             tell(f"{said} Without `--dry-run` you must agree to {act}.")
     else:
         # First the old recipe's driver, which would send its jobs again. A new driver follows.
-        older = None if alone else pipeline.outdated_walkers(cluster, plan, how.target, how.files_key)
+        older = None if alone else pipeline.outdated_walkers(cluster, plan, how.target, how.files.key)
         walking, runs = older or ([], [])
         # All questions come first, so that nothing has changed after a no.
         for job in (*walking, *runs, *old, *there):
@@ -299,14 +295,10 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
                 cluster.delete("ConfigMap", sent.namespace, name)
 
 
-def _made_from(job: Manifest) -> tuple[str, str]:
-    made = jobs.annotation(job, kubernetes.KEY) or jobs.annotation(job, pipeline.CONTENT)
-    return made, jobs.annotation(job, jobs.FILES)
-
-
 def _require_same(job: Manifest, sent: Sent) -> None:
     """Raises Stop if a job that somebody sent during this command is made from another recipe, or from other files."""
-    if not job or _made_from(job) != _made_from(sent.job):
+    key = kubernetes.KEY if jobs.annotation(sent.job, kubernetes.KEY) else pipeline.CONTENT
+    if not job or any(jobs.annotation(job, name) != jobs.annotation(sent.job, name) for name in (key, jobs.FILES)):
         raise Stop(*worded("openshift.sent-meanwhile", named=jobs.named(sent.job)))
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial as bound
 from pathlib import Path, PurePosixPath
@@ -55,9 +55,9 @@ class Files:
     digests: their SHA-256, by the same path; sent: the key of files that another machine sent; versions: of the data
     at `s3://` addresses that this machine can read."""
 
-    folder: str
-    paths: Mapping[str, Path]
-    digests: Mapping[str, str]
+    folder: str = ""
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
     sent: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ def files(recipe: Recipe, place: Place) -> Files:
     versions = {name: version for name in named if (version := object_store.version(name))}
     paths: dict[str, Path] = {}
     if site is None or site.data_from != "claim" or place.files_dir is None:
-        return Files("", paths, {}, versions=versions)
+        return Files(versions=versions)
     for _, local in recipe.local_files():
         here = recipe.folder / local
         name = str(PurePosixPath(data_file(recipe, place, local) or "").relative_to(place.files_dir))
@@ -247,8 +247,8 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     half = partial(path, there)
-    before, grown = 0, time.monotonic()
-    _continue(share, file["path"], half, file["size"])
+    half.touch()
+    before, grown = -1, 0.0
     while (have := half.stat().st_size) < file["size"]:
         if have > before:
             before, grown = have, time.monotonic()
@@ -256,7 +256,7 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
             pause()
         else:
             raise Stop(*worded("openshift.downloaded-in-part", file=file))
-        _continue(share, file["path"], half, file["size"])
+        _continue(share, file["path"], half, have)
     if sha256(half) != there:
         half.unlink()
         raise Stop(*worded("openshift.download-incomplete", file=file))
@@ -267,18 +267,13 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
     return 1
 
 
-def _continue(share: Share, name: str, half: Path, size: int) -> None:
-    """Appends the missing part. After a broken connection or a busy cluster, the received part stays."""
-    have = half.stat().st_size if half.is_file() else 0
-    if have >= size > 0:
-        return
-    try:
+def _continue(share: Share, name: str, half: Path, have: int) -> None:
+    """Appends what follows the first `have` bytes. After a broken connection or a busy cluster, what came stays."""
+    with suppress(TryAgain):
         response = share.ask(f"file/{name}", headers={"Range": f"bytes={have}-"} if have else None, stream=True)
         with half.open("ab" if have and response.status == 206 else "wb") as out:
             for chunk in pieces(share.cluster, response, CHUNK):
                 out.write(chunk)
-    except TryAgain:
-        half.touch()
 
 
 def require_imported(folder: RunFolder, plan: Plan) -> None:

@@ -15,18 +15,7 @@ from runner.parts.openshift.client import Cluster, Manifests, connect
 from runner.parts.openshift.diagnose import GONE, times
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import Sent
-from runner.parts.openshift.status import (
-    FAILED,
-    QUEUED,
-    TAIL,
-    TRAINING,
-    JobState,
-    ended,
-    entry_of,
-    first_log,
-    look,
-    seconds,
-)
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, first_log, look, seconds
 from runner.recipe.document import flat
 from runner.tools import child_process, packaged
 from runner.tools.problem import Stop, worded
@@ -150,7 +139,7 @@ def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
         if job["kind"] == "Job":  # it prepares, measures or copies
             continue
         state, meta, owner, settings = look(cluster, job), job["metadata"], jobs.Owner.of(job), dict[str, str]()
-        events = child_process.events(first_log(cluster, job, state.pods, tail=10 * TAIL))
+        events = child_process.events(first_log(cluster, job, state.pods, long=True))
         losses = [loss for event in events if (loss := event.get("validation_loss")) is not None]
         with suppress(Stop):  # the file is gone, or no longer valid
             recipe = load(owner.file, look=False)[0] if owner.host == socket.gethostname() else None
