@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.parts.evaluate import language
-from runner.parts.export import gguf, llama_cpp
+from runner.parts.export import gguf
 from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, without_weights, words_of
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
@@ -65,9 +65,9 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
     rows = list(_training_rows(source)) if group else []
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out = Path(name) / "model"
-        done = llama_cpp.apart(compress, str(folder), str(out), group, rows, source.chat.trust_remote_code)
+        done = gguf.apart(compress, str(folder), str(out), group, rows, source.chat.trust_remote_code)
         if done.returncode or not (out / "config.json").is_file():
-            raise Stop(*worded("export.not-compressed", form=form, reason=llama_cpp.why(done)))
+            raise Stop(*worded("export.not-compressed", form=form, reason=gguf.why(done)))
         for file in folder.glob("*.safetensors*"):
             file.unlink()
         for file in (out / "config.json", *out.glob("*.safetensors*")):

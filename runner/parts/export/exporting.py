@@ -12,7 +12,7 @@ from typing import Any
 
 from runner import __version__
 from runner.parts.evaluate import language
-from runner.parts.export import card, compressed, gguf, llama_cpp, trained_model
+from runner.parts.export import card, compressed, gguf, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
@@ -182,11 +182,11 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
     """A file for llama.cpp and Ollama, with a Modelfile."""
     import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded or written
 
-    converter = llama_cpp.converter()
+    converter = gguf.converter()
     (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
-    known = sorted(llama_cpp.architectures(converter))
+    known = sorted(gguf.architectures(converter))
     if name not in known:
-        raise Stop(*worded("export.unknown-to-converter", llama_cpp=llama_cpp, name=name, known=", ".join(known)))
+        raise Stop(*worded("export.unknown-to-converter", version=gguf.VERSION, name=name, known=", ".join(known)))
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
         asked = source.chat
