@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.parts.evaluate import language
+from runner.parts.evaluate import evaluate
 from runner.parts.export import card, compressed, gguf, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
@@ -272,5 +272,5 @@ def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)
-    rows = [row[: gguf.PROMPT_TOKENS] for row, _ in language.general_rows(words)]
+    rows = [row[: gguf.PROMPT_TOKENS] for row, _ in evaluate.general_rows(words)]
     return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)
