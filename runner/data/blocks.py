@@ -40,7 +40,7 @@ class TextReport(Examined):
     `documents`, `tokens`, `blocks`, `dropped` (tokens); validation is empty if there is none. skipped: rows that gave
     no document, by reason. sets: training documents by data set."""
 
-    KIND = "text"
+    KIND, LEFT_OUT = "text", "skipped"
     key: str = ""
     source: str = ""
     tokenizer: str = ""
@@ -60,9 +60,6 @@ class TextReport(Examined):
         train, validation = (side.get("blocks", 0) for side in (self.train, self.validation))
         lengths, sets = Lengths(mean=self.block_len, high=self.block_len), parts_of(self.sets, self.train["documents"])
         return {"train_rows": train, "validation_rows": validation, "lengths": lengths, "sets": sets}
-
-    def leave_out(self, reason: str) -> None:
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
 
 def prepare(
@@ -92,13 +89,13 @@ def prepare(
     for side in sides:
         texts, file = documents(plain_text, side, report, examining if side == "train" else ()), out / f"{side}.parquet"
         counts = write(texts, tokenizer, plain_text.sequence_len, file, most_blocks=sample_rows)
-        setattr(report, side, counts.facts)
+        setattr(report, side, vars(counts))
         report.cut_short |= counts.blocks == sample_rows
         require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
         if not counts.blocks:
             share = "raise `data.validation_share`, " if side == "validation" and plain_text.validation_share else ""
             named, lines = {"train": "training"}.get(side, side), "".join(f"\n{line}" for line in report.left_out())
-            raise Stop(*worded("data.no-block", side=named, counts=counts, lines=lines, share=share))
+            raise Stop(*worded("data.no-block", side=named, counts=counts, report=report, lines=lines, share=share))
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:
@@ -175,15 +172,10 @@ def _notes(plain_text: PlainText, report: TextReport) -> list[str]:
 class BlockCounts:
     """How the text was used. tokens counts the end-of-text tokens too; dropped: the tokens outside blocks."""
 
-    block_len: int
     documents: int = 0
     tokens: int = 0
     blocks: int = 0
-
-    @property
-    def facts(self) -> dict[str, int]:
-        dropped = self.tokens - self.blocks * self.block_len
-        return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": dropped}
+    dropped: int = 0
 
 
 COLUMNS = pa.schema(
@@ -197,13 +189,13 @@ def write(
     """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
     when it is complete. documents: are read once. most_blocks: stop after this many. tokenizer: has an end-of-text
     token."""
-    counts = BlockCounts(block_len)
+    counts = BlockCounts()
     tokenised = tokenise(documents, tokenizer, tokenizer.eos_token_id)
     with (
         replacing(file) as partial,
         parquet.ParquetWriter(partial, COLUMNS, compression="lz4", use_dictionary=False) as out,
     ):
-        for group in cut(tokenised, counts, most_blocks):
+        for group in cut(tokenised, block_len, counts, most_blocks):
             offsets = pa.array(np.arange(len(group) + 1, dtype=np.int32) * block_len)
             tokens = pa.ListArray.from_arrays(offsets, pa.array(group.reshape(-1)))
             mask = pa.ListArray.from_arrays(offsets, pa.array(np.ones(group.size, np.int8)))
@@ -211,10 +203,11 @@ def write(
     return counts
 
 
-def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int | None = None) -> Iterator[np.ndarray]:
-    """Whole blocks of the sequence of tokens: arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each valid
-    until the next. documents: the tokens of each. counts: is filled. most_blocks: stop after this many."""
-    length = counts.block_len
+def cut(
+    documents: Iterable[np.ndarray], length: int, counts: BlockCounts, most_blocks: int | None = None
+) -> Iterator[np.ndarray]:
+    """Whole blocks of the sequence of tokens: arrays (blocks, `length`) of about GROUP_TOKENS, each valid until the
+    next. documents: the tokens of each. counts: is filled. most_blocks: stop after this many."""
     room = None if most_blocks is None else most_blocks * length
     buffer = np.empty((max(1, GROUP_TOKENS // length), length), np.int32)
     line, filled = buffer.reshape(-1), 0
@@ -234,8 +227,10 @@ def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int |
                 filled = 0
         if room == 0:
             break
-    if whole := filled // length:
-        counts.blocks += whole
+    whole = filled // length
+    counts.blocks += whole
+    counts.dropped = counts.tokens - counts.blocks * length
+    if whole:
         yield buffer[:whole]
 
 

@@ -120,6 +120,7 @@ class Examined:
     lost_lines: places by reason, if a place needs no message of its own."""
 
     KIND: ClassVar[str]  # the beginning of the names of its macros in the template
+    LEFT_OUT: ClassVar[str]  # the attribute with the counts of rows that are left out, by reason
     TEMPLATE: ClassVar[Path] = Path(__file__).with_name("report.txt.jinja")
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
@@ -136,7 +137,8 @@ class Examined:
 
     def leave_out(self, reason: str) -> None:
         """Counts a row that is left out."""
-        raise NotImplementedError
+        counts: dict[str, int] = getattr(self, self.LEFT_OUT)
+        counts[reason] = counts.get(reason, 0) + 1
 
     def lose(self, line: Where, reason: str, why: str = "") -> None:
         """Leaves out a bad row. why: the message for this line."""
@@ -201,7 +203,7 @@ class Report(Examined):
     length_bins: their histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if that
     is `max`."""
 
-    KIND = "rows"
+    KIND, LEFT_OUT = "rows", "dropped"
     key: str = ""
     source: str = ""
     form: str = ""
@@ -243,9 +245,6 @@ class Report(Examined):
                 yield number, row
             else:
                 self.not_taken += 1
-
-    def leave_out(self, reason: str) -> None:
-        self.dropped[reason] += 1
 
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
         """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog import ChatTemplate, Model
+from runner.tools import text
 from runner.tools.files import read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, first_line, worded
@@ -137,38 +138,15 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
     return {"config": config, "vocab": vocabulary, "special_tokens": special}
 
 
-def jinja(template: ChatTemplate) -> str:
+def jinja(known: ChatTemplate) -> str:
     """The template in Jinja, as tokenizers have it, for conversations with any roles."""
 
-    def quoted(text: str) -> str:
-        return "'" + text.replace("\n", "\\n") + "'"
+    def filled(part: str, role: str = "", content: str = "message['content']") -> str:
+        quoted = "'" + part.replace("\n", "\\n") + "'"
+        return quoted.replace("{role}", f"' + {role} + '").replace("{content}", f"' + {content} + '")
 
-    def filled(text: str, role: str, content: str = "message['content']") -> str:
-        return quoted(text).replace("{role}", f"' + {role} + '").replace("{content}", f"' + {content} + '")
-
-    asking, answering = template.turn_of("user"), template.turn_of("assistant")
-    turn = filled(asking, f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])")
-    if template.end not in answering:
-        # Axolotl searches the template's text for the end of a turn; Apertus' contains the role.
-        answering = answering.replace("{role}", template.assistant)
-    if answering != asking:
-        answer = filled(answering, f"'{template.assistant}'")
-        turn = f"({answer} if message['role'] == 'assistant' else {turn})"
-    each = f"{{{{ {turn} }}}}"
-    begin = f"{{{{ {quoted(template.begin)} }}}}" if template.begin else ""
-    if template.system:
-        prompt = filled(template.system, "'system'")
-        asked = filled(asking, "'user'", "waiting.prompt + message['content']")
-        begin += "{% set waiting = namespace(prompt='') %}"
-        each = (
-            f"{{% if message['role'] == 'system' %}}{{% set waiting.prompt = waiting.prompt + {prompt} %}}"
-            f"{{% elif message['role'] == 'user' %}}{{{{ {asked} }}}}{{% set waiting.prompt = '' %}}"
-            f"{{% else %}}{each}{{% endif %}}"
-        )
-    return (
-        f"{begin}{{% for message in messages %}}{each}{{% endfor %}}"
-        f"{{% if add_generation_prompt %}}{{{{ {quoted(template.reply)} }}}}{{% endif %}}"
-    )
+    lines = text.template(Path(__file__).with_name("chat_template.jinja"), filled=filled).render(known=known)
+    return lines.replace("\n", "")
 
 
 # The environment variable with the number of Axolotl's tokenising processes.

@@ -72,7 +72,7 @@ def test_blocks_are_the_documents_tokens_in_order_and_only_the_rest_is_dropped(t
     assert {len(row) for row in rows} == {64}
     assert [token for row in rows for token in row] == line[: len(rows) * 64]
     assert (counts.documents, counts.tokens, counts.blocks) == (len(DOCUMENTS), len(line), len(line) // 64)
-    assert counts.facts["dropped"] == len(line) % 64 == counts.tokens - counts.blocks * 64
+    assert counts.dropped == len(line) % 64 == counts.tokens - counts.blocks * 64
     assert column(tmp_path / "b.parquet", "labels") == rows
     assert column(tmp_path / "b.parquet", "attention_mask") == [[1] * 64] * len(rows)
 
@@ -96,10 +96,10 @@ def test_any_portions_make_the_same_blocks(sizes, block_len, group):
     """Also across the edges of the groups of rows in which the file is written."""
     line = np.arange(sum(sizes), dtype=np.int32)
     known, blocks.GROUP_TOKENS = blocks.GROUP_TOKENS, group
-    counts = blocks.BlockCounts(block_len)
+    counts = blocks.BlockCounts()
     try:
         portions = np.split(line, np.cumsum(sizes))
-        made = [part.tolist() for part in blocks.cut(portions, counts)]
+        made = [part.tolist() for part in blocks.cut(portions, block_len, counts)]
     finally:
         blocks.GROUP_TOKENS = known
     assert counts.blocks == len(line) // block_len

@@ -10,7 +10,7 @@ import torch
 
 from runner import catalog, scenarios
 from runner.check.validate import changed, load
-from runner.parts.evaluate.language import general_documents
+from runner.parts.evaluate.evaluate import general_documents
 from runner.plan import Place
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared import twin

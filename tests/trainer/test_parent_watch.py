@@ -38,7 +38,7 @@ FIRST |= {"runner.__main__"}
 # it is at work for ever.
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
-    "runner.parts.export.llama_cpp": ["{folder}/file"],
+    "runner.parts.export.gguf": ["{folder}/file"],
     "runner.parts.evaluate.evaluate": ["{folder}/file"],
     "runner.trainer.fork_server": ["{socket}"],
     "runner.parts.images.trainer": ["{folder}/file"],

@@ -75,13 +75,11 @@ def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conve
     likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
     whole = len(conversations) <= FIRST_ROWS
     among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
-    hint = "Raise `sequence_len`; `recipe prepare` counts in tokens."
     if certain == len(texts):
-        message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain."
-        yield recipe.problem(where, message, hint, severity="error" if whole else "note")
+        said = worded("data_doctor.all-too-long", among=among, limit=limit)
+        yield recipe.problem(where, *said, severity="error" if whole else "note")
     elif likely > len(texts) / 2:
-        message = f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out."
-        yield recipe.note(where, message, hint)
+        yield recipe.note(where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit))
 
 
 RULES = ()

@@ -235,7 +235,7 @@ def _rows(folder: StageFolder) -> str:
 @cache
 def _code() -> str:
     """A hash of the code that measures, with the general text."""
-    own = (Path(__file__).with_name(name) for name in ("evaluate.py", "language.py", "sample-task.yaml"))
+    own = (Path(__file__).with_name(name) for name in ("evaluate.py", "sample-task.yaml"))
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
     return content_hash([sha256(file) for file in (*own, GENERAL_TEXT, *brought)], 32)
 

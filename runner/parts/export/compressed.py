@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runner.parts.evaluate import language
-from runner.parts.export import gguf, llama_cpp
+from runner.parts.evaluate import evaluate
+from runner.parts.export import gguf
 from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, without_weights, words_of
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
@@ -65,9 +65,9 @@ def write(source: TrainedModel, folder: Path, form: str, group: int) -> None:
     rows = list(_training_rows(source)) if group else []
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out = Path(name) / "model"
-        done = llama_cpp.apart(compress, str(folder), str(out), group, rows, source.chat.trust_remote_code)
+        done = gguf.apart(compress, str(folder), str(out), group, rows, source.chat.trust_remote_code)
         if done.returncode or not (out / "config.json").is_file():
-            raise Stop(*worded("export.not-compressed", form=form, reason=llama_cpp.why(done)))
+            raise Stop(*worded("export.not-compressed", form=form, reason=gguf.why(done)))
         for file in folder.glob("*.safetensors*"):
             file.unlink()
         for file in (out / "config.json", *out.glob("*.safetensors*")):
@@ -83,7 +83,7 @@ def _training_rows(source: TrainedModel) -> Iterator[list[int]]:
     sets = source.folder.stage.config.get("datasets")
     file = Path(str(sets[0].get("path", "")) if sets else "")
     if file.suffix != ".parquet" or not file.is_file():
-        yield from (list(row) for row, _ in language.general_rows(words))
+        yield from (list(row) for row, _ in evaluate.general_rows(words))
         return
     table = dataset.dataset(file)
     wanted = [name for name in ("input_ids", "messages", "tools") if name in table.schema.names]
@@ -105,13 +105,13 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
 
     words = words_of(source.chat)
     held_out = read_held_out(source.folder.path / HELD_OUT)
-    rows = evenly(held_out.rows if held_out else language.general_rows(words), PROOF_ROWS)
+    rows = evenly(held_out.rows if held_out else evaluate.general_rows(words), PROOF_ROWS)
     answers = list(gguf.answers(chat, words, texts))
-    before, _ = language.loss(load(replace(source.chat, model=str(source.model))).model, rows)
+    before, _ = evaluate.loss(load(replace(source.chat, model=str(source.model))).model, rows)
     clear_device_cache(garbage_collection=True)
     with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
         model = load(replace(source.chat, model=str(folder))).model
-    after, counted = language.loss(model, rows)
+    after, counted = evaluate.loss(model, rows)
     (most, clear), same, other = ALLOWED[form], 0, []
     for answer in answers:
         with torch.no_grad():

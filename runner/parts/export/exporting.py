@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.parts.evaluate import language
-from runner.parts.export import card, compressed, gguf, llama_cpp, trained_model
+from runner.parts.evaluate import evaluate
+from runner.parts.export import card, compressed, gguf, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
@@ -86,6 +86,8 @@ Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> tuple[str, Proof]:
     """The model as transformers and vLLM load it."""
+    from transformers import GenerationConfig
+
     for file in sorted(source.model.iterdir()):
         if file.is_file() and file.name not in (CARD, EXPORTED):
             shutil.copy2(file, folder / file.name)
@@ -93,11 +95,17 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> tuple[str, P
     file = folder / "generation_config.json"  # servers read the end tokens here
     facts = read_record(file)
     known = _as_list(facts.get("eos_token_id"))
-    ends = list(dict.fromkeys([*known, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
+    words = words_of(source.chat, folder)
+    ends = list(dict.fromkeys([*known, *end_tokens(words, source.chat.turn_end)]))
     if ends != known:
         write_json(file, facts | {"eos_token_id": ends})
     proof = _proven_weights(source, folder, tell)
-    _read_back(source, folder)
+    if words.chat_template != words_of(source.chat, source.model).chat_template:
+        raise unproven("its chat template is not the trained one")
+    known = _as_list(GenerationConfig.from_pretrained(str(folder)).eos_token_id)
+    for token in end_tokens(words, source.chat.turn_end):
+        if token not in known:
+            raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
     tell("Its files contain the chat template and the end token of training.")
     return "", proof
 
@@ -132,18 +140,6 @@ def _as_list(tokens: Any) -> list[Any]:
     return tokens if isinstance(tokens, list) else [tokens] if tokens is not None else []
 
 
-def _read_back(source: TrainedModel, folder: Path) -> None:
-    from transformers import GenerationConfig
-
-    trained, words = words_of(source.chat, source.model), words_of(source.chat, folder)
-    if words.chat_template != trained.chat_template:
-        raise unproven("its chat template is not the trained one")
-    known = _as_list(GenerationConfig.from_pretrained(str(folder)).eos_token_id)
-    for token in end_tokens(words, source.chat.turn_end):
-        if token not in known:
-            raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
-
-
 def _adapter(source: TrainedModel) -> Writer:
     """The adapter alone, for a server with its base model."""
     adapter, trust = source.adapter, source.chat.trust_remote_code
@@ -154,7 +150,13 @@ def _adapter(source: TrainedModel) -> Writer:
     base = source.base
     with _base_at_hand(base[0]):
         modules = {name for name, _ in trained_model.without_weights(base, trust).named_modules()}
-    if found := list(trained_model.faults(adapter, modules)):
+    found = list(saved(adapter.folder).refusals())
+    if not adapter.layers:
+        found.append("it changes no layer")
+    elif strange := sorted(set(adapter.layers).difference(modules)):
+        others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
+        found.append(worded("export.strange-layer", strange=strange, others=others)[0])
+    if found:
         message, merged = worded("export.adapter-not-served", faults="; ".join(found))
         # With whole layers the merged model is not base + scale · B · A, so no export of it can be proven.
         whole = adapter.config.get("modules_to_save")
@@ -182,11 +184,11 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
     """A file for llama.cpp and Ollama, with a Modelfile."""
     import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded or written
 
-    converter = llama_cpp.converter()
+    converter = gguf.converter()
     (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
-    known = sorted(llama_cpp.architectures(converter))
+    known = sorted(gguf.architectures(converter))
     if name not in known:
-        raise Stop(*worded("export.unknown-to-converter", llama_cpp=llama_cpp, name=name, known=", ".join(known)))
+        raise Stop(*worded("export.unknown-to-converter", version=gguf.VERSION, name=name, known=", ".join(known)))
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
         asked = source.chat
@@ -272,5 +274,5 @@ def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)
-    rows = [row[: gguf.PROMPT_TOKENS] for row, _ in language.general_rows(words)]
+    rows = [row[: gguf.PROMPT_TOKENS] for row, _ in evaluate.general_rows(words)]
     return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)

@@ -1,15 +1,32 @@
-"""GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp answers with it as transformers does."""
+"""GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp answers with it as transformers does.
 
-from collections.abc import Iterator, Sequence
+llama.cpp's converter comes from the source package of llama-cpp-python, and its library from what that package builds.
+Each runs in a process of its own, because its failures end the process: `python -m runner.parts.export.gguf TASK`, a
+file with the names of a module and its function, and the arguments.
+"""
+
+import ast
+import ctypes
+import importlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.parts.export import llama_cpp
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
-from runner.tools import packaged
-from runner.tools.files import read_record
+from runner.tools import child_process, packaged
+from runner.tools.files import cache_folder, read_record, write_json
 from runner.tools.problem import Stop, worded
+from runner.tools.process import hush
 from runner.tools.run_files import TEKKEN
 from runner.trainer.generation import Chat, end_tokens, prompt
 
@@ -18,6 +35,12 @@ WHOLE = {facts["torch"]: kind for kind, facts in KINDS.items() if "torch" in fac
 TIE = 1e-3  # two words whose logits are closer than this are equally good in fp32
 ANSWER_TOKENS = 40
 PROMPT_TOKENS = 32  # the length of a prompt from a text that replaces questions
+VERSION = "0.3.36"
+SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+CONVERTER = "convert_hf_to_gguf.py"
+ELSE = "`--format safetensors` exports it for servers that load it as transformers does."
+# The parts of the source package for converting: the program, its architectures, and the library that writes the file.
+_NEEDED = (CONVERTER, "conversion/", "gguf-py/gguf/", "LICENSE")
 
 
 @dataclass(frozen=True)
@@ -42,9 +65,13 @@ def write(model: Path, out: Path, kind: str | None, turn_end: int | None, conver
     # The converter itself writes eight bits and more; fewer bits need a file with the original weights first.
     first = kind if kind in WHOLE.values() or kind == "q8_0" else own
     whole = out if first == kind else out.with_name(f".{out.name}.{first}")
-    llama_cpp.convert(converter, model, whole, first, turn_end)
+    done = apart(run_converter, str(converter), str(model), str(whole), first, turn_end)
+    if done.returncode or not whole.is_file():
+        raise Stop(f"llama.cpp's converter cannot convert this model: {why(done)}", ELSE)
     if whole != out:
-        llama_cpp.quantise(whole, out, kind)
+        done = apart(run_quantiser, str(whole), str(out), kind)
+        if done.returncode:
+            raise Stop(*worded("export.cannot-quantize", kind=kind, why=why(done)))
         whole.unlink()
     return kind
 
@@ -91,7 +118,10 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
         "answers": [{"prompt": answer.prompt, "said": answer.said} for answer in said],
         "context": max(len(answer.prompt) + len(answer.said) for answer in said) + 8,
     }
-    found = llama_cpp.read(file, task)
+    done = apart(look_into, str(file), task)
+    if done.returncode:
+        raise Stop(f"llama.cpp cannot load the converted model: {why(done)}", ELSE)
+    found = json.loads(done.stdout)
     if found["chat_template"] != (tokenizer.chat_template or ""):
         raise unproven("the chat template in the file is not the trained one")
     for token, known in zip(stops, found["ends"], strict=True):
@@ -111,3 +141,200 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
         raise unproven(*worded("export.worse-in-llama-cpp", off=off, kind=kind, allowed=allowed))
     words = sum(len(answer.said) for answer in said)
     return {"prompts": len(said), "tokens": words, "same_tokens": same, "largest_difference_nats": off}
+
+
+def converter() -> Path:
+    """The folder of llama.cpp's converter, of the version that the extra `gguf` builds. pip downloads it once from its
+    configured index, and checks its hash. Raises Stop if it is not available."""
+    folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
+    if (folder / CONVERTER).is_file():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as fetched:
+        wanted = Path(fetched) / "requirements.txt"
+        wanted.write_text(f"llama-cpp-python=={VERSION} --hash=sha256:{SHA256}\n", encoding="utf-8")
+        options = ["--require-hashes", "--no-deps", "--no-binary", "llama-cpp-python", "--dest", fetched]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "-r", str(wanted)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        archive = next(Path(fetched).glob("*.tar.gz"), None)
+        if done.returncode or archive is None:
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+            reason = said[-1] if said else "pip saved no archive"
+            raise Stop(*worded("export.no-converter", reason=reason, version=VERSION))
+        # The converter is in the folder `vendor/llama.cpp` of the source package.
+        unpacked = Path(fetched) / "unpacked"
+        with tarfile.open(archive) as packed:
+            for member in packed:
+                _, _, name = member.name.partition("/vendor/llama.cpp/")
+                if name.startswith(_NEEDED) and member.isfile():
+                    member.name = name
+                    packed.extract(member, unpacked, filter="data")
+        # Another process may have been faster, and its folder is in use.
+        with suppress(OSError):
+            unpacked.rename(folder)
+    return folder
+
+
+def architectures(converter: Path) -> Iterator[str]:
+    """The architectures of text models that the converter supports, from its source: loading it takes seconds."""
+    for node in ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "TEXT_MODEL_MAP" and node.value:
+            yield from (name for name in ast.literal_eval(node.value) if "ForCausalLM" in name or "LMHead" in name)
+
+
+def apart(function: Callable[..., Any], *given: Any) -> subprocess.CompletedProcess[str]:
+    """A function of this part in a process of its own, until it ends; its result is the exit code. given: for JSON."""
+    env = os.environ | {child_process.PARENT: str(os.getpid())}
+    with tempfile.TemporaryDirectory() as folder:
+        task = Path(folder) / "task.json"
+        write_json(task, [function.__module__, function.__name__, given])
+        command = [sys.executable, "-m", __name__, str(task)]
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
+
+
+def why(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a process failed, by its output: llama.cpp's first error, or Python's last line."""
+    if done.returncode < 0:
+        return f"it was killed by {signal.Signals(-done.returncode).name}"
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+    return next((line for line in lines if "error loading" in line), lines[-1])
+
+
+def is_gpt2(tokenizer: Path) -> bool:
+    """Whether a `tokenizer.json` splits text into words as GPT-2 does, like the tokenizers that are trained here."""
+    facts = read_record(tokenizer)
+    parts: Any = facts.get("pre_tokenizer") or {}
+    plain = not facts.get("normalizer") and facts.get("model", {}).get("type") == "BPE"
+    by_bytes = parts.get("type") == "ByteLevel" and parts.get("use_regex", True) and not parts.get("add_prefix_space")
+    return bool(plain and by_bytes)
+
+
+def teach(turn_end: int | None) -> None:
+    """Gives the converter the name of a pre-tokenizer with an unknown hash, the kind of a Phi's tokenizer, and the
+    token that ends an answer. It replaces methods, because there are no options for these."""
+    import gguf
+    from conversion.base import TextModel
+    from conversion.phi import Phi3MiniModel
+
+    by_hash, by_class = TextModel.get_vocab_base_pre, Phi3MiniModel.set_vocab
+    add = gguf.SpecialVocab.add_to_gguf
+
+    def name_of(model: Any, tokenizer: Any) -> str:
+        try:
+            return str(by_hash(model, tokenizer))
+        except NotImplementedError:
+            if is_gpt2(model.dir_model / "tokenizer.json"):
+                return "gpt-2"
+            raise
+
+    def of_phi(model: Any) -> None:
+        # The converter looks for the tokenizer's class, which transformers 5 no longer writes.
+        (by_class if (model.dir_model / "tokenizer.model").is_file() else TextModel._set_vocab_gpt2)(model)
+
+    def with_turn_end(vocabulary: Any, writer: Any, quiet: bool = False) -> None:
+        if turn_end is not None:
+            vocabulary.special_token_ids["eot"] = turn_end
+        add(vocabulary, writer, quiet)
+
+    TextModel.get_vocab_base_pre, Phi3MiniModel.set_vocab = name_of, of_phi
+    gguf.SpecialVocab.add_to_gguf = with_turn_end
+
+
+def run_converter(converter: str, model: str, out: str, kind: str, turn_end: int | None = None) -> None:
+    """llama.cpp's own converter, with the facts that it lacks about a model that was trained here."""
+    hush()
+    sys.path.insert(0, converter)  # the converter has its own library `gguf`
+    import convert_hf_to_gguf
+
+    teach(turn_end)
+    sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", kind]
+    convert_hf_to_gguf.main()
+
+
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
+FP32 = 0  # GGML_TYPE_F32
+
+
+def _library() -> Any:
+    """llama.cpp's library, which prints only errors here; its other messages fill pages."""
+    import llama_cpp as library
+
+    def say(level: int, text: bytes, data: Any) -> None:
+        if level == ERROR:
+            sys.stderr.write(text.decode(errors="replace"))
+
+    library.saying = library.llama_log_callback(say)  # which must live as long as the library is in use
+    library.llama_log_set(library.saying, None)
+    return library
+
+
+def run_quantiser(file: str, out: str, kind: str) -> int:
+    library = _library()
+    options = library.llama_model_quantize_default_params()
+    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+    return int(library.llama_model_quantize(file.encode(), out.encode(), options))
+
+
+def look_into(file: str, task: Mapping[str, Any]) -> None:
+    """Prints llama.cpp's view of a file, on this processor. task: `texts` to tokenise, `ends` that may end an answer,
+    `answers` with `prompt` and `said` in token numbers, and `context`, the longest of them."""
+    import numpy as np
+
+    library = _library()
+    options = library.llama_model_default_params()
+    options.n_gpu_layers = 0
+    options.use_extra_bufts = False  # repacked weights would need instructions that not every processor has
+    model = library.llama_model_load_from_file(file.encode(), options)
+    if not model:
+        raise SystemExit(1)
+    vocabulary = library.llama_model_get_vocab(model)
+    room = library.llama_context_default_params()
+    room.n_ctx = room.n_batch = room.n_ubatch = task["context"]
+    # With a cache in half precision the answers would look like another model's.
+    room.type_k = room.type_v = FP32
+    room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    context = library.llama_init_from_model(model, room)
+
+    def template() -> str:
+        name, text = b"tokenizer.chat_template", ctypes.create_string_buffer(1)
+        size = library.llama_model_meta_val_str(model, name, text, 1)
+        text = ctypes.create_string_buffer(max(0, size) + 1)
+        library.llama_model_meta_val_str(model, name, text, len(text))
+        return text.value.decode()
+
+    def tokens(text: str) -> list[int]:
+        raw = text.encode()
+        room = (library.llama_token * (len(raw) + 8))()
+        return list(room[: library.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, True)])
+
+    def give(tokens: Sequence[int]) -> None:
+        numbers = (library.llama_token * len(tokens))(*tokens)
+        if library.llama_decode(context, library.llama_batch_get_one(numbers, len(tokens))):
+            raise SystemExit("llama.cpp cannot read a prompt")
+
+    def answer(prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
+        """The chosen token at each place of an answer, and the mean log-probability of its words, in nats."""
+        library.llama_memory_clear(library.llama_get_memory(context), True)
+        give(prompt)
+        chosen, total, size = [], 0.0, library.llama_vocab_n_tokens(vocabulary)
+        for token in said:
+            raw = library.llama_get_logits_ith(context, -1)
+            logits = np.ctypeslib.as_array(raw, shape=(size,)).astype(np.float64)
+            chosen.append(int(logits.argmax()))
+            total += float(logits[token] - logits.max()) - math.log(np.exp(logits - logits.max()).sum())
+            give([token])
+        return chosen, total / max(1, len(said))
+
+    found = {
+        "chat_template": template(),
+        "ends": [bool(library.llama_vocab_is_eog(vocabulary, token)) for token in task["ends"]],
+        "texts": list(map(tokens, task["texts"])),
+        "answers": [answer(one["prompt"], one["said"]) for one in task["answers"]],
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    child_process.watch_parent()
+    module, name, given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.exit(getattr(importlib.import_module(module), name)(*given))

@@ -1,8 +1,8 @@
-"""A stage's model with all its records; the reasons why servers refuse its adapter; and the proof, tensor by tensor,
-that exported weights are the base model's with exactly the trained changes."""
+"""A stage's model with all its records; and the proof, tensor by tensor, that exported weights are the base
+model's with exactly the trained changes."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,6 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
-from runner.tools.vllm import saved
 from runner.trainer.generation import Chat, chats, tokenizer_in
 from runner.trainer.merging import Base
 
@@ -140,16 +139,6 @@ def _base(folder: StageFolder, run: RunFacts) -> Base | None:
     if base.startswith("/") and not run.rehearsal and run.planned.model:
         return run.planned.model, run.planned.revision or None
     return (base, folder.stage.config.get("revision_of_model")) if base and not base.startswith("/") else None
-
-
-def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
-    """Why servers cannot serve an adapter, sentences without a full stop. modules: the names in the base model."""
-    yield from saved(adapter.folder).refusals()
-    if not adapter.layers:
-        yield "it changes no layer"
-    elif strange := sorted(set(adapter.layers).difference(modules)):
-        others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
-        yield worded("export.strange-layer", strange=strange, others=others)[0]
 
 
 def without_weights(model: Base, trust_remote_code: bool) -> Any:

@@ -100,7 +100,7 @@ def pack(
             most = VALIDATION_BLOCKS if split == "validation" else None
             tokenised = blocks.tokenise(chosen, tokenizer, end)
             counts = _write_blocks(out / f"{split}-{length}.npy", tokenised, length, dtype, most)
-            report[f"{split}-{length}"] = counts.facts
+            report[f"{split}-{length}"] = vars(counts)
             if not counts.blocks:
                 side = "validation" if split == "validation" else "training"
                 raise Stop(*worded("pretrain.too-little-text", side=side, length=length, counts=counts))
@@ -111,7 +111,7 @@ def pack(
 def _write_blocks(
     file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
 ) -> blocks.BlockCounts:
-    counts = blocks.BlockCounts(length)
+    counts = blocks.BlockCounts()
 
     def write_header(out: Any) -> None:
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (counts.blocks, length)}
@@ -119,7 +119,7 @@ def _write_blocks(
 
     with replacing(file) as partial, partial.open("wb") as out:
         write_header(out)
-        for group in blocks.cut(documents, counts, most_blocks):
+        for group in blocks.cut(documents, length, counts, most_blocks):
             out.write(group.astype(dtype).tobytes())
         # NumPy's header keeps room for the first axis to grow, so the true count fits in the place of the 0.
         out.seek(0)
@@ -145,7 +145,7 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
                 os.link(file, link)
             except OSError:
                 shutil.copyfile(file, link)
-            report[f"{split}-{length}"] = blocks.BlockCounts(length, 0, array.size, len(array)).facts
+            report[f"{split}-{length}"] = vars(blocks.BlockCounts(0, array.size, len(array)))
     return report
 
 

@@ -14,7 +14,7 @@ from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
 from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
-from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, load
+from runner.trainer.generation import CannotLoad, Earlier, LoadedModel, load
 
 Turn = tuple[str, tuple[str, ...]]  # a question and the answer of each side
 
@@ -62,23 +62,19 @@ def sides(recipe: Recipe, folder: StageFolder) -> Sides:
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
     with ask.loading(before, after):
-        return Models(_load_both(before, after))
+        first = load(before)
+        if not after.adapter:
+            return Models((first, load(after)))
+        from peft import PeftModel
+        from safetensors import SafetensorError
 
-
-def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """Both models in memory: with an adapter, one model whose adapter is switched on and off. Raises CannotLoad."""
-    first = load(before)
-    if not after.adapter:
-        return first, load(after)
-    from peft import PeftModel
-    from safetensors import SafetensorError
-
-    try:
-        both = PeftModel.from_pretrained(first.model, after.adapter).eval()
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CannotLoad(after.adapter, error) from error
-    original = LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone)
-    return original, LoadedModel(after, both, first.tokenizer, alone=first.alone)
+        try:
+            both = PeftModel.from_pretrained(first.model, after.adapter).eval()
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise CannotLoad(after.adapter, error) from error
+        # With an adapter, one model is in memory, whose adapter is switched on and off.
+        original = LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone)
+        return Models((original, LoadedModel(after, both, first.tokenizer, alone=first.alone)))
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:

@@ -52,7 +52,7 @@ def measured(
     url, evaluation, words = openai_api.address(url), wanted.evaluation, _tokenizer(plan, wanted, results)
     assert evaluation
     server = _Hub(hub, plan.site.get("namespace"))
-    known = server.tasks()
+    known = [one["id"] for one in server.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()]
     if unknown := [task for task in evaluation.tasks if task not in known]:
         raise Stop(*worded("serve.tasks-unknown", unknown=listed(unknown), hub=server.url))
     shots, measures, words = _shots(evaluation.tasks), Measures(), words | {"limit": evaluation.limit or None}
@@ -147,9 +147,6 @@ class _Hub:
         named = {"X-Tenant": namespace} if namespace else {}
         self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
 
-    def tasks(self) -> set[str]:
-        return {str(one["id"]) for one in self.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()}
-
     def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
         """The job once it has ended. Raises Stop if EvalHub does not answer for two minutes."""
         said, silent = "", 0
@@ -175,7 +172,14 @@ class _Hub:
                 text = answer.read()
                 known = json.loads(text) if text else {}
         except urllib.error.HTTPError as error:
-            raise self._refused(error) from None
+            text = error.read().decode("utf-8", errors="replace")
+            with suppress(ValueError, TypeError, KeyError):
+                text = json.loads(text)["message"]
+            said = " ".join(text.split())[:300] or error.reason
+            if error.code in (401, 403):
+                raise Stop(*worded("serve.hub-forbids", url=self.url, token=TOKEN, said=said)) from None
+            kind = Silence if error.code == 429 or error.code >= 500 else Stop
+            raise kind(f"EvalHub at {self.url} answered {error.code}: {said}", "Its log says more.") from None
         except (OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
             raise Silence(*worded("serve.hub-silent", url=self.url, why=why)) from None
@@ -184,16 +188,6 @@ class _Hub:
         if not isinstance(known, dict):
             raise Stop(f"{self.url} is not an EvalHub.", "Check the address.")
         return known
-
-    def _refused(self, error: urllib.error.HTTPError) -> Stop:
-        text = error.read().decode("utf-8", errors="replace")
-        with suppress(ValueError, TypeError, KeyError):
-            text = json.loads(text)["message"]
-        said = " ".join(text.split())[:300] or error.reason
-        if error.code in (401, 403):
-            return Stop(*worded("serve.hub-forbids", url=self.url, token=TOKEN, said=said))
-        kind = Silence if error.code == 429 or error.code >= 500 else Stop
-        return kind(f"EvalHub at {self.url} answered {error.code}: {said}", "Its log says more.")
 
 
 class Silence(Stop):

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.check.validate import load
-from runner.parts.evaluate import language
-from runner.parts.evaluate.evaluate import Measures
+from runner.parts.evaluate import evaluate
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import ACCURACY
 from runner.plan import Plan, Stage
@@ -320,8 +319,8 @@ class Served:
             raise Stop(*worded("serve.no-rows", folder=folder))
         tokenizer = tokenizer_in(folder.model, self.after.trust_remote_code)
         numbers = rows.rows if rows else ()
-        chosen = language.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
-        measures = Measures()
+        chosen = evaluate.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
+        measures = evaluate.Measures()
         for chat, before in ((self.after, False), (self.before, True)):
             if not chat.model:
                 measures.lack([AGREEMENT], "the server does not have this model", before)
@@ -386,28 +385,28 @@ def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> 
     machine or precision rounds differently; near 0 for another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
-        raise language.Cannot("the run has no answers to the demo's questions")
+        raise evaluate.Cannot("the run has no answers to the demo's questions")
     said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
     same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
     return {AGREEMENT: sum(same) / len(same)}
 
 
-def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.ShortAnswer]) -> dict[str, float]:
-    """As `language.accuracy`, from the server's continuation of each prompt."""
-    length = language.answer_length(chosen, tokenizer)
+def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[evaluate.ShortAnswer]) -> dict[str, float]:
+    """As `evaluate.accuracy`, from the server's continuation of each prompt."""
+    length = evaluate.answer_length(chosen, tokenizer)
 
     def said() -> Iterator[str]:
         for question in chosen:
             answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
             read = answer["usage"].get("prompt_tokens", len(question.prompt))
             if read != len(question.prompt):
-                raise language.Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
+                raise evaluate.Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
             yield str(answer["text"])
 
-    return language.right(chosen, said())
+    return evaluate.right(chosen, said())
 
 
-def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: Measures) -> dict[str, float]:
+def on_rows(served: Served, chat: Chat, rows: Sequence[evaluate.Row], measures: evaluate.Measures) -> dict[str, float]:
     """Loss and perplexity from the log-probabilities of a prompt's tokens, which vLLM's server gives."""
     total, count = 0.0, 0
     for numbers, labels in rows:
@@ -415,16 +414,16 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
             answer = served.goes_on(chat.model, list(numbers), 1, echo=True, logprobs=1)
         except Stop:
             # transformers accepts no prompt in token numbers.
-            raise language.Cannot(_NO_LOGS) from None
+            raise evaluate.Cannot(_NO_LOGS) from None
         logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
         counted = [log for log, label in zip(logs, labels, strict=False) if label != -100 and log is not None]
         if len(logs) < len(numbers):
-            raise language.Cannot(_NO_LOGS)
+            raise evaluate.Cannot(_NO_LOGS)
         total, count = total - sum(counted), count + len(counted)
     if not count:
-        raise language.Cannot("training saved no held-out rows")
+        raise evaluate.Cannot("training saved no held-out rows")
     measures.counts |= {"held_out_rows": len(rows), "held_out_tokens": count}
-    return {"validation_loss": total / count, "perplexity": language.exponential(total / count)}
+    return {"validation_loss": total / count, "perplexity": evaluate.exponential(total / count)}
 
 
 if __name__ == "__main__":

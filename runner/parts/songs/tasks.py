@@ -128,12 +128,10 @@ def song_of(row: DataRow, songs: Songs) -> Song | str:
 def _answerable(song: Song) -> dict[str, tuple[str, str]]:
     """The possible questions about a song, as kind → (question, answer): only those that the row answers."""
     asked: dict[str, tuple[str, str]] = {}
-    if song.artist and song.genre:
-        asked["write_verse"] = (song.instruction, song.lyrics)
-    elif song.artist:
-        asked["write_verse"] = (f"Generate a song verse in the style of {song.artist}.", song.lyrics)
-    elif song.genre:
-        asked["write_verse"] = (f"Generate a song verse in the genre of {song.genre}.", song.lyrics)
+    if song.artist or song.genre:
+        one = f"style of {song.artist}" if song.artist else f"genre of {song.genre}"
+        whole = song.instruction if song.artist and song.genre else f"Generate a song verse in the {one}."
+        asked["write_verse"] = (whole, song.lyrics)
     if song.artist:
         asked[STYLE[0]] = (f"{STYLE[1]}\n\n{song.lyrics}", song.artist)
     if song.genre:

@@ -400,7 +400,7 @@ class Letters:
 )
 def test_a_short_answer_is_one_line_of_a_few_words_behind_a_question(prompt, answer, asked):
     numbers, labels = list(map(ord, prompt + answer)), [-100] * len(prompt) + list(map(ord, answer))
-    found = evaluate.language.questions([(numbers, labels)], Letters(), {"genre": "Which genre?"}, 7)
+    found = evaluate.questions([(numbers, labels)], Letters(), {"genre": "Which genre?"}, 7)
     assert [question.asked for question in found] == ([] if asked is None else [asked])
 
 
@@ -658,8 +658,8 @@ def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatc
 def test_tasks_are_scored_before_training_too_unless_the_stage_before_has_them_on_record(
     tmp_path, monkeypatch, recorded
 ):
-    monkeypatch.setattr(evaluate.language, "load", lambda folder, *given: (folder, "tokenizer"))
-    monkeypatch.setattr(evaluate.language, "generated", lambda *given: 16)
+    monkeypatch.setattr(evaluate, "load", lambda folder, *given: (folder, "tokenizer"))
+    monkeypatch.setattr(evaluate, "generated", lambda *given: 16)
     scores = {"trained": {"lm_eval.sample.acc": 0.5}, "base": {"lm_eval.sample.acc": 0.3}}
     monkeypatch.setattr(evaluate, "lm_eval_scores", lambda model, *given: scores[model])
     task = gates.Task(
@@ -674,8 +674,8 @@ def test_tasks_are_scored_before_training_too_unless_the_stage_before_has_them_o
 
 
 def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate.language, "load", lambda *given: ("model", "tokenizer"))
-    monkeypatch.setattr(evaluate.language, "generated", lambda *given: 16)
+    monkeypatch.setattr(evaluate, "load", lambda *given: ("model", "tokenizer"))
+    monkeypatch.setattr(evaluate, "generated", lambda *given: 16)
     monkeypatch.setattr(evaluate, "lm_eval_scores", lambda *given: {"lm_eval.sample.acc": 0.5})
     asked = ("perplexity", "improvement.perplexity", "loss_rise.2", "accuracy.genre", "lm_eval.sample.akk")
     task = gates.Task(

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from runner.parts.evaluate import language
+from runner.parts.evaluate import evaluate
 from runner.parts.export import compressed, exporting, trained_model
 from runner.parts.export.trained_model import TrainedModel, words_of
 from runner.run.run_folder import RunFolder
@@ -138,7 +138,7 @@ def test_layers_are_measured_with_training_rows_and_without_them_with_the_genera
     rows = list(compressed._training_rows(with_rows(whole, many, tmp_path)))
     assert len(rows) == compressed.ROWS and {len(row) for row in rows} == {compressed.TOKENS} and rows[-1][0] > 1900
     (tmp_path / "train.parquet").unlink()
-    assert list(compressed._training_rows(without_rows(whole))) == [row for row, _ in language.general_rows(words)]
+    assert list(compressed._training_rows(without_rows(whole))) == [row for row, _ in evaluate.general_rows(words)]
 
 
 def refusal(whole: TrainedModel, tmp_path: Path, form: str, **changes: object) -> str:

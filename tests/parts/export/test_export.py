@@ -436,7 +436,7 @@ def test_a_template_that_cannot_be_taken_apart_is_not_guessed():
 
 
 def test_only_words_parted_as_gpt2_does_are_called_so(whole, tmp_path):
-    from runner.parts.export.llama_cpp import is_gpt2
+    from runner.parts.export.gguf import is_gpt2
 
     file = stage_of(whole).model / "tokenizer.json"
     facts = read_record(file)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.data import GENERAL_TEXT
-from runner.parts.export import exporting, gguf, llama_cpp, trained_model
+from runner.parts.export import exporting, gguf, trained_model
 from runner.run.run_folder import RunFolder
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
@@ -33,7 +33,7 @@ def whole(tmp_path_factory) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def converter() -> Path:
-    return llama_cpp.converter()
+    return gguf.converter()
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +120,10 @@ def test_text_that_is_cut_otherwise_is_found_out(whole, converter, tmp_path):
     known, file = trained_model.of(whole), tmp_path / "model.gguf"
     code = (
         "import sys\n"
-        "from runner.parts.export import llama_cpp\nteach = llama_cpp.teach\n"
+        "from runner.parts.export import gguf as module\nteach = module.teach\n"
         "def other(turn_end):\n    teach(turn_end)\n    from conversion.base import TextModel\n"
         "    TextModel.get_vocab_base_pre = lambda model, tokenizer: 'llama-bpe'\n"
-        "llama_cpp.teach = other\nllama_cpp.run_converter(*sys.argv[1:])\n"
+        "module.teach = other\nmodule.run_converter(*sys.argv[1:])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, converter, known.model, file, "f32"], cwd=ROOT, capture_output=True, text=True
@@ -156,9 +156,9 @@ def test_an_architecture_that_the_converter_does_not_know_is_refused_with_those_
 
 def test_the_converter_is_held_against_its_hash(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(llama_cpp, "SHA256", "0" * 64)
+    monkeypatch.setattr(gguf, "SHA256", "0" * 64)
     with pytest.raises(Stop, match=r"llama\.cpp's converter cannot be downloaded"):
-        llama_cpp.converter()
+        gguf.converter()
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
@@ -167,5 +167,5 @@ def test_the_pinned_version_is_the_one_that_is_installed():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["optional-dependencies"]["gguf"] == [f"llama-cpp-python=={llama_cpp.VERSION}"]
-    assert importlib.metadata.version("llama-cpp-python") == llama_cpp.VERSION
+    assert project["optional-dependencies"]["gguf"] == [f"llama-cpp-python=={gguf.VERSION}"]
+    assert importlib.metadata.version("llama-cpp-python") == gguf.VERSION

@@ -646,7 +646,7 @@ OF_LANGUAGE = {
     "ray": ("parts.pretrain.executors",),
     "py3langid": ("parts.data_doctor.doctor",),
     "lm_eval": ("parts.evaluate.evaluate",),
-    "peft": ("parts.evaluate.language",),
+    "peft": ("parts.evaluate.evaluate",),
     **dict.fromkeys(("mlflow", "wandb"), ("parts.tracking.servers",)),
 }
 

@@ -19,7 +19,7 @@ from runner import catalog
 from runner.check.validate import examine, load
 from runner.commands.cli import _code as command
 from runner.data.tokenizers import jinja
-from runner.parts.evaluate import language
+from runner.parts.evaluate import evaluate
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.serve import openai_api
 from runner.run.run_folder import RunFolder
@@ -310,7 +310,7 @@ def test_the_loss_on_held_out_rows_comes_from_a_server_that_gives_log_probabilit
 
 def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
     chat = Chat("m", None, "", None, 8)
-    question = language.ShortAnswer((1, 2, 3), "a", ())
+    question = evaluate.ShortAnswer((1, 2, 3), "a", ())
 
     class Words:
         def decode(self, numbers: Any) -> str:
@@ -321,7 +321,7 @@ def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
 
     with speaking(lambda *_: (200, {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 4}})) as url:
         server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
-        with pytest.raises(language.Cannot, match="reads 4 tokens, but training read 3"):
+        with pytest.raises(evaluate.Cannot, match="reads 4 tokens, but training read 3"):
             openai_api.accuracy(server, chat, Words(), [question])
 
 
