@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 from runner.catalog import Gpu
 from runner.check.validate import TOO_LARGE
@@ -329,7 +330,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     return tuple(map(_prediction, _known(recipe, plan), alone))
 
 
-def _prediction(made: Forecast, alone: Mapping[str, float | None]) -> Prediction:
+def _prediction(made: Forecast, alone: Mapping[str, Any]) -> Prediction:
     """alone: the figures by formulas alone."""
     gpu = made.gpu.title if made.gpu else made.stage.machines.gpu
     return Prediction(**named(TABLES["prediction"], made), **alone, gpu=gpu)
