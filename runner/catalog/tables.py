@@ -84,11 +84,6 @@ def setting_called(word: str, known: Iterable[str]) -> str | None:
     return next((name for name in meant if name in there), None)
 
 
-def command_called(word: str) -> str | None:
-    """The command that another tool's name for it means."""
-    return cast(str | None, table("synonyms")["commands"].get(word.lower().replace("_", "-")))
-
-
 @cache
 def axolotl_settings() -> Schema:
     """The settings of the pinned Axolotl, as a JSON Schema; `plugins` has those of each plug-in. Written by

@@ -80,14 +80,11 @@ class FoundTrouble:
         words = defaultdict(lambda: "…", dict.fromkeys(_SPARE, "") | dict(self.words))
         return self.trouble.means.format_map(words), self.trouble.remedy.format_map(words)
 
-    @property
-    def with_line(self) -> str:
-        return self._told(f"The log says: {self.line}.")
-
     def __str__(self) -> str:
-        return self._told()
+        return self.told()
 
-    def _told(self, evidence: str = "") -> str:
+    def told(self, evidence: str = "") -> str:
+        """Its sentences, with the evidence between them, and its code."""
         means, remedy = self.sentences
         words = f"{means} {evidence} {remedy}".split()
         return re.sub(r"\.\.+", ".", " ".join(words)) + f" ({self.trouble.code})"

@@ -53,7 +53,8 @@ class _Commands(click.Group):
 
             if part := parts.missing("commands", args[0]):
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)
-            near = tables.command_called(args[0]) or nearest(args[0], commands())
+            others = tables.table("synonyms")["commands"]  # other tools' names for our commands
+            near = others.get(args[0].lower().replace("_", "-")) or nearest(args[0], commands())
             hint = f" Did you mean `{near}`?" if near else ""
             raise click.UsageError(f"There is no command `{args[0]}`.{hint}", ctx)
         return super().resolve_command(ctx, args)

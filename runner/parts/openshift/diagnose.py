@@ -297,4 +297,4 @@ def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
         together = "\n".join(map(log_of, state.pods))
         world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""
         found = found.trouble.found_in(together, {"world_size": world}) or found
-    return found.with_line
+    return found.told(f"The log says: {found.line}.")
