@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from runner.parts.report.facts import Curve, Point
 
@@ -14,19 +13,9 @@ MOST_POINTS = 400
 Tick = tuple[float, str]
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of a chart: its name, its SVG path, its values as JSON, and whether points were left out."""
-
-    name: str
-    path: str
-    values: str
-    thinned: bool
-
-
 class Chart:
-    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; xs, ys: the marks of both axes. lines; or bars:
-    x, y, width, height and text of each."""
+    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; xs, ys: the marks of both axes. lines: name,
+    SVG path, values as JSON of each, and whether points were left out; or bars: x, y, width, height and text of each."""
 
     def __init__(self, x0: float, x1: float, low: float, high: float, ys: Iterable[float]) -> None:
         """low, high: the ends of its y axis; ys: the values at its marks."""
@@ -34,7 +23,7 @@ class Chart:
         self.x_of, self.y_of = _scale(x0, x1, LEFT, WIDTH - RIGHT), _scale(low, high, HEIGHT - BOTTOM, TOP)
         self.xs: list[Tick] = [(self.x_of(x), shown(x)) for x in ticks(x0, x1, 5)]
         self.ys: list[Tick] = [(self.y_of(y), shown(y)) for y in ys]
-        self.lines: list[Line] = []
+        self.lines: list[tuple[str, str, str, bool]] = []
         self.bars: list[tuple[float, float, float, float, str]] = []
 
 
@@ -50,7 +39,7 @@ def chart(curve: Curve) -> Chart:
         kept = thinned(series.points)
         path = "M" + "L".join(f"{made.x_of(x):.1f} {made.y_of(y):.1f}" for x, y in kept)
         values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
-        made.lines.append(Line(series.name, path, values, len(kept) < len(series.points)))
+        made.lines.append((series.name, path, values, len(kept) < len(series.points)))
     return made
 
 

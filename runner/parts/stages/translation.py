@@ -120,7 +120,7 @@ def _trained(place: Place, stage: Stage, earlier: list[Stage], begins: bool, pro
 
 
 def names(recipe: Recipe) -> Iterator[Problem]:
-    """Each stage has a name of its own, which is also the name of its folder."""
+    """Each stage has a name of its own, which is also the name of its folder; only the first one pretrains."""
     written = [stage["name"] for stage in recipe.stages]
     taken = (*TAKEN, *OF_TEXT) if recipe.stages[0]["technique"] == PRETRAIN else TAKEN
     for index, name in enumerate(written):
@@ -128,11 +128,7 @@ def names(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(("stages", index, "name"), *worded("stages.name-taken", name=name))
         elif name in written[:index]:
             yield recipe.problem(("stages", index, "name"), *worded("stages.name-twice", name=name))
-
-
-def pretraining_first(recipe: Recipe) -> Iterator[Problem]:
-    for index, stage in enumerate(recipe.stages):
-        if index and stage["technique"] == PRETRAIN:
+        if index and recipe.stages[index]["technique"] == PRETRAIN:
             yield recipe.problem(("stages", index, "technique"), *worded("stages.pretraining-first"))
 
 
@@ -145,21 +141,17 @@ def earlier_rows(recipe: Recipe) -> Iterator[Problem]:
         there = there or talks
 
 
-def images(recipe: Recipe) -> Iterator[Problem]:
-    """Pods mount one image with a model, the one of all stages."""
+def models(recipe: Recipe) -> Iterator[Problem]:
+    """Pods mount one image with a model, the one of all stages; and no stage can start from a model that gives scores."""
     for index, one in enumerate(recipe.stage_recipes.values()):
         if names_base(recipe.document, index) and in_image(one.settings.get("model", {}).get("base")):
             yield recipe.problem((STAGES, index, "model", "base"), *worded("stages.image-of-one", base=one.model.base))
 
-
-def scores_last(recipe: Recipe) -> Iterator[Problem]:
-    """A stage cannot start from a model that gives scores."""
-    for index, one in enumerate(recipe.stage_recipes.values(), 1):
-        if one.scores and index < len(recipe.stages) and not starts(recipe.document, index):
-            yield recipe.problem((STAGES, index, "name"), *worded("stages.starts-from-scores"))
+        if one.scores and index + 1 < len(recipe.stages) and not starts(recipe.document, index + 1):
+            yield recipe.problem((STAGES, index + 1, "name"), *worded("stages.starts-from-scores"))
 
 
-RULES = (scores_last, names, pretraining_first, earlier_rows, images)
+RULES = (names, earlier_rows, models)
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:

@@ -264,7 +264,7 @@ class Answers:
     def reads_otherwise(self) -> bool:
         """Whether the questions for songs have another form than in the starter."""
         plain = not on_hub(self.data) and not self.asked_in_words
-        return plain and not first_rows("new", replace(self, instruction_form=""), 1)
+        return plain and not first_rows("new", replace(self, instruction_form=""), 1)[1]
 
     def template(self, text: str) -> str:
         """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
@@ -457,13 +457,9 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
     return draft(answers.origin, name, [*answers.wishes(), *more])
 
 
-def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
-    """The first rows as the model sees them; none for images. Raises Stop if they cannot be read."""
-    return _first(name, answers, most)[1]
-
-
-def _first(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:
-    """The data of the first stage that reads any, on this machine, and `first_rows`."""
+def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:
+    """The data of the first stage that reads any, on this machine, and its first rows as the model sees them; none for
+    images. Raises Stop if they cannot be read."""
     recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
     data = next(stage.data for stage in translate(recipe, place(recipe)).stages if stage.data)
     return data, [row for row in islice(scenarios.seen(data) or (), most) if not row.picture]
@@ -513,7 +509,7 @@ def _described(name: str, answers: Answers) -> list[Override]:
 def _held_out(name: str, answers: Answers) -> list[str]:
     """The questions of the rows that preparation would hold out, or the beginnings of documents; if the file is large,
     of its first rows. Raises Stop if the rows cannot be read."""
-    data, first = _first(name, answers, AMONG)
+    data, first = first_rows(name, answers, AMONG)
     beginning = [example.asked for example in first]
     files = [Path(one["path"]) for one in data.get("sets", ()) if one["path"]]
     if not beginning or sum(file.stat().st_size for file in files if file.is_file()) > LARGE:

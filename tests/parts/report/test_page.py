@@ -270,7 +270,8 @@ def test_axes_have_a_few_round_marks_whatever_the_values(values):
     drawn = charts.chart(curve)
     assert 2 <= len(drawn.ys) <= 9 and len(drawn.xs) >= 2
     assert all(charts.TOP <= at <= charts.HEIGHT - charts.BOTTOM for at, _ in drawn.ys)
-    assert "nan" not in drawn.lines[0].path and "inf" not in drawn.lines[0].path
+    _, path, *_ = drawn.lines[0]
+    assert "nan" not in path and "inf" not in path
 
 
 def test_the_command_says_where_the_page_is_and_what_is_no_run(tmp_path, recipe_command, golden_message):

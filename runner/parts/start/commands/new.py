@@ -242,7 +242,7 @@ def _looked(name: str, answers: Answers) -> bool:
     try:
         made = drafting.drafted(name, answers)
         here = answers.data and not drafting.on_hub(answers.data) and answers.of.rows not in ("images", "pipeline")
-        found = drafting.first_rows(name, answers, ROWS) if here else []
+        found = drafting.first_rows(name, answers, ROWS)[1] if here else []
     except Stop as stop:
         _say(stop)
         return False
