@@ -242,13 +242,17 @@ _NO_CONDITION = {
 def fits(schema: Mapping[str, Any] | bool, value: Any) -> bool:
     """Whether a value certainly fits the schema, without jsonschema, whose import takes longer than the rest of a check. True
     only if every keyword is known and met; else jsonschema decides."""
-    if isinstance(schema, bool):
+    if schema is True or schema is False:  # without calls, which 1,000 recipes would feel
         return schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")
-    if not isinstance(kind, str) or not _KINDS[kind](value):
+    if kind.__class__ is not str or not _KINDS[kind](value):
         return False
     for name, wanted in schema.items():
-        if name not in _NO_CONDITION and not name.startswith("x-") and not (name in _MET and _MET[name](value, wanted)):
+        if name not in _NO_CONDITION and name[:2] != "x-" and not (name in _MET and _MET[name](value, wanted)):
             return False
-    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    return kind != "object" or all(fits(known.get(name, others), inner) for name, inner in value.items())
+    if kind == "object":
+        known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        for name, inner in value.items():
+            if not fits(known.get(name, others), inner):
+                return False
+    return True

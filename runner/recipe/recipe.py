@@ -38,7 +38,7 @@ class Settings(Mapping[str, Any]):
     """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is absent is None. The
     schema is the only list of settings; reading an unknown one raises AttributeError."""
 
-    __slots__ = ("_known", "_values")
+    __slots__ = ("__dict__", "_known", "_values")
     # The schema of each setting that the section may have.
     _known: Schema
     _values: Section
@@ -50,13 +50,19 @@ class Settings(Mapping[str, Any]):
     def _hold(self, values: Section, known: Schema) -> None:
         object.__setattr__(self, "_known", known)
         object.__setattr__(self, "_values", values)
+        # Settings are plain attributes, because a check reads thousands of them; __getattr__ handles the rest.
+        every = {**dict.fromkeys(known), **values}
+        broken = [key for key, value in values.items() if value is BROKEN]
+        for key in (*_NOT_SETTINGS.intersection(every), *broken):
+            del every[key]
+        self.__dict__.update(every)
 
     if not TYPE_CHECKING:  # sections.pyi has the settings of each section
 
         def __getattr__(self, key: str) -> Any:
-            if key not in self._values and key not in self._known:
-                raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
-            return self.get(key)
+            if key in self._values:
+                return self[key]
+            raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
 
     def __setattr__(self, key: str, value: Any) -> None:
         raise AttributeError("a recipe is frozen")
@@ -114,6 +120,10 @@ class Settings(Mapping[str, Any]):
     def plain(self) -> dict[str, Any]:
         """The section as plain dicts and lists. Raises BrokenSetting if the schema has refused one of its values."""
         return {key: _thaw(value) for key, value in self._values.items()}
+
+
+# Attributes that are not settings. A setting of the same name in an open section is read by `[…]` alone.
+_NOT_SETTINGS = frozenset(dir(Settings))
 
 
 def _freeze(value: Any, schema: Schema) -> Any:

@@ -396,7 +396,7 @@ def test_answers_that_are_turns_give_their_text(golden_message):
     asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here. "}
     bad = {"role": "assistant", "content": "No."}
     turn = conversation_formats.Turn("user", "Where?")
-    wished = conversation_formats.Answered((turn,), {"chosen": "Here.", "rejected": "No."})
+    wished = conversation_formats.Answered((turn,), answers={"chosen": "Here.", "rejected": "No."})
     assert one.item({"prompt": "Where?", "chosen": [good], "rejected": [bad]}) == wished
     assert one.item({"prompt": [asked], "chosen": [good], "rejected": [bad]}) == wished
     implicit = replace(one, prompt="[chosen]")
@@ -404,7 +404,7 @@ def test_answers_that_are_turns_give_their_text(golden_message):
     whole = implicit.item(
         {"chosen": [asked, good, asked, good], "rejected": [asked, good, asked, bad], "system": "Hm."}
     )
-    assert [turn.content for turn in whole.prompt] == ["Hm.", "Where?", "Here.", "Where?"]
+    assert [turn.content for turn in whole.turns] == ["Hm.", "Where?", "Here.", "Where?"]
     assert (whole.answers, whole.group) == (wished.answers, wished.group)
     assert one.item({"prompt": "Where?", "chosen": [good], "rejected": [good]}) == "both answers are the same"
     wrong = [
@@ -428,7 +428,7 @@ def test_an_answer_with_a_label_is_found_by_the_columns_of_its_row(golden_messag
     )
     asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
     turn = conversation_formats.Turn("user", "Where?")
-    wished = conversation_formats.Answered((turn,), {"completion": "Here.", "label": True})
+    wished = conversation_formats.Answered((turn,), answers={"completion": "Here.", "label": True})
     for row in (
         {"prompt": "Where?", "completion": "Here.", "label": True},
         {"prompt": [asked], "completion": [good], "label": "TRUE"},
@@ -439,7 +439,7 @@ def test_an_answer_with_a_label_is_found_by_the_columns_of_its_row(golden_messag
     ):
         assert one.item(row) == wished
     told = one.item({"system": "Be brief.", "prompt": "Where?", "completion": "Here.", "label": "false"})
-    assert told.prompt[0] == ("system", "Be brief.", "") and told.answers["label"] is False
+    assert told.turns[0] == ("system", "Be brief.", "") and told.answers["label"] is False
     assert one.item({"prompt": "Where?", "completion": " ", "label": True}) == "a part is empty"
     with pytest.raises(KeyError, match="label"):
         one.item({"prompt": "Where?", "completion": "Here."})

@@ -98,7 +98,7 @@ def test_a_model_is_loaded_once_for_all_questions(tmp_path, monkeypatch):
 
     monkeypatch.setattr(inference, "answers", answers)
     rows = commands.compared(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
-    assert [row.texts for row in rows if row.what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
+    assert [texts for _, what, texts in rows if what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
     assert loaded == [f"{tmp_path}/best_model"]
 
 
@@ -194,7 +194,7 @@ def test_a_moved_rehearsal_has_its_tiny_model_where_it_lies_now(tmp_path):
 
 
 def cells(rows: list[commands.ComparedLine], stage: str) -> dict[str, tuple[str, ...]]:
-    return {row.what: row.texts for row in rows if row.stage == stage}
+    return {what: texts for of, what, texts in rows if of == stage}
 
 
 def test_a_run_of_another_recipe_is_named(tmp_path):
@@ -235,7 +235,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
         measured(folder_of(plan, "sft"), metrics=metrics)
     gates.promote(folder_of(two, "sft"), "Ada Lovelace", "the demo is tomorrow")
     rows = commands.compared(load(SEVEN_B)[0], [RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")])
-    assert list(dict.fromkeys(row.stage for row in rows)) == [stage.name for stage in one.stages if stage.trains]
+    assert list(dict.fromkeys(of for of, _, _ in rows)) == [stage.name for stage in one.stages if stage.trains]
     sft = cells(rows, "sft")
     assert sft["perplexity"] == ("20", "20")
     assert all(text.startswith("MISSED: 20") for text in sft["gate perplexity < 15"])

@@ -590,33 +590,35 @@ def _power(count: float) -> int:
 
 def write(made: Draft, origin: Path) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    scenario = made.origin.data["scenario"]
-    sources, schema = _sources(made.files.values(), origin.parent), Path(packaged.schema_file(scenario).name)
+    schema = packaged.schema_file(made.origin.data["scenario"])
     with ExitStack() as undo:
-        # The facts about the model decide whether the recipe has errors.
-        locked = _lock(made.origin, origin.parent, undo)
+        copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()
-    for file, source in sources.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, file)
     made.target.write_text(made.text, encoding="utf-8")
-    schema.write_text(by_schema.schema_text(scenario), encoding="utf-8")
-    return [*sources, *locked, schema]
+    Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
+    return [*copied, Path(schema.name)]
 
 
-def _sources(named: Iterable[str], folder: Path) -> dict[Path, Path]:
-    """The files that a recipe in `folder` names, by the place of their copy. Raises Stop if another file is there."""
+def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
+    """Copies the files that a recipe names from its folder to this one. undo: removes them after an error."""
+    files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
     sources: dict[Path, Path] = {}
-    for name in named:
-        if Path(name).is_absolute() or not (folder / name).is_file():
-            continue
+    for name in files:
         file = Path(beside(name, folder))
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
             raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
-    return {file: source for file, source in sources.items() if source != file}
+    copied = [file for file, source in sources.items() if source != file]
+    for file in copied:
+        for parent in reversed(file.parents):
+            if not parent.exists():
+                parent.mkdir()
+                undo.callback(parent.rmdir)
+        shutil.copyfile(sources[file], file)
+        undo.callback(file.unlink)
+    return copied
 
 
 def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:

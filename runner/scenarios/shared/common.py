@@ -192,24 +192,27 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> tuple[Callable[
     """A rule for each row of the `contradictions.toml` beside a module (the one in `runner/check/` explains the
     entries). file: the module's `__file__`; own: what its rows can name further to DERIVED."""
     known = {**DERIVED, **own}
-    return tuple(partial(_contradicting, row, known) for row in packaged.toml(file, "contradictions.toml")["rows"])
+    rows = ({"unless": (), "each": ("",), **row} for row in packaged.toml(file, "contradictions.toml")["rows"])
+    return tuple(partial(_contradicting, row, known) for row in rows)
 
 
 def _contradicting(
     row: Mapping[str, Any], derived: Mapping[str, Callable[[Recipe], Any]], recipe: Recipe
 ) -> Iterator[Problem]:
-    known, homes = Known(recipe=recipe, derived=derived), row.get("each", ("",))
-    if row["when"][0].startswith("*"):
+    known, homes = Known(recipe=recipe, derived=derived), row["each"]
+    if row["when"][0][0] == "*":
         homes = filter(recipe.sections.get, TRAINING_SECTIONS)
     for home in homes:
-        when, unless = ([term.replace("*", home) for term in row.get(key, ())] for key in ("when", "unless"))
+        when, unless = row["when"], row["unless"]
+        if home:
+            when, unless = ([term.replace("*", home) for term in terms] for terms in (when, unless))
         if applies(known, when, unless):
             at = named(when[0])
             known |= {"home": home, "value": value_at(known, at)}
             said = (row.get(key, "").format_map(known) for key in ("says", "do"))
             mending = value.format_map(known) if isinstance(value := row.get("mending"), str) else value
             yield (recipe.note if row.get("note") else recipe.problem)(at, *said, mending=mending)
-            if "each" in row:
+            if row["each"] != ("",):
                 return
 
 

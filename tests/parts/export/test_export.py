@@ -345,7 +345,7 @@ class Words:
     def __init__(self, template: str) -> None:
         self.chat_template, self.bos_token = template, None
 
-    def apply_chat_template(self, conversation, add_generation_prompt=False, tokenize=False):
+    def apply_chat_template(self, conversation, add_generation_prompt=False, tokenize=False, tools=None):
         from transformers.utils.chat_template_utils import render_jinja_template
 
         texts, _ = render_jinja_template(

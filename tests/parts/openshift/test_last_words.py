@@ -16,7 +16,6 @@ from runner.check.batch import CheckReport
 from runner.commands import cli, options
 from runner.parts.ci import pull_request
 from runner.parts.evaluate import commands as comparing
-from runner.parts.evaluate.commands import ComparedLine
 from runner.parts.openshift import commands, errors, file_server
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.diagnose import reasons
@@ -204,7 +203,7 @@ def test_control_characters_of_other_people_and_models_do_not_reach_the_terminal
     talking._talk(Talking(), [])
     assert harmless(capsys.readouterr().out)
 
-    comparing._show(["run 1"], [ComparedLine(OBEYED, "state", (OBEYED,))])
+    comparing._show(["run 1"], [(OBEYED, "state", (OBEYED,))])
     assert harmless(capsys.readouterr().out)
 
     verdict = CheckReport(1, (Problem("a.yaml", 1, 1, f"`{OBEYED}` is not a setting.", source=OBEYED),))

@@ -627,7 +627,7 @@ def test_the_gate_of_a_fetched_stage_is_judged_by_what_lies_here(site, capsys, c
     assert judged("dpo", "--set", "dpo.gates.0=preference_accuracy > 0.95") == 1
     capsys.readouterr()
     rows = compared(load(ROOT / SEVEN_B)[0], [run_folder.folder("seven-b", "run")])
-    shown = {(row.stage, row.what): row.texts[0] for row in rows}
+    shown = {(stage, what): texts[0] for stage, what, texts in rows}
     assert shown["dpo", "gate preference_accuracy >= 0.6"] == "holds"
     assert not [text for text in shown.values() if "another" in text or "something else" in text]
     # What is exchanged here, or comes of another run, proves nothing.
