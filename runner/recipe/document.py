@@ -100,7 +100,7 @@ def holds(data: Section, term: str) -> bool:
     `key>other`, `key<other` (a number or a key), `key~expression`; or `key?` is written and not empty. Before a sign,
     `key|other` is the first of these that is written."""
     keys, sign, asked = _term(term)
-    value = None
+    value: Any = None
     for key in keys:
         value = value_at(data, key) if value is None or (not sign and not value) else value
     if sign == "=":

@@ -221,8 +221,8 @@ class Known(dict[str, Any]):
     when it is read."""
 
     def __missing__(self, name: str) -> Any:
-        compute = self["derived"].get(name)
-        return compute(self["recipe"]) if compute else self["recipe"].settings[name]
+        derived, recipe = self["derived"], self["recipe"]
+        return derived[name](recipe) if name in derived else recipe.settings[name]
 
 
 def _facts(recipe: Recipe) -> Mapping[str, Any]:
