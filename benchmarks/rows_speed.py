@@ -21,6 +21,7 @@ import os
 import platform
 import random
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -115,6 +116,7 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_dir))
     source = asked(file, form)
     out = file.parent / "out"
+    shutil.rmtree(out, ignore_errors=True)  # rows that are there already would not be prepared again
     made = chat.ChatRows(source)
     before = peak_mb()
     if what in ("read and write", "with tokens"):
