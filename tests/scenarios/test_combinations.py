@@ -81,7 +81,7 @@ def written(folder: Path, technique: str, rows: str, where: str = "here", featur
     return path
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES)
+@pytest.mark.parametrize("technique", ["lora", "full"])
 def test_features_are_compared_by_every_technique(technique, tmp_path):
     path = written(tmp_path, technique, PROMPTS, features=True)
     assert [problem.message for problem in examine(path) if problem.severity == "error"] == []
@@ -96,8 +96,13 @@ def test_features_are_compared_by_every_technique(technique, tmp_path):
     assert checked["metric_for_best_model"] == "eval_reward"
 
 
+def test_features_are_not_compared_by_last_layers(tmp_path):
+    (problem,) = examine(written(tmp_path, "last-layers", PROMPTS, features=True))
+    assert "did not come nearer" in problem.message and problem.severity == "error"
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("technique", TECHNIQUES)
+@pytest.mark.parametrize("technique", ["lora", "full"])
 def test_features_come_nearer_in_a_rehearsal(technique, tmp_path, recipe_command):
     path = written(tmp_path, technique, PROMPTS, features=True)
     done = recipe_command("rehearse", path, "--out", tmp_path / "run", env={"HF_HUB_OFFLINE": "1"})
