@@ -215,14 +215,13 @@ class Workload(Run):
     it keeps weights that are needed again within this many numbers; group: numbers that a step of its optimizer handles
     at a time. All as in DeepSpeed. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut
     Cross-Entropy: none at all) or chunked. objective: sft; dpo, orpo, simpo, kto or reward on preferences; grpo on the model's
-    own answers, and ebft if their features are compared. generations: answers to each prompt; generated: the most tokens of
-    an answer, assumed for every one; by_vllm: the share of a GPU that vLLM takes to write them, 0 for transformers; near:
-    whether they are also compared with the first model's (beta). packing: rows fill the length; evaluation_packing: in
-    evaluation too. several:
-    whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro batch are
-    one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of the longest
-    one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside
-    an adapter, its matrices) are fused kernels."""
+    own answers, and ebft if their features are compared. generations: answers to each prompt; generated: the most
+    tokens of an answer, assumed for every one; by_vllm: the share of a GPU that vLLM takes to write them, 0 for
+    transformers; near: whether they are also compared with the first model's (beta). packing: rows fill the length;
+    evaluation_packing: in evaluation too. several: whether a row that fills the length is several of the data's, as
+    many as fit. joined: the rows of a micro batch are one, without padding. lengths: of the data's rows in tokens,
+    empty if they were not counted; longest: of the longest one, or 0. compile: whether torch.compile runs.
+    fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its matrices) are fused kernels."""
 
     model: Model
     adapter: Adapter | None = None

@@ -89,8 +89,8 @@ def by_zero_alone(recipe: Recipe) -> bool:
 def offloaded(recipe: Recipe) -> dict[str, str]:
     """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
     section = recipe.settings.get("sharding") or {}
-    named = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
-    return {name: "" if where == "none" else where for name, where in named.items()}
+    stated = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
+    return {name: "" if where == "none" else where for name, where in stated.items()}
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
