@@ -204,7 +204,7 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
     stage, kind = made.get("stage", "sft"), made.get("finetuning_type", "lora")
     loss = str(made.get("pref_loss", "sigmoid")) if stage == "dpo" else stage if stage in ("kto", "rm") else None
     for key, row in facts["allowed"].items():
-        if (value := made.get(key)) and value not in row["values"]:
+        if (value := made.get(key)) is not None and value not in row["values"]:
             made.refuse((key,), row["says"].format(value=value), row.get("do", ""))
     if loss and loss not in facts["objectives"]:
         made.refuse(("pref_loss",), f"Recipes have no objective `{loss}`.")
@@ -321,7 +321,8 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
     meant = (name for name, own in facts["commands"].items() if keys & {*own})
     command = str(made.get("command") or next(meant, "sft"))
     loss = made.get("loss_type", "sigmoid") if command == "dpo" else command
-    rows, objective = "preferences", facts["objectives"].get("".join(map(str, _list(loss))))
+    objectives = facts["objectives" if command == "dpo" else "other-objectives"]
+    rows, objective = "preferences", objectives.get("".join(map(str, _list(loss))))
     if command == "sft":
         rows = "text" if "dataset_text_field" in keys else "conversations"
     elif objective is None and command == "dpo":

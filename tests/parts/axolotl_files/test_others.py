@@ -160,6 +160,17 @@ def test_losses_in_a_list_are_refused_in_words(folder):
     assert "Recipes have no objective `['sigmoid']`." in [one.message for one in refused]
 
 
+@pytest.mark.parametrize("loss", ["kto", "orpo", "reward"])
+def test_a_loss_of_another_command_of_trl_is_none_of_dpo(loss):
+    refused = made_of(f"model_name_or_path: a/b\nbeta: 0.2\nloss_type: {loss}\n").refused
+    assert f"Recipes have no objective `{loss}`." in [one.message for one in refused]
+
+
+def test_an_empty_technique_is_refused(folder):
+    refused = made_of(changed(FACTORY, finetuning_type="", stage="")).refused
+    assert {"finetuning_type", "stage"} <= {str(one.source).partition(":")[0] for one in refused}
+
+
 def test_a_command_that_no_recipe_can_say_and_a_variable_are_refused(golden_message):
     (problem,) = others.read(others.command_line("a.sh", COMMAND.replace("trl sft", "trl rloo")), "trl").refused
     golden_message(f"{problem.line}: {problem.message} {problem.hint}", "another command")
