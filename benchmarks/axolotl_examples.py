@@ -26,8 +26,8 @@ from runner.parts.axolotl_files import checking, importing
 from runner.recipe import reading
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import PROMPTS, TEXT
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools.names import shortened
 from runner.tools.problem import Stop, errors_of
 from tests.catalog.axolotls_own import validated

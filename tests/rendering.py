@@ -1,8 +1,8 @@
 """A plan rendered for a cluster, by default as the job that its version of OpenShift AI takes."""
 
-from runner import render as rendering
 from runner.parts.jobs import kubernetes
 from runner.plan import Plan
+from runner.scenarios import render as rendering
 from runner.tools.files import Artifact
 
 

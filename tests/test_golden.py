@@ -9,7 +9,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.parts.openshift import site
-from runner.render import emit, planned
+from runner.scenarios.render import emit, planned
 from tests.conftest import (
     ASKING,
     COLLECTED,

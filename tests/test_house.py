@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from runner import parts
@@ -13,7 +15,7 @@ from tests.conftest import ROOT, computes
 
 # The rooms of the core, from the ground up: a module imports from its own room and from those below.
 CORE = (
-    *("tools", "parts", "plan", "catalog", "recipe", "trainer", "data", "scenarios", "render", "check", "run"),
+    *("tools", "parts", "plan", "catalog", "recipe", "trainer", "data", "scenarios", "check", "run"),
     *("entrypoints", "commands", "__main__"),
 )
 # Names that pods and old renders run; each is an alias of a module elsewhere. Those of 0.1 go with the next release.
@@ -97,6 +99,18 @@ def test_imports_of_the_core_point_down():
     for module, wanted in arrows():
         if not part_of(module) and not part_of(wanted) and wanted != "runner":
             assert CORE.index(room(wanted)) <= CORE.index(room(module)), f"{module} imports {wanted}, which is above it"
+
+
+def test_the_core_has_at_most_eight_floors():
+    """A room's floor is one above the highest that it imports from."""
+    below = defaultdict(set)
+    for module, wanted in arrows():
+        if not part_of(module) and not part_of(wanted) and wanted != "runner" and module != "runner.__main__":
+            below[room(module)] |= {room(wanted)} - {room(module)}
+    floors: dict[str, int] = {}
+    for name in TopologicalSorter(below).static_order():
+        floors[name] = 1 + max((floors[other] for other in below[name]), default=0)
+    assert 3 < max(floors.values()) <= 8, floors
 
 
 def test_programs_beside_the_package_import_what_is_there():

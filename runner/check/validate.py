@@ -16,8 +16,8 @@ from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import PRETRAIN
-from runner.render import place
 from runner.scenarios import forecasting, translate
+from runner.scenarios.render import place
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
 

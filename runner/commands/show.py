@@ -12,8 +12,8 @@ from runner.check.validate import load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table, with_options
 from runner.recipe import overrides as changing
-from runner.render import emit, place
 from runner.run.run_folder import RunFolder, all_here
+from runner.scenarios.render import emit, place
 from runner.tools import packaged
 from runner.tools.files import write_all
 from runner.tools.problem import Stop

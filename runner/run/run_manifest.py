@@ -13,9 +13,9 @@ from runner.check import origins as showing
 from runner.check.origins import computed
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.run.run_folder import RunFolder, moved
 from runner.scenarios import forecasting, translate
+from runner.scenarios.render import place
 from runner.tools.files import Record, read_record, write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import CONFIG, PLANNED

@@ -21,8 +21,9 @@ from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
-from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS, TEKKEN
+from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.tools.text import from_template, learned, macros, words
+from runner.tools.tokenizer import tokenizer_in, tokens
 from runner.trainer.records import evenly
 
 if TYPE_CHECKING:
@@ -152,12 +153,6 @@ def written(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, to
     return str(tokenizer.apply_chat_template(conversation, tokenize=False, **options))
 
 
-def tokens(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> list[int]:
-    """The tokens of what `written` writes; mistral-common reads no special tokens in a text."""
-    options = {"tools": tools or None, "add_generation_prompt": asking}
-    return list(tokenizer.apply_chat_template(conversation, return_dict=False, **options))
-
-
 def bare(message: Message) -> dict[str, Any]:
     """A turn without empty columns, with tool calls as the engine gives them to the template."""
     turn = {name: value for name, value in message.items() if value is not None}
@@ -223,22 +218,6 @@ def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
         tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.trust_remote_code)
         for block in rows.read(["input_ids"])["input_ids"].to_pylist():
             yield from _beginnings(block, tokenizer)
-
-
-def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False) -> Any:
-    """The tokenizer in a folder, which needs no model beside it, or of a model on the hub. trust: whether it may bring
-    its own code; local: whether nothing is downloaded."""
-    from transformers import AutoTokenizer
-    from transformers.tokenization_mistral_common import MistralCommonBackend
-
-    options = {"local_files_only": local, "revision": revision or "main"}
-    if Path(base, TEKKEN).is_file():
-        tokenizer = MistralCommonBackend.from_pretrained(str(base), **options)
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=trust, **options)
-    # Mistral-common's does not know its origin.
-    tokenizer.name_or_path = tokenizer.name_or_path or str(base)
-    return tokenizer
 
 
 def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:

@@ -98,7 +98,8 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
 
 def keep_template(demo: Demo, model: Path) -> None:
     """Writes a chat template with the system prompt of training for servers, also beside an adapter alone."""
-    from runner.trainer.generation import tokenizer_in, with_system
+    from runner.tools.tokenizer import tokenizer_in
+    from runner.trainer.generation import with_system
 
     if not demo.system_prompt:
         return

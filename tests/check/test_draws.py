@@ -29,7 +29,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import emit, named, place
+from runner.scenarios.render import emit, named, place
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.check.test_every_leaf import planned_in_full
 from tests.drawing import Drawn, recipes
@@ -65,7 +65,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
 
 
 def planned(recipe: Recipe) -> Plan:
-    from runner.render import planned
+    from runner.scenarios.render import planned
 
     return planned(recipe, "pytorchjob")
 

@@ -19,7 +19,7 @@ from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import Override
-from runner.render import emit
+from runner.scenarios.render import emit
 from runner.tools.problem import Stop
 from tests.conftest import RECIPES
 

@@ -35,8 +35,8 @@ from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.render import emit, named, place, planned
 from runner.scenarios import names, translate
+from runner.scenarios.render import emit, named, place, planned
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from tests.check.test_every_leaf import LONG, leaves, with_section

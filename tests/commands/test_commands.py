@@ -24,10 +24,10 @@ from runner.parts.edits import copying
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import reading, units
 from runner.recipe.overrides import from_options
-from runner.render import emit, place
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
+from runner.scenarios.render import emit, place
 from runner.tools import packaged
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop

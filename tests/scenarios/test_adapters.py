@@ -13,8 +13,8 @@ from runner.parts.planner.workload import from_stage
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import TEXT
-from runner.render import place
 from runner.run.run_folder import RunFolder
+from runner.scenarios.render import place
 from runner.tools.files import read_record
 from tests.catalog.axolotls_own import validated
 from tests.conftest import ROOT

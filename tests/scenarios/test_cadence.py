@@ -6,8 +6,8 @@ import pytest
 
 from runner.check.validate import examine, load
 from runner.recipe.overrides import from_options
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools.problem import Stop
 from tests.conftest import ROOT, setting_of
 

@@ -16,9 +16,9 @@ from runner import catalog
 from runner.check.validate import examine, load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import emit
 from runner.run.launch import WITHOUT_GPU
 from runner.scenarios import translate
+from runner.scenarios.render import emit
 from runner.scenarios.shared import twin
 from runner.tools.problem import Stop
 from tests import taught

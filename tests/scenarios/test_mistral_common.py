@@ -11,11 +11,11 @@ from runner.check.validate import examine, load
 from runner.data import tokenizers
 from runner.parts.export import gguf
 from runner.recipe.overrides import Override, from_options
-from runner.render import place
 from runner.scenarios import prepare
+from runner.scenarios.render import place
 from runner.scenarios.shared import axolotl
 from runner.tools.problem import Stop
-from runner.trainer.generation import tokens
+from runner.tools.tokenizer import tokens
 from tests.catalog.axolotls_own import validated
 from tests.conftest import ROOT, setting_of
 from tests.data.test_chat_data import table

@@ -10,7 +10,7 @@ import yaml
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.recipe.recipe import Settings
-from runner.render import emit
+from runner.scenarios.render import emit
 from tests.conftest import RENDERED
 
 AXOLOTLS = [path for path in RENDERED if path.stem != "resnet"]

@@ -13,9 +13,9 @@ from pyarrow import parquet
 from runner.check.validate import changed, examine, load
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.reading import read
-from runner.render import emit
 from runner.run import inference
 from runner.scenarios import rehearsal
+from runner.scenarios.render import emit
 from runner.tools.problem import Problem
 from runner.trainer import generation
 from runner.trainer.settings import Demo

@@ -17,12 +17,12 @@ from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.plan import Plan
 from runner.recipe.overrides import from_options
-from runner.render import place
 from runner.run import pipeline
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools.problem import Stop
 from runner.trainer.settings import RunSettings
 from tests.conftest import ROOT

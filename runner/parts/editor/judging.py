@@ -21,9 +21,9 @@ from runner.parts.planner.planned import Planned
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.run.run_folder import folder
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools.problem import Problem, Stop, report_bug, worded
 
 

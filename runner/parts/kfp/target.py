@@ -17,7 +17,7 @@ from runner.parts.openshift import jobs
 from runner.parts.openshift.pipeline import PIPELINE, driver_command, driver_stage
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import planned
+from runner.scenarios.render import planned
 from runner.tools.files import Artifact
 from runner.tools.text import from_template, template, yaml_text
 

@@ -29,10 +29,10 @@ from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, ended, look
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import place, planned
 from runner.run import run_folder
 from runner.run.run_manifest import keep
 from runner.scenarios import forecasting, translate
+from runner.scenarios.render import place, planned
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of, worded

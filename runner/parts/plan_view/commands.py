@@ -20,8 +20,8 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import MORE_STEPS_OFFERED, Planned
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.text import json_text

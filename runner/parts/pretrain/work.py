@@ -21,7 +21,7 @@ from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
-from runner.trainer.generation import tokenizer_in
+from runner.tools.tokenizer import tokenizer_in
 
 Tell = Callable[[str], None]
 

@@ -20,7 +20,8 @@ import torch
 from runner.data.row_files import DataRow
 from runner.tools import packaged
 from runner.tools.names import same, shortened
-from runner.trainer.generation import bare, tokens
+from runner.tools.tokenizer import tokens
+from runner.trainer.generation import bare
 from runner.trainer.records import Proof
 
 # The kinds of fault, each with its sentence and its remedy.

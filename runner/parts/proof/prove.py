@@ -24,7 +24,7 @@ from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Talk, Tokens, spread
 from runner.tools import child_process
 from runner.tools.names import same, shortened
-from runner.trainer.generation import tokenizer_in
+from runner.tools.tokenizer import tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 

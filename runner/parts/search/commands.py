@@ -23,12 +23,12 @@ from runner.recipe import units
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read, written
 from runner.recipe.recipe import PROMPTS, Recipe
-from runner.render import place
 from runner.run import inference, pipeline
 from runner.run import run as running
 from runner.run.launch import forking
 from runner.run.run_folder import RunFolder, folder
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools.files import write_text
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded

@@ -16,8 +16,8 @@ from runner.parts.serve import kserve, openai_api, serving
 from runner.parts.serve.chat import Sides, Turn
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.render import planned
 from runner.run import inference
+from runner.scenarios.render import planned
 from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.text import json_text, macros, printable

@@ -14,7 +14,7 @@ from runner.parts.serve import serving
 from runner.parts.serve.serving import LLM, SERVICE, ServedModel, Serving, ServingForecast
 from runner.plan import Machines, OnClaim, Plan
 from runner.recipe.recipe import Recipe
-from runner.render import planned
+from runner.scenarios.render import planned
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Problem, Stop, first_line, worded

@@ -34,8 +34,8 @@ from runner.recipe.document import Document, leaves, path_of
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of, worded

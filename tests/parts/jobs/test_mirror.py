@@ -17,9 +17,9 @@ from runner.check.validate import load
 from runner.parts.jobs import kubernetes, mirror, podspec
 from runner.recipe import lock
 from runner.recipe.overrides import from_options
-from runner.render import emit
 from runner.run.pipeline import decision_on
 from runner.scenarios import translate
+from runner.scenarios.render import emit
 from runner.tools.problem import Stop
 from runner.tools.run_files import COMPLETE
 from tests import s3

@@ -29,11 +29,11 @@ from runner.parts.nodes import target as nodes
 from runner.parts.nodes.node import Hello, Ready
 from runner.plan import PLAN_FILE
 from runner.recipe.overrides import from_options
-from runner.render import emit
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep
 from runner.scenarios import translate
+from runner.scenarios.render import emit
 from runner.scenarios.shared import twin
 from runner.tools import child_process
 from runner.tools.files import write_all

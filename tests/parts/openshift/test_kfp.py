@@ -27,8 +27,8 @@ from runner.parts.openshift import pipeline, submit
 from runner.parts.openshift.jobs import Owner
 from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
-from runner.render import emit
 from runner.scenarios import rehearsal, translate
+from runner.scenarios.render import emit
 from runner.scenarios.shared.common import data_file
 from tests.conftest import ON_CLUSTER, ROOT
 from tests.parts.openshift.api import KEY_OF, ROLES

@@ -24,7 +24,7 @@ from runner.parts.openshift.status import (
 )
 from runner.parts.openshift.watch import JobRow
 from runner.recipe.overrides import from_options
-from runner.render import planned
+from runner.scenarios.render import planned
 from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.test_watching import (
     SURVIVAL,

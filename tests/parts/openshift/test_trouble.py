@@ -25,7 +25,7 @@ from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain
 from runner.parts.openshift.jobs import sent
 from runner.recipe.overrides import from_options
-from runner.render import planned
+from runner.scenarios.render import planned
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 from tests.parts.openshift import api

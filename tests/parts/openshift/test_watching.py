@@ -25,8 +25,8 @@ from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, JobState
 from runner.recipe.overrides import from_options
-from runner.render import planned
 from runner.scenarios import translate
+from runner.scenarios.render import planned
 from runner.trainer import merging
 from tests.conftest import ROOT
 from tests.parts.openshift import api

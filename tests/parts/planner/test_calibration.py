@@ -15,10 +15,10 @@ from runner.parts.planner import calibration, constants, forecast
 from runner.parts.planner.calibration import Learned, Observed
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.render import emit
 from runner.run import inference
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep
+from runner.scenarios.render import emit
 from runner.tools.files import settings_folder
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary

@@ -14,8 +14,8 @@ from runner.check.validate import load
 from runner.parts.planner import constants, duration, memory, planned
 from runner.parts.planner.workload import Workload
 from runner.plan import Machines
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from tests.conftest import ROOT
 
 L40S = "NVIDIA-L40S"

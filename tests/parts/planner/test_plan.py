@@ -25,8 +25,8 @@ from runner.parts.planner.row_counts import Rows
 from runner.plan import Place
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools import packaged
 from tests.conftest import ROOT, STARTERS
 
@@ -550,7 +550,7 @@ def asked(*sets) -> dict[str, str]:
     """The size that each claim of the survival recipe is asked for with, in its manifest."""
     import yaml
 
-    from runner.render import emit
+    from runner.scenarios.render import emit
 
     recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(sets))
     (file,) = [file for file in emit(recipe) if file.path == "claims.yaml"]

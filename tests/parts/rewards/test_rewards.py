@@ -19,9 +19,9 @@ from runner.parts.rewards import scoring, showing
 from runner.parts.rewards.rules import rewarded
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import PROMPTS
-from runner.render import emit, place
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
+from runner.scenarios.render import emit, place
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text

@@ -15,7 +15,7 @@ from runner.parts.start.commands.diff import Difference
 from runner.plan import RECIPE_FILE
 from runner.recipe import reading
 from runner.recipe.overrides import from_options
-from runner.render import emit
+from runner.scenarios.render import emit
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from tests.conftest import ROOT, STARTERS

@@ -17,9 +17,9 @@ from runner.parts.planner import forecast
 from runner.parts.planner.constants import GIB
 from runner.parts.start import measure
 from runner.recipe.overrides import Override, from_options
-from runner.render import place
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.trainer.records import Summary
 from tests.conftest import ROOT
 from tests.parts.export.runs import base_of

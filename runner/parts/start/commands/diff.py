@@ -14,8 +14,8 @@ from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.document import Document, differing, leaves, path_of
 from runner.recipe.reading import written
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools import packaged
 from runner.tools.names import setting as name_of
 from runner.tools.names import shortened

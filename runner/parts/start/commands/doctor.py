@@ -23,9 +23,9 @@ from runner.recipe import units
 from runner.recipe.document import applies
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
-from runner.render import place
 from runner.run.launch import gpus_of, particular
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.scenarios.shared.rehearsal import without_gpu
 from runner.tools import packaged
 from runner.tools.problem import Stop, first_line

@@ -19,9 +19,9 @@ from runner.recipe.document import path_of, value_at
 from runner.recipe.overrides import Override
 from runner.recipe.reading import written
 from runner.recipe.recipe import Recipe
-from runner.render import emit, place
-from runner.render import named as targets_of
 from runner.scenarios import names, translate
+from runner.scenarios.render import emit, place
+from runner.scenarios.render import named as targets_of
 from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of

@@ -20,8 +20,8 @@ from runner.recipe import lock, units
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.render import place
 from runner.tools import packaged
 from runner.tools.files import in_image, remote
 from runner.tools.names import listed
