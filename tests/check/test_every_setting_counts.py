@@ -47,6 +47,7 @@ pytestmark = pytest.mark.heavy
 
 ONLY_REHEARSALS = "only rehearsals read it"
 # What neither files nor a plan follow, in each scenario or in the one that is named, and who reads it then.
+EBFT_SETTINGS = ("feature_layers", "embed_method", "use_whitening", "alignment_coef", "diversity_coef")
 ELSEWHERE = {
     "description": "`recipe list` shows it",
     "serve.recipes": "it names other recipes, and tests/parts/serve/test_kserve.py has some",
@@ -62,7 +63,13 @@ ELSEWHERE = {
         "`recipe search` reads it, and its trials are recipes without it",
     ),
     "nodes.wait_minutes": "plain machines read it in `recipe.json` when they meet",
+    **dict.fromkeys(
+        (f"last-layers ebft.{name}" for name in EBFT_SETTINGS),
+        "last layers alone learn nothing by `objective: ebft`, so `check` refuses it",
+    ),
 }
+# Choices that a scenario's recipes cannot have, whatever stands beside them; `check` says why.
+NEVER = {"last-layers train.objective": {"ebft"}}
 NO_SOURCE = {f"data.{name}": None for name in ("hub", "sets", "subset", "revision", "split", "path", "sample")}
 NOT_HELD_OUT = {f"data.validation_{name}": None for name in ("split", "path", "share")}
 ZERO3 = {"machines.gpus_per_node": 2, "distribution": "zero3"}
@@ -155,7 +162,10 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
     "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
     "distribution": [{"machines.gpus_per_node": 1}],
     # A reward model answers nothing.
-    "train.objective": [{"demo": None, "serve": None, "evaluation": None}],
+    "train.objective": [
+        {"demo": None, "serve": None, "evaluation": None},
+        {name: None for name in FEATURES if name != "train.objective"},
+    ],
     # Some cannot change weights that are split, and some need DeepSpeed for those.
     "lora.optimizer": [{"distribution": "zero2"}, {"distribution": "ddp"}],
     "data.form": [{"data.question": "[question]", "data.answer": "[answer]"}],
@@ -438,8 +448,11 @@ def by_end(table: dict[str, list[Any]], path: tuple[str, ...]) -> list[Any]:
 def muddled(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> str:
     """What is wrong with a setting's choices; empty where any two are told apart as they should be."""
     same, by_check = alike(contexts, scenario, path, part)
+    never = NEVER.get(f"{scenario} {'.'.join(path)}", set())
     known = {frozenset(pair) for pair in by_end(BY_CHECK, path)}
-    wrong = same | by_check ^ {pair for pair in known if pair <= set(choices(part))}
+    wrong = {pair for pair in same if not pair & never} | by_check ^ {
+        pair for pair in known if pair <= set(choices(part)) - never
+    }
     return f"{scenario}: {'.'.join(path)}: {sorted(map(sorted, wrong))}" if wrong else ""
 
 

@@ -70,7 +70,7 @@ def first_step(forked, name: str, folder: Path, *options: str) -> dict[str, obje
         "load_best_model_at_end": False,
     }
     config["plugins"].append("tests.moving.Counting")
-    config["recipe_runner"]["demo"] = None
+    config["recipe_runner"] |= {"demo": None, "effective_batch_size": 1}
     config.pop("test_datasets", None)
     (folder / "config").mkdir(exist_ok=True)
     (folder / "config" / "recipe.json").write_text("{}", encoding="utf-8")
