@@ -277,11 +277,12 @@ def backward(workload: Workload) -> int:
     """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward part: the gradients
     of the product, of gate and of up, and of the stream."""
     count, adapter = 3, workload.adapter
-    adapted = adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(adapter.targets)
-    if adapted and workload.checkpointing and not (adapter and adapter.packed and not adapter.dora):
+    fused = family(workload.model).fused
+    adapted = adapter and ("down_proj" in adapter.targets or (fused and "gate_up_proj" in adapter.targets))
+    if adapter and adapted and workload.checkpointing and not (adapter.packed and not adapter.dora):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
-        # weights it reads what they read, and needs no copy of it.
-        count += 2 if family(workload.model).fused else 1
+        # weights it reads what they read, and needs no copy of it. Dropout has a gradient on each of its sides.
+        count += (2 if fused else 1) + (2 if adapter.dropout and "down_proj" in adapter.targets else 0)
     return count * workload.width * workload.model.intermediate_size + 2 * boundary(workload)
 
 

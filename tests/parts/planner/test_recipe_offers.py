@@ -174,7 +174,7 @@ def test_a_smaller_model_with_a_stricter_licence_is_offered_last():
     before = Planned.of(load(ROOT / "recipes" / LYRICS)[0])
     (stage,) = before.forecasts
     lines, work = formulas.Lines(before.recipe, stage.stage), stage.workload
-    found = [next(formulas._smaller_model(lines, work, budget * 2**30)) for budget in (30, 24)]
+    found = [next(formulas._smaller_model(lines, work, budget * 2**30)) for budget in (30, 26)]
     named = [advice.changes["model.base"] for advice in found]
     assert named == ["microsoft/Phi-3-mini-4k-instruct", "HuggingFaceTB/SmolLM3-3B"]
 
