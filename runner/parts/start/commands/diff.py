@@ -1,16 +1,18 @@
 """`recipe diff`: the differences between two recipes: settings with defaults, needs, and generated settings."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.check import by_schema, validate
 from runner.commands.options import command, end, say, table
+from runner.parts.planner import forecast
+from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.parts.planner.planned import Planned
-from runner.plan import RECIPE_FILE, Plan, flat, without_place
+from runner.plan import RECIPE_FILE, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.document import Document, differing, leaves, path_of
 from runner.recipe.reading import written
@@ -81,14 +83,14 @@ def in_plans(before: Document | None, after: Document, price: float | None = Non
 
 
 def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, str]]:
-    """Figures of each stage with their units, and emitted settings without one, by their names."""
+    """Figures of each stage with their units, and the settings of its generated config, which have none and are without
+    the folders of a run, by their names."""
     recipe, _ = validate.valid(document, look=False)
     figures: dict[str, tuple[Any, str]] = {}
-    try:
-        planned = Planned.of(recipe, price)
-    except UnknownArchitecture:
-        return {name: (value, "") for name, value in _emitted(translate(recipe, place(recipe)))}
-    for one in planned.forecasts:
+    plan, forecasts = translate(recipe, place(recipe)), list[Forecast]()
+    with suppress(UnknownArchitecture):
+        forecasts = forecast.of(recipe, plan, price)
+    for one in forecasts:
         name = one.stage.name
         figures[f"{name}: GPU memory"] = one.memory.total, "bytes of each GPU"
         figures[f"{name}: room on a GPU"] = one.usable, "bytes of each GPU"
@@ -96,18 +98,14 @@ def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, st
         figures[f"{name}: GPU hours"] = one.gpu_hours, "hours"
         if one.price is not None:
             figures[f"{name}: cost"] = one.cost, f"at {one.price:g} a GPU hour"
-    return figures | {name: (value, "") for name, value in _emitted(planned.plan)}
-
-
-def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
-    """The settings of each stage's generated config, without the folders of a run."""
     for stage in plan.stages:
         file = "/".join(filter(None, (stage.folder, stage.config_file)))
         for name, value in flat(stage.config):
             if not name.startswith(_FOLLOWING) and not name.endswith(_FOLLOWING):
                 # The folder of checkpoints ends with the stage's key, which any change changes.
                 told = value.removesuffix(f"/{stage.keys['']}") if isinstance(value, str) else value
-                yield f"{file}: {name}", without_place(told, plan.place)
+                figures[f"{file}: {name}"] = without_place(told, plan.place), ""
+    return figures
 
 
 # The format of a figure, by the first word of its unit.
