@@ -25,7 +25,7 @@ from transformers.trainer import unwrap_peft_model
 from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
-from runner.trainer import checkpoints, records, results, stopping
+from runner.trainer import records, results, stopping
 from runner.trainer.settings import RunSettings
 from runner.trainer.telemetry import History
 
@@ -87,7 +87,7 @@ class RecipePlugin(BasePlugin):
             # After Axolotl's own rules, which allow joined rows for some attentions only.
             cfg.attn_implementation = settings.proof.attention
         if not preprocess:
-            self.resumed_from = checkpoints.choose(cfg, settings, stopping.Watchdog(settings).stop)
+            self.resumed_from = stopping.choose(cfg, settings, stopping.Watchdog(settings).stop)
         if cfg.rl == "ebft":
             from runner.trainer import features  # its trainers take 4 seconds
 
@@ -95,7 +95,7 @@ class RecipePlugin(BasePlugin):
         if settings.blocks is None:
             return None
         checkpoint, load = cfg.resume_from_checkpoint, parts.hook("blocks")
-        reached = checkpoints.step_of(Path(checkpoint)) or 0 if checkpoint else 0
+        reached = stopping.step_of(Path(checkpoint)) or 0 if checkpoint else 0
         train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
