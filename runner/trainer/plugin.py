@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from axolotl import train as training
-from axolotl.common.datasets import TrainDatasetMeta
+from axolotl.common.datasets import TrainDatasetMeta, load_preference_datasets
 from axolotl.integrations.base import BasePlugin
 from axolotl.prompt_strategies.bradley_terry.chat_template import BTChatTemplateStrategy
 from axolotl.prompt_strategies.chat_template import ChatTemplateStrategy
@@ -89,9 +89,7 @@ class RecipePlugin(BasePlugin):
         if not preprocess:
             self.resumed_from = stopping.choose(cfg, settings, stopping.Watchdog(settings).stop)
         if cfg.rl == "ebft":
-            from runner.trainer import features  # its trainers take 4 seconds
-
-            return features.rows(cfg)
+            return by_features(cfg)
         if settings.blocks is None:
             return None
         checkpoint, load = cfg.resume_from_checkpoint, parts.hook("blocks")
@@ -199,6 +197,33 @@ def scored(strategy: ChatTemplateStrategy, row: dict[str, Any]) -> dict[str, Any
         messages = [*row["messages"], {"role": "assistant", "content": row[side]}]
         tokens = ChatTemplateStrategy._tokenize_single_prompt(strategy, {"messages": messages})
         made[f"{side}_ids"] = tokens["input_ids"][: strategy.prompter.max_length]
+    return made
+
+
+def by_features(cfg: DictDefault) -> TrainDatasetMeta:
+    """The prompts and reference answers as the trainer of energy-based fine-tuning (EBFT, arXiv 2603.12248) reads them, which
+    compares by `features`: what Axolotl 0.19.0 lacks for it."""
+    from axolotl.core.trainers.ebft.trainer import EBFTMixin  # its trainers take 4 seconds
+
+    reward = EBFTMixin._feature_matching_reward
+
+    def features(trainer: Any, *texts: Any, **columns: Any) -> list[float]:
+        """What answers are worth, by this name in logs; in evaluations without whitening, after which the mean hardly
+        differs from model to model."""
+        args = trainer.args
+        whitened = args.ebft_use_whitening
+        args.ebft_use_whitening = whitened and trainer.model.training
+        try:
+            worth: list[float] = reward(trainer, *texts, **columns)
+            return worth
+        finally:
+            args.ebft_use_whitening = whitened
+
+    EBFTMixin._feature_matching_reward = features
+    made = load_preference_datasets(cfg=cfg)
+    for side in ("train_dataset", "eval_dataset"):
+        if (there := getattr(made, side)) is not None:
+            setattr(made, side, there.rename_column("answer", "ground_truth"))
     return made
 
 
