@@ -259,12 +259,6 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
                 yield recipe.problem((home, line), *said)
 
 
-def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
-    """The effective batch size as stated and as computed from the other lines; None if it is not stated."""
-    stated = recipe.settings.get("train", {}).get("effective_batch_size")
-    return None if stated is None else (stated, common.effective_batch_size(recipe))
-
-
 # No machine has less or more, so another unit was meant.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
 LONGEST_SECONDS = 365 * 86400

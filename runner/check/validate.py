@@ -18,6 +18,7 @@ from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import PRETRAIN
 from runner.scenarios import forecasting, translate
 from runner.scenarios.render import place
+from runner.scenarios.shared import common
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
 
@@ -157,7 +158,7 @@ def examined(
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
         return None, problems + _problems_of(document.file, stop)
-    problems += _foreseen(recipe, plan, allowed)
+    problems += forecasting().problems(recipe, plan, allowed)
     return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unasked(recipe))]
 
 
@@ -168,15 +169,10 @@ def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
     """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed. Raises
     Stop if a stage cannot fit, unless that is allowed."""
-    problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
+    problems, gpu = forecasting().problems(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
     if wrong := errors_of(problems):
         raise Stop(wrong)
     return [note for note in problems if note.source == gpu.source and note.file == gpu.file and not allowed]
-
-
-def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    planner = forecasting()
-    return planner.problems(recipe, plan, allowed) if planner else []
 
 
 # Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is the product of other
@@ -209,9 +205,9 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
 
 
 def _multiplied(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    sizes, now = rules.batch_sizes(before), rules.batch_sizes(after)
-    if sizes and now and sizes[0] == sizes[1]:
-        yield BATCH, now[1]
+    stated, kept = (one.settings.get("train", {}).get("effective_batch_size") for one in (before, after))
+    if stated is not None and kept is not None and stated == common.effective_batch_size(before):
+        yield BATCH, common.effective_batch_size(after)
 
 
 def _concerns(change: Override, settings: Iterable[str]) -> bool:

@@ -9,11 +9,8 @@ from runner.tools.text import GENERAL_TEXT
 
 # The preparers of the kinds of data that several scenarios may have; a scenario's own are in its folder.
 PREPARERS = {
-    "chat": "runner.data.chat",
     "plain-text": "runner.data.blocks",
-    "preferences": "runner.data.chat",
-    "labels": "runner.data.chat",
-    "prompts": "runner.data.chat",
+    **dict.fromkeys(("chat", "preferences", "labels", "prompts"), "runner.data.chat"),
 }
 BEGINNING = 8  # the number of words of a document that a model gets to continue
 

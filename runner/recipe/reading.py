@@ -351,10 +351,8 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
         yield at(opening, *worded("recipe.open-quote"))
     if ended := _ended_early(source, line, column):
         yield at(*ended)
-    header, known = (
-        hidden_header(document, line),
-        [_Line.of(number, text) for number, text in enumerate(lines[:line], 1)],
-    )
+    header = hidden_header(document, line)
+    known = [_Line.of(number, text) for number, text in enumerate(lines[:line], 1)]
     here, above = known[-1], [one for one in known[:-1] if one.words]
     if header and kind == "second colon":
         yield behind_a_comment(document, header)

@@ -159,23 +159,18 @@ def fault(log: str, code: int, doing: str) -> str:
 TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")  # a config and a launcher follow
 
 
-def axolotl(stage: Stage, place: Place) -> list[str]:
-    """Axolotl in this interpreter: plain for one process, through torchrun with its own rendezvous for several."""
-    train = [*TRAIN, f"{place.config_dir}/{stage.config_file}"]
-    if stage.machines.world_size == 1:
-        return [*train, "--launcher", "python"]
-    return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
-
-
 # The programs of all other engines: the runner's own work, data and first weights; and parts' own trainers.
 PROGRAMS = {RUNNER: "runner.entrypoints.prepare", **parts.table("engines")}
 
 
-def own_program(stage: Stage, place: Place) -> list[str]:
-    """A program in this interpreter, through torchrun if there are several processes."""
-    processes = stage.machines.world_size
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
-    return [sys.executable, *launcher, "-m", PROGRAMS[stage.engine], f"{place.config_dir}/{stage.config_file}"]
+def program(stage: Stage, place: Place) -> list[str]:
+    """An engine in this interpreter: plain for one process, through torchrun with its own rendezvous for several."""
+    config, processes = f"{place.config_dir}/{stage.config_file}", stage.machines.world_size
+    several = ["--standalone", f"--nproc_per_node={processes}"]
+    if stage.engine == "axolotl":
+        return [*TRAIN, config, "--launcher", *(["torchrun", "--", *several] if processes > 1 else ["python"])]
+    launcher = ["-m", "torch.distributed.run", *several] if processes > 1 else []
+    return [sys.executable, *launcher, "-m", PROGRAMS[stage.engine], config]
 
 
-ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {"axolotl": axolotl, **dict.fromkeys(PROGRAMS, own_program)}
+ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = dict.fromkeys(("axolotl", *PROGRAMS), program)

@@ -191,11 +191,8 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     before = plan.stages[: plan.stages.index(stage) + (not over)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
-        whole, taken, more = (
-            units.duration(limit),
-            units.duration(used),
-            MORE_TIME[folder.run.kind].format(point="here"),
-        )
+        whole, taken = map(units.duration, (limit, used))
+        more = MORE_TIME[folder.run.kind].format(point="here")
         raise Stop(*worded("run.no-time-left", limit=whole, stage=stage, used=taken, more=more))
     if over:
         tell(f"{decision}")

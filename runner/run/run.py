@@ -86,8 +86,7 @@ def _require_patience(
 ) -> None:
     """Prints how long each chosen stage takes on this machine's processor, and asks if the stages that start take over
     an hour. Raises Stop after a no, or if this machine's memory is too small."""
-    planner = forecasting()
-    foreseen = {each.stage: each for each in (planner.on_processor(recipe, plan) if planner else ())}
+    foreseen = {each.stage: each for each in forecasting().on_processor(recipe, plan)}
     path, total = recipe.document.file, 0.0
     instead = f"`recipe rehearse {path}` runs all of it here with a tiny model"
     if "openshift" in recipe.settings:
@@ -239,9 +238,7 @@ def rehearse(
 def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]:
     """The substitutions for a real model, with as much training as fits into a rehearsal, by the planner's estimate."""
     whole = changed(recipe, rehearsal.training(recipe, rows, 1.0))[0]
-    planner = forecasting()
-    foreseen = planner.on_processor(whole, translate(whole, place)) if planner else ()
-    seconds = sum(each.seconds or 0 for each in foreseen)
+    seconds = sum(each.seconds or 0 for each in forecasting().on_processor(whole, translate(whole, place)))
     share = min(1.0, rehearsal.PLANNED_SECONDS / seconds) if seconds else 1.0
     return rehearsal.training(recipe, rows, share)
 

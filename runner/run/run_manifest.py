@@ -67,7 +67,7 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
     known = RunManifest.read(run.path)
     same = known.fingerprint == recipe.fingerprint and known.at
     provenance = (of(recipe) for of in parts.hooks("provenance"))
-    model = recipe.settings.get("model") or {}
+    model, forecast = recipe.settings.get("model") or {}, forecasting().predictions
     RunManifest(
         file=recipe.file.name,
         at=known.at if same else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -79,15 +79,10 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",
         licence=recipe.model_facts.licence if recipe.model_facts else "",
-        foreseen=predictions(runs or recipe, plan),
-        full_size=predictions(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
+        foreseen=forecast(runs or recipe, plan),
+        full_size=forecast(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
         **dict(chain.from_iterable(facts.items() for facts in provenance)),
     ).write(run.path)
-
-
-def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-    planner = forecasting()
-    return planner.predictions(recipe, plan) if planner else ()
 
 
 def plan_of(run: RunFolder) -> Plan:

@@ -122,8 +122,15 @@ def work(name: str) -> Callable[[Work, Callable[[str], None]], None]:
     return reading(carry_out)
 
 
-def forecasting() -> Forecasting | None:
-    return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)
+# Without the part that forecasts, nothing is known.
+_UNKNOWN: Mapping[str, Callable[..., Any]] = {
+    **{"problems": lambda *_: [], "sized": lambda recipe, plan: plan, "written": lambda *_: {}},
+    **dict.fromkeys(("on_processor", "predictions"), lambda *_: ()),
+}
+
+
+def forecasting() -> Forecasting:
+    return cast("Forecasting", next(iter(parts.modules("forecast")), SimpleNamespace(**_UNKNOWN)))
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

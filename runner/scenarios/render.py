@@ -76,6 +76,4 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
 def planned(recipe: Recipe, target: str) -> Plan:
     """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends only on recipe and
     catalog, not on this machine. Raises Stop if the recipe lacks the target's section."""
-    plan = translate(recipe, place(recipe, target))
-    planner = forecasting()
-    return planner.sized(recipe, plan) if planner else plan
+    return forecasting().sized(recipe, translate(recipe, place(recipe, target)))

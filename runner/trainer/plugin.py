@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from axolotl import train as training
-from axolotl.common.datasets import TrainDatasetMeta
+from axolotl.common.datasets import TrainDatasetMeta, load_preference_datasets
 from axolotl.integrations.base import BasePlugin
 from axolotl.prompt_strategies.bradley_terry.chat_template import BTChatTemplateStrategy
 from axolotl.prompt_strategies.chat_template import ChatTemplateStrategy
@@ -25,7 +25,7 @@ from transformers.trainer import unwrap_peft_model
 from runner import parts
 from runner.catalog import table
 from runner.tools import child_process, process
-from runner.trainer import checkpoints, records, results, stopping
+from runner.trainer import records, results, stopping
 from runner.trainer.settings import RunSettings
 from runner.trainer.telemetry import History
 
@@ -87,15 +87,13 @@ class RecipePlugin(BasePlugin):
             # After Axolotl's own rules, which allow joined rows for some attentions only.
             cfg.attn_implementation = settings.proof.attention
         if not preprocess:
-            self.resumed_from = checkpoints.choose(cfg, settings, stopping.Watchdog(settings).stop)
+            self.resumed_from = stopping.choose(cfg, settings, stopping.Watchdog(settings).stop)
         if cfg.rl == "ebft":
-            from runner.trainer import features  # its trainers take 4 seconds
-
-            return features.rows(cfg)
+            return by_features(cfg)
         if settings.blocks is None:
             return None
         checkpoint, load = cfg.resume_from_checkpoint, parts.hook("blocks")
-        reached = checkpoints.step_of(Path(checkpoint)) or 0 if checkpoint else 0
+        reached = stopping.step_of(Path(checkpoint)) or 0 if checkpoint else 0
         train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
@@ -199,6 +197,33 @@ def scored(strategy: ChatTemplateStrategy, row: dict[str, Any]) -> dict[str, Any
         messages = [*row["messages"], {"role": "assistant", "content": row[side]}]
         tokens = ChatTemplateStrategy._tokenize_single_prompt(strategy, {"messages": messages})
         made[f"{side}_ids"] = tokens["input_ids"][: strategy.prompter.max_length]
+    return made
+
+
+def by_features(cfg: DictDefault) -> TrainDatasetMeta:
+    """The prompts and reference answers as the trainer of energy-based fine-tuning (EBFT, arXiv 2603.12248) reads them, which
+    compares by `features`: what Axolotl 0.19.0 lacks for it."""
+    from axolotl.core.trainers.ebft.trainer import EBFTMixin  # its trainers take 4 seconds
+
+    reward = EBFTMixin._feature_matching_reward
+
+    def features(trainer: Any, *texts: Any, **columns: Any) -> list[float]:
+        """What answers are worth, by this name in logs; in evaluations without whitening, after which the mean hardly
+        differs from model to model."""
+        args = trainer.args
+        whitened = args.ebft_use_whitening
+        args.ebft_use_whitening = whitened and trainer.model.training
+        try:
+            worth: list[float] = reward(trainer, *texts, **columns)
+            return worth
+        finally:
+            args.ebft_use_whitening = whitened
+
+    EBFTMixin._feature_matching_reward = features
+    made = load_preference_datasets(cfg=cfg)
+    for side in ("train_dataset", "eval_dataset"):
+        if (there := getattr(made, side)) is not None:
+            setattr(made, side, there.rename_column("answer", "ground_truth"))
     return made
 
 

@@ -1,10 +1,12 @@
-"""What ends a training early (a broken loss, no improvement, a time limit, SIGTERM); all callbacks in order."""
+"""What ends a training early (a broken loss, no improvement, a time limit, SIGTERM); which checkpoint a run resumes from,
+and how processes agree; all callbacks in order."""
 
 import math
 import os
+import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,13 +18,93 @@ from transformers import TrainerCallback
 
 from runner import parts
 from runner.tools import child_process
-from runner.tools.files import write_json
+from runner.tools.files import read_json, read_record, write_json
 from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE, STOPPED
-from runner.trainer import checkpoints, records
+from runner.trainer import records
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import EarlyStopping, RunSettings
 from runner.trainer.telemetry import History, Phases
+
+
+def any_of(here: bool, device: torch.device) -> bool:
+    """Whether `here` is true on any process; the result is the same on all of them. Every process must call it."""
+    if not torch.distributed.is_initialized():
+        return here
+    flag = torch.tensor([float(here)], device=device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
+
+
+def wait() -> None:
+    """Waits until every process has called it."""
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """The step of a complete checkpoint; None for anything else."""
+    mark = read_json(checkpoint / COMPLETE)
+    whole = isinstance(mark, dict) and isinstance(read_json(checkpoint / "trainer_state.json"), dict)
+    return mark.get("step") if whole else None
+
+
+def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
+    """The latest complete checkpoint in `folder`; resumed_from: only of those after a resume from this one."""
+    whole = [
+        (step, path)
+        for path in folder.glob("checkpoint-*")
+        if (step := step_of(path)) is not None
+        and resumed_from in (None, read_record(path / COMPLETE).get("resumed_from"))
+    ]
+    return max(whole)[1] if whole else None
+
+
+def drop_broken(folder: Path) -> None:
+    """Deletes incomplete checkpoints; only the first process does."""
+    if int(os.environ.get("RANK", "0")) != 0:
+        return
+    for path in folder.glob("checkpoint-*"):
+        if step_of(path) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def saved_anyway(args: Any, state: Any, control: Any) -> bool:
+    """Whether this step ends an epoch that is evaluated and saved a moment later. A second checkpoint, written over the
+    first, would look complete in between."""
+    by_epoch = "epoch" in (args.eval_strategy, args.save_strategy)
+    return bool(by_epoch and (control.should_training_stop or float(state.epoch).is_integer()))
+
+
+def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]) -> str:
+    """Sets `cfg.resume_from_checkpoint` if there is a checkpoint to resume from. Returns the checkpoint that the recipe
+    names, which marks the checkpoints that follow it; empty for none. stop: ends the run with a reason, if a context
+    length cannot continue the one before."""
+    own = Path(cfg.output_dir)
+    if cfg.resume_from_checkpoint:
+        named = Path(cfg.resume_from_checkpoint)
+        name = named.name if named.parent == own else str(named)  # so that the run folder can move
+        cfg.resume_from_checkpoint = str(last_good(own, name) or named)  # after a kill, the latest since then
+        return name
+    if not cfg.auto_resume_from_checkpoints:
+        return ""
+    drop_broken(own)
+    checkpoint = last_good(own)
+    if checkpoint is None and (blocks := settings.blocks) and (before := blocks.continue_from):
+        checkpoint = last_good(Path(before))
+        step = step_of(checkpoint) if checkpoint else None
+        if checkpoint is None or step != blocks.first_step:
+            its_end = f"ends at step {step:,}" if step else "has no complete checkpoint"
+            stop(*worded("trainer.length-before-not-ended", blocks=blocks, before=before, its_end=its_end))
+        # As the Trainer, FSDP or DeepSpeed write it.
+        if not any(
+            any(checkpoint.glob(name)) for name in ("optimizer.pt", "optimizer.bin", "optimizer_0", "global_step*")
+        ):
+            stop(*worded("trainer.no-optimizer-state", checkpoint=checkpoint))
+    if checkpoint is not None:
+        cfg.resume_from_checkpoint = str(checkpoint)
+    return ""
+
 
 # A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are broken.
 CEILING = 1.5
@@ -189,7 +271,7 @@ class Pace(TrainerCallback):
         self._took("step")
         ends = control.should_training_stop or self.reached  # here by itself, or already by the limit
         needed = self.earlier + self.used + sum(self.longest.values())
-        if self.limit is not None and not ends and checkpoints.any_of(needed > self.limit, args.device):
+        if self.limit is not None and not ends and any_of(needed > self.limit, args.device):
             self.reached = True
             control.should_training_stop = control.should_log = True
             # With epochs, the Trainer evaluates and saves at the end of this one, which is now.
@@ -202,8 +284,8 @@ class Pace(TrainerCallback):
             due = bool(state.global_step % self.every == 0)
         else:
             over = self.last - self.saved >= records.seconds_between(self.longest["checkpoint"])
-            due = checkpoints.any_of(over and state.is_world_process_zero, args.device)
-        if due and not checkpoints.saved_anyway(args, state, control):
+            due = any_of(over and state.is_world_process_zero, args.device)
+        if due and not saved_anyway(args, state, control):
             control.should_save = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -214,7 +296,7 @@ class Pace(TrainerCallback):
         self.saved = self.last
         self.on_train_end(args, state, control)
         # Each process writes a part of its own, its random state at least.
-        checkpoints.wait()
+        wait()
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
@@ -267,7 +349,7 @@ class Preemption(TrainerCallback):
         self.asked = True
 
     def _decide(self, args: Any) -> bool:
-        self.leaving = self.leaving or checkpoints.any_of(self.asked, args.device)
+        self.leaving = self.leaving or any_of(self.asked, args.device)
         return self.leaving
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -275,7 +357,7 @@ class Preemption(TrainerCallback):
         if self._decide(args):
             control.should_log = True
             # After a resume from here, an evaluation that follows this step would be skipped.
-            control.should_save |= not checkpoints.saved_anyway(args, state, control)
+            control.should_save |= not saved_anyway(args, state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_save |= self.leaving
@@ -291,7 +373,7 @@ class Preemption(TrainerCallback):
                 print(said, flush=True)
                 write_json(self.run_dir / STOPPED, {"message": said})
             # A launcher that sees one process end ends the others, which may still write.
-            checkpoints.wait()
+            wait()
             raise SystemExit(ENDED)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from runner.trainer import checkpoints, stopping, telemetry
+from runner.trainer import stopping, telemetry
 from tests.conftest import own_time
 from tests.trainer.test_time_limit import settings
 
@@ -24,8 +24,8 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_pa
         (folder / "trainer_state.json").write_text("{}" if step != 20 else '{"half')
         if complete:
             (folder / "complete.json").write_text(json.dumps({"step": step, "tokens": 1}))
-    assert checkpoints.last_good(tmp_path) == tmp_path / "checkpoint-10"
-    checkpoints.drop_broken(tmp_path)
+    assert stopping.last_good(tmp_path) == tmp_path / "checkpoint-10"
+    stopping.drop_broken(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
 
 
@@ -34,7 +34,7 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
 
     def chosen(named: Path) -> tuple[str, str]:
         cfg = SimpleNamespace(resume_from_checkpoint=str(named), output_dir=str(named.parent if named != old else run))
-        name = checkpoints.choose(cfg, SimpleNamespace(), pytest.fail)
+        name = stopping.choose(cfg, SimpleNamespace(), pytest.fail)
         return Path(cfg.resume_from_checkpoint).name, name
 
     def save(step: int, resumed_from: str = "") -> None:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from runner.tools.files import read_json
-from runner.trainer import checkpoints, stopping
+from runner.trainer import stopping
 from runner.trainer.stopping import Pace, Preemption, no_step_more
 from runner.trainer.telemetry import History
 from tests.trainer.test_time_limit import settings
@@ -69,7 +69,7 @@ def run(folder: Path, strategy: dict, *callbacks: TrainerCallback) -> Trainer:
         callbacks=[History(told), Pace(told), *callbacks, Preemption(told)],
     )
     no_step_more(trainer)
-    last = checkpoints.last_good(folder / "checkpoints")
+    last = stopping.last_good(folder / "checkpoints")
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     return trainer
 
@@ -109,8 +109,8 @@ def test_a_run_that_is_asked_to_end_loses_no_step_and_ends_where_the_undisturbed
         run(tmp_path / "asked", strategy, asks)
     signal.signal(signal.SIGTERM, before)  # the process would be over
     assert left.value.code == 143
-    last = checkpoints.last_good(tmp_path / "asked" / "checkpoints")
-    assert last is not None and checkpoints.step_of(last) == asks.step
+    last = stopping.last_good(tmp_path / "asked" / "checkpoints")
+    assert last is not None and stopping.step_of(last) == asks.step
     assert f"Step {asks.step} is saved" in read_json(tmp_path / "asked" / "stopped.json")["message"]
     again = run(tmp_path / "asked", strategy)
     for name, weights in whole.model.state_dict().items():

@@ -22,7 +22,7 @@ from runner.parts.proof import judging
 from runner.tools import child_process
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
-from runner.trainer import checkpoints, results, stopping
+from runner.trainer import results, stopping
 from runner.trainer.records import ACCURACY
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
@@ -63,7 +63,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     history = History(settings)
     facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
     weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
-    resume = checkpoints.last_good(Path(args.output_dir))
+    resume = stopping.last_good(Path(args.output_dir))
     # A continued run has the evaluation before training in its history already.
     args.eval_on_start = resume is None
     trainer = Trainer(

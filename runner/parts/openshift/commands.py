@@ -133,8 +133,7 @@ def submit(
     files = transfer.files(recipe, plan.place)
     rows = {stage.name: contents(stage.data) for stage in here.stages}
     cluster = connect()
-    planner = forecasting()
-    written = planner.written(recipe, here) if planner and validate.TOO_LARGE not in allowed else {}
+    written = forecasting().written(recipe, here) if validate.TOO_LARGE not in allowed else {}
     owner = Owner.here(path, cluster.person())
     how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)

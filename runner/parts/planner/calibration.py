@@ -18,8 +18,9 @@ from runner.plan import Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.run_folder import RunFolder, find, require_of
-from runner.run.run_manifest import RunManifest, predictions
+from runner.run.run_manifest import RunManifest
 from runner.run.stage_folder import StageFolder
+from runner.scenarios import forecasting
 from runner.tools.files import Record, settings_folder
 from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
@@ -73,7 +74,7 @@ def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
     plan, on_record = inference.plan_of(recipe, run), RunManifest.read(run.path)
     if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
         return beside(run, plan, on_record.foreseen)
-    return beside(run, plan, predictions(changed(recipe, run.overrides)[0], plan))
+    return beside(run, plan, forecasting().predictions(changed(recipe, run.overrides)[0], plan))
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:

@@ -152,10 +152,9 @@ def search(
 
 
 def _tried(recipe: Recipe, home: Path, kind: str) -> Iterator[Tried]:
-    planner = scenarios.forecasting()
     for trial in trials.of(recipe.settings["search"]):
         own = changed(recipe, trial.changes)[0]
-        planned = planner.predictions(own, translate(own, place(own))) if planner else ()
+        planned = scenarios.forecasting().predictions(own, translate(own, place(own)))
         yield Tried(trial, own, next(iter(planned), Prediction()), RunFolder(home / trial.name, kind))
 
 

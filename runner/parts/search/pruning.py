@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from runner.parts.search.trials import ENDED, TrialRecord, study
-from runner.trainer import checkpoints
+from runner.trainer import stopping
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -25,7 +25,7 @@ class Pruning(TrainerCallback):
         self.trial: Trial | None = None
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if checkpoints.any_of(state.is_world_process_zero and self._poor(state), args.device):
+        if stopping.any_of(state.is_world_process_zero and self._poor(state), args.device):
             control.should_training_stop = True
         return control
 

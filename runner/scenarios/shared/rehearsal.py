@@ -305,8 +305,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     if recipe.rows in (PREFERENCES, LABELS) or recipe.by_features:
         rate /= 10
     of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
-    if (recipe.settings.get("ebft") or {}).get("use_whitening"):
-        of_answers += substitutes(recipe, table("features"))
+    of_answers += substitutes(recipe, table("features"))
     minutes = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
     limit = overrides.without_time_limit(BY) if share is None else minutes
     if share is not None and share < 1:
