@@ -114,10 +114,7 @@ class RecipePlugin(BasePlugin):
             **({"eval_on_start": False} if own and settings.time_limit_seconds is None else {}),
             # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
             "load_best_model_at_end": bool(cfg.load_best_model_at_end),
-            # The filter would replace a broken loss by an average of good ones and hide it from the watchdog.
-            "logging_nan_inf_filter": False,
-            # In log files and pods, a progress bar hides every other line.
-            "disable_tqdm": True,
+            **results.TABLES["arguments"],
             # Joined rows have no padding and no mask. Without a mask, every token that also serves as padding, such as
             # the end of a turn, would count as padding.
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",

@@ -9,6 +9,7 @@ import pytest
 
 from runner.check import by_schema
 from runner.check.validate import load
+from runner.parts.pretrain.translation import OWN
 from runner.recipe.document import applies, holds, path_of
 from runner.scenarios import names
 from runner.scenarios.shared.common import DERIVED, TRAINING_SECTIONS
@@ -37,7 +38,7 @@ def test_each_term_names_a_setting_of_one_scenario(room, row):
 def test_a_word_alone_is_a_setting_or_derived(room, row):
     for term in (*row["when"], *row.get("unless", ())):
         word = re.split("[=><~?|]", term)[0]
-        assert "." in word or word in ("advised", "disk_of_pods", *DERIVED) or by_schema.part("lora", word), term
+        assert "." in word or word in ("advised", "disk_of_pods", *OWN, *DERIVED) or by_schema.part("lora", word), term
 
 
 @pytest.mark.parametrize(

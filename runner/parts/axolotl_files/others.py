@@ -20,12 +20,8 @@ from runner.recipe.document import Document, Span, path_of
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded
 
-COMMANDS = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "orpo", "cpo")
 # A comment of a shell script, what ends a command, or a word of one; the backslashes at the ends of its lines are blanks by then.
 WORD = re.compile(r"""(?P<comment>(?:^|(?<=\s))\#[^\n]*)|(?P<end>\n|\d?[;&|<>]+)|(?:'[^']*'|"[^"]*"|[^\s'";&|<>])+""")
-OF_LAUNCHER = ("num_processes", "accelerate_config")  # its options that recipes have
-# The columns of LLaMA-Factory's rows whose description names none.
-ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 table = partial(checking.table, "others")
 
 
@@ -47,7 +43,7 @@ def command_line(name: str, text: str) -> Document | None:
         elif word is None or word.lastgroup == "end":
             for at, (before, now) in enumerate(pairwise([*words, *words[-1:]]), 1):
                 named = f"{before[0]} {now[0]}" if before[0] == "trl" else Path(before[0]).name
-                command = re.fullmatch(rf"(?:trl )?({'|'.join(COMMANDS)})(?:\.py)?", named)
+                command = re.fullmatch(rf"(?:trl )?({'|'.join(table()['trl']['all-commands'])})(?:\.py)?", named)
                 if command and named != command[1]:
                     return _settings(Document(name, text, {"command": command[1]}), words, at)
             words = []
@@ -66,7 +62,7 @@ def _settings(document: Document, words: Sequence[re.Match[str]], at: int) -> Do
             document.keys["command",], key = span, ""
         elif option.startswith("--"):
             key = "accelerate_config" if option == "--config_file" else option[2:].replace("-", "_")
-            if number > at or key in OF_LAUNCHER:
+            if number > at or key in table()["trl"]["launcher"]:
                 document.keys[key.removeprefix("no_"),] = span
                 document.data[key.removeprefix("no_")] = not key.startswith("no_")
         else:
@@ -276,8 +272,8 @@ def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: s
     if not source and not one.get("file_name"):
         made.refuse(("dataset",), f"Recipes read data sets of the Hugging Face hub and files, and `{name}` is neither.")
     data |= {key: one[key] for key in ("subset", "split") if source and one.get(key)}
-    chat = one.get("formatting", "alpaca") != "alpaca"
-    columns, tags = one.get("columns") or ({} if chat else ALPACA), one.get("tags") or {}
+    chat, alpaca = one.get("formatting", "alpaca") != "alpaca", table()["llama-factory"]["columns"]
+    columns, tags = one.get("columns") or ({} if chat else alpaca), one.get("tags") or {}
     if not (isinstance(columns, dict) and isinstance(tags, dict)):
         made.refuse(("dataset",), f"`dataset_info.json` describes `{name}` by something other than sections.")
         return {}
@@ -305,7 +301,7 @@ def _described(made: Import, name: str, one: dict[str, Any], home: Path, rows: s
             made.refuse(("dataset",), f"Recipes read no turns from a column `{turns}`.", f"`{name}` has them there.")
         else:
             data["form"] = form
-    elif columns == ALPACA:
+    elif columns == alpaca:
         data["form"] = "alpaca"
     else:
         data |= {"question": asked, "answer": f"[{columns.get('response', 'output')}]"}

@@ -100,10 +100,7 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
         use_cpu=not cuda,
         ddp_backend=settings.backend if settings.world_size > 1 else None,
         dataloader_pin_memory=cuda,
-        # The filter would replace a broken loss by an average of good ones, and hide it from the watchdog.
-        logging_nan_inf_filter=False,
-        # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
-        disable_tqdm=True,
+        **results.TABLES["arguments"],
         remove_unused_columns=False,
     )
 

@@ -15,12 +15,14 @@ from runner.data.data_sets import DataSet, DataSets
 from runner.plan import Place
 from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
 from runner.scenarios.shared import common
+from runner.tools import packaged
 from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:
     from runner.recipe import sections
 
 LINES = Path(__file__).with_name("report.jinja")  # the macros of the lines about text and blocks
+OF_MODEL = packaged.toml(__file__, "model.toml")
 END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuation by the model
 # The results of the data stage for other stages, by folder, and the settings that each depends on.
 PARTS = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
@@ -34,29 +36,15 @@ def model_facts(settings: Settings) -> Model:
         **_sizes(shape),
         head_dim=shape.hidden_size // shape.attention_heads,
         tied=shape.tied,
-        layer_class="LlamaDecoderLayer",
-        linear=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        usual_glu=True,
-        chat_template="chatml",
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
         parameters=parameters(shape),
-        source="the recipe",
+        linear=tuple(OF_MODEL["linear"]),
+        **OF_MODEL["facts"],
     )
 
 
 def _sizes(shape: sections.Model) -> dict[str, Any]:
     """The architecture by transformers' names, without the tying of embeddings."""
-    return {
-        "model_type": shape.architecture,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.attention_heads,
-        "num_key_value_heads": shape.key_value_heads,
-        "vocab_size": shape.vocabulary,
-        "max_position_embeddings": shape.context,
-    }
+    return {theirs: shape[ours] for theirs, ours in OF_MODEL["sizes"].items()}
 
 
 def parameters(shape: sections.Model) -> int:

@@ -38,8 +38,7 @@ from runner.tools.process import helping_pod
 # A part of a file: the values of a FilePart, or the first row, from 0, and the one after the last, None for the end.
 Part = Sequence[Any]
 
-# datatrove's reasons, in words.
-REASONS = packaged.toml(__file__, "reasons.toml")
+BESIDE_COUNTS, REASONS = packaged.toml(__file__, "cleaning.toml").values()
 
 
 @dataclass(frozen=True)
@@ -196,13 +195,6 @@ def whole_text(document: Document) -> str:
 HIGHEST = 65535
 NEAR = doctor.minhash()
 EXACT = dedup.ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
-
-
-# The criteria of the quality filter besides the number of words.
-BESIDE_COUNTS = (
-    *("min_avg_word_length", "max_avg_word_length", "max_symbol_word_ratio", "max_bullet_lines_ratio"),
-    *("max_ellipsis_lines_ratio", "max_non_alpha_words_ratio", "min_stop_words"),
-)
 
 
 def filtered(corpus: Corpus, work: Path, on: executors.Executor) -> Path:

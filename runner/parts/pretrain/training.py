@@ -49,8 +49,6 @@ class ValidationBlocks(Dataset):
         return len(self.blocks)
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
-        if not 0 <= index < len(self.blocks):
-            raise IndexError(index)
         return _row(self.blocks[index])
 
 

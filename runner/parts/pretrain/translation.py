@@ -3,9 +3,9 @@ here, in Axolotl's settings (0.19.0); SFT, DPO and LoRA are stages of the scenar
 goes through every stage and every gate on any machine, with a tiny twin of the architecture."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -243,44 +243,22 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
 MOST_TIMES = 40
 
 
-def shape(recipe: Recipe) -> Iterator[Problem]:
-    model = recipe.model
-    if model.hidden_size % model.attention_heads:
-        yield recipe.problem("model.attention_heads", *worded("pretrain.width-not-divided", model=model))
-    elif model.hidden_size // model.attention_heads % 2:
-        said = worded("pretrain.odd-heads", size=model.hidden_size // model.attention_heads)
-        yield recipe.problem("model.attention_heads", *said)
-    if model.attention_heads % model.key_value_heads:
-        yield recipe.problem("model.key_value_heads", *worded("pretrain.groups-not-equal", model=model))
-
-
 def order(recipe: Recipe) -> Iterator[Problem]:
-    pretrain, parts = recipe.pretrain, recipe.pretrain.curriculum
-    for index, (before, part) in enumerate(pairwise(parts), 1):
-        for setting in ("sequence_len", "until"):
-            if part[setting] <= before[setting]:
-                said = worded("pretrain.lengths-must-rise", setting=setting, now=part[setting], before=before[setting])
+    parts, most = recipe.pretrain.curriculum, recipe.model.context
+    for index, part in enumerate(parts):
+        for setting in ("sequence_len", "until") if index else ():
+            if part[setting] <= (before := parts[index - 1][setting]):
+                said = worded("pretrain.lengths-must-rise", setting=setting, now=part[setting], before=before)
                 yield recipe.problem(("pretrain", "curriculum", index, setting), *said)
+        if part.sequence_len > most:
+            place = ("pretrain", "curriculum", index, "sequence_len")
+            yield recipe.problem(place, *worded("pretrain.blocks-beyond-context", part=part, most=most))
     if parts[-1].until != 1:
         said = worded("pretrain.curriculum-ends-early", until=parts[-1].until)
         yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), *said)
     if any(length.last_step <= length.first_step for length in curriculum(recipe)):
-        yield recipe.problem("pretrain.steps", *worded("pretrain.too-few-steps", pretrain=pretrain, lengths=len(parts)))
-
-
-def schedule(recipe: Recipe) -> Iterator[Problem]:
-    pretrain = recipe.pretrain
-    if (warmup := architecture.warmup_steps(recipe)) >= pretrain.steps:
-        said = worded("pretrain.warmup-too-long", warmup=warmup, pretrain=pretrain)
-        yield recipe.problem(("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"), *said)
-
-
-def context(recipe: Recipe) -> Iterator[Problem]:
-    most = recipe.model.context
-    for index, part in enumerate(recipe.pretrain.curriculum):
-        if part.sequence_len > most:
-            place = ("pretrain", "curriculum", index, "sequence_len")
-            yield recipe.problem(place, *worded("pretrain.blocks-beyond-context", part=part, most=most))
+        said = worded("pretrain.too-few-steps", pretrain=recipe.pretrain, lengths=len(parts))
+        yield recipe.problem("pretrain.steps", *said)
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
@@ -292,11 +270,6 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
             "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
         )
         yield recipe.note("data.limit", *said)
-
-
-def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
-    if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
-        yield recipe.note("tokenizer.vocabulary", *worded("pretrain.vocabulary-without-effect", recipe=recipe))
 
 
 def packed_files(recipe: Recipe) -> Iterator[Problem]:
@@ -346,10 +319,17 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), *said)
 
 
-RULES = (
-    *(documents, one_vocabulary, shape, order, schedule, context, cleaning, stage_job_names),
-    *(common.cadence, *common.contradictions(__file__)),
-)
+# What the table of contradictions can name beside settings. written_vocabulary: without a default; left_width, left_heads:
+# what is left over if heads share the width, and groups the heads.
+OWN: Mapping[str, Callable[[Recipe], Any]] = {
+    "written_vocabulary": lambda recipe: recipe.document.lookup(("tokenizer", "vocabulary")),
+    "warmup": architecture.warmup_steps,
+    "left_width": lambda recipe: recipe.model.hidden_size % recipe.model.attention_heads,
+    "head_size": lambda recipe: recipe.model.hidden_size // recipe.model.attention_heads,
+    "odd_head": lambda recipe: recipe.model.hidden_size // recipe.model.attention_heads % 2,
+    "left_heads": lambda recipe: recipe.model.attention_heads % recipe.model.key_value_heads,
+}
+RULES = (documents, order, cleaning, stage_job_names, common.cadence, *common.contradictions(__file__, **OWN))
 FILE_RULES = (packed_files,)
 
 

@@ -21,9 +21,8 @@ from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
+from runner.tools.text import Tell
 from runner.tools.tokenizer import tokenizer_in
-
-Tell = Callable[[str], None]
 
 # Documents that a tokenizer learns from; more would hardly change its entries, and take memory.
 TOKENIZER_DOCUMENTS = 1_000_000
@@ -37,25 +36,21 @@ def text(everything: Data, tell: Tell) -> None:
         cleaning.clean(everything.text, Path(everything.out), everything.cleaning)
         tell(f"Pod {pod} has cleaned its part.")
         return
-    lines = list(_text(everything, Path(everything.out)))
-    tell("\n".join(["text:", *(f"  {line}" for line in lines)]))
-    Path(everything.out, REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _text(everything: Data, out: Path) -> Iterator[str]:
-    text, weights = everything.text, dict(everything.lengths)
+    out, text, weights, lines = Path(everything.out), everything.text, dict(everything.lengths), list[str]()
     if text.packed:
         tokenizer = tokenizer_for(everything.tokenizer, (), out / "tokenizer")
         counts = take_packed(Path(text.packed), weights, tokenizer, out / "blocks")
     else:
         from runner.parts.pretrain import cleaning
 
-        yield from cleaning.clean(text, out, everything.cleaning).lines()
+        lines += cleaning.clean(text, out, everything.cleaning).lines()
         first = islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
         tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
         counts = pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
-    yield from lines_of("blocks", len(tokenizer), everything, counts, template=architecture.LINES)
+    lines += lines_of("blocks", len(tokenizer), everything, counts, template=architecture.LINES)
+    tell("\n".join(["text:", *(f"  {line}" for line in lines)]))
+    (out / REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:

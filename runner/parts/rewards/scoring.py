@@ -1,14 +1,21 @@
-"""The score of each reward for a question, its answer and the reference answer."""
+"""The score of each reward for a question, its answer and the reference answer; and what people see of rewards."""
 
 import hashlib
 import importlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from runner.tools.names import same
+from runner.plan import Plan
+from runner.run.stage_folder import StageFolder
+from runner.tools.files import read_json
+from runner.tools.names import same, shortened
+from runner.tools.run_files import SAMPLES
+from runner.tools.text import Tell, macros
 
 Score = Callable[[str, str, str], float]
 Rule = Mapping[str, Any]
@@ -105,3 +112,27 @@ def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
 def total(rules: Mapping[str, Rule], each: Mapping[str, float]) -> float:
     """The reward of an answer from its scores."""
     return sum(float(rules[name]["weight"]) * score for name, score in each.items())
+
+
+SHOWN = 3  # samples of an evaluation
+
+
+def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
+    """Shows a person's code before the first stage in which it runs."""
+    running = [stage for stage in folder.plan.stages if stage.trains or stage.config.get("proofs")]
+    config = next((stage.config for stage in running if stage.trains and "trl" in stage.config), {})
+    rule = (config.get("recipe_runner") or {}).get("rewards", {}).get("python")
+    if rule and running[0].name == folder.stage.name:
+        tell(f"`{rule['named']}` runs in training, to score answers. This is its code (sha256 {rule['sha256']}):")
+        for line in rule["code"].splitlines():
+            tell(f"  | {line}")
+
+
+def samples(plan: Plan) -> Iterator[str]:
+    """Answers to held-out prompts with their rewards, from the first evaluation and the last."""
+    words = macros(Path(__file__).with_name("samples.jinja"), shortened=shortened)
+    for stage in plan.stages:
+        rows = read_json(StageFolder(plan, stage).path / SAMPLES) if stage.trains else None
+        by_step = [list(group) for _, group in groupby(rows or (), lambda row: row["step"])]
+        for group in (by_step[0], by_step[-1]) if len(by_step) > 1 else by_step:
+            yield from str(words.samples(group[:SHOWN])).splitlines()

@@ -14,8 +14,7 @@ from runner.entrypoints import prepare
 from runner.scenarios.contract import Work
 from runner.tools.files import replacing
 from runner.tools.process import helping_pod
-
-Tell = Callable[[str], None]
+from runner.tools.text import Tell
 
 
 def data(work: Work, tell: Tell) -> None:

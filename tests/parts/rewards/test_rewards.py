@@ -15,7 +15,7 @@ from runner import catalog, scenarios
 from runner.check.validate import examine, load
 from runner.parts.planner import duration, memory
 from runner.parts.planner.workload import from_stage
-from runner.parts.rewards import scoring, showing
+from runner.parts.rewards import scoring
 from runner.parts.rewards.rules import rewarded
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import PROMPTS
@@ -113,7 +113,7 @@ def test_own_code_is_pinned_shown_and_never_run_by_a_check(own, tmp_path):
     plan = scenarios.translate(recipe, RunFolder(tmp_path / "run").place())
     told: list[str] = []
     for stage in plan.stages:
-        showing.before_stage(StageFolder(plan, stage), told.append, "")
+        scoring.before_stage(StageFolder(plan, stage), told.append, "")
     assert told[0].startswith("`mine.py` runs in training") and told[1:] == [
         f"  | {line}" for line in CODE.split("\n")[:-1]
     ]
