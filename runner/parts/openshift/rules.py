@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # What pods have already.
 _TAKEN: dict[str, dict[str, str]] = packaged.toml(__file__, "taken.toml")
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
-# The rendezvous ports of PyTorchJob and TrainJob.
-_MEETING = (23456, 29500)
 _BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
 _OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {_BY_HAND}"
 
@@ -100,13 +98,6 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem(("openshift", named), *message)
 
 
-def topology_is_kueues(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    if site.get("topology") and not site.get("queue"):
-        yield recipe.problem("openshift.topology", *worded("openshift.topology-without-queue"))
-    elif site.get("topology") and kubernetes.numbers(site.kueue or "0.14") < (0, 14):
-        yield recipe.problem("openshift.topology", *worded("openshift.topology-of-newer-kueue", site=site))
-
-
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Which version of the files beside a recipe pods read. Not among RULES, because a recipe may run only here."""
     place, comes = kubernetes.place(recipe), _TAKEN["comes"][site.data_from]
@@ -165,14 +156,6 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
 
 
-def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    for setting in ("metrics_port", "progress_port"):
-        if site[setting] in _MEETING:
-            yield recipe.problem(("openshift", setting), *worded("openshift.meeting-port", port=site[setting]))
-    if site.progress_port == site.metrics_port:
-        yield recipe.problem("openshift.progress_port", *worded("openshift.shared-port", site=site))
-
-
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A variable or label that pods already have would have two values, and a recipe is no place for a secret."""
     every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
@@ -218,14 +201,6 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note(path, *worded("openshift.mlflow-not-here", install=packaged.install(tool)))
 
 
-def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """The hub gives a gated model only to accounts that accepted its licence; pods need a token for it."""
-    facts = recipe.model_facts
-    if facts is None or not facts.gated or recipe.base_folder or site.hub_token_secret:
-        return
-    yield recipe.note("model.base", *worded("openshift.gated", base=recipe.model.base, site=site))
-
-
 def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Addresses of S3 need keys in the pods, and keys need an address."""
     named = [(where, name) for where, name in recipe.addresses() if name.startswith(object_store.S3)]
@@ -242,9 +217,9 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 RULES = (
-    *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
-    *of_section("openshift", topology_is_kueues, stated_twice, secrets_beside_code, gated, connected),
-    *(trackers, placeholder_commit),
+    *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders),
+    *of_section("openshift", stated_twice, secrets_beside_code, connected),
+    *(trackers, placeholder_commit, *common.contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
 )
 # Notes about a recipe's files for rendering and sending it, which `check` does not print.
 RENDER_NOTES = of_section("openshift", only_here)
