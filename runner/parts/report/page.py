@@ -14,7 +14,7 @@ from runner.check import origins
 from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
-from runner.parts.report.facts import Curve, RunFacts, Series, StageFacts
+from runner.parts.report.facts import Curve, Point, RunFacts, StageFacts
 from runner.plan import Plan
 from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
@@ -81,15 +81,12 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
 
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:
-    by_title: dict[str, tuple[str, list[Series]]] = {}
+    by_title: dict[tuple[str, str], dict[str, tuple[Point, ...]]] = {}
     for run, name in zip(runs, names, strict=True):
-        for known in (one for one in run.trained if one.name == stage):
-            for curve in known.curves:
-                _, lines = by_title.setdefault(curve.title, (curve.unit, []))
-                several = len(curve.series) > 1
-                lines += [Series(f"{name}, {line.name}" if several else name, line.points) for line in curve.series]
-    for title, (unit, lines) in by_title.items():
-        yield Curve(title, unit, tuple(lines))
+        for curve in (curve for one in run.trained if one.name == stage for curve in one.curves):
+            lines, several = by_title.setdefault((curve.title, curve.unit), {}), len(curve.lines) > 1
+            lines |= {f"{name}, {line}" if several else name: points for line, points in curve.lines.items()}
+    return (Curve(title, unit, lines) for (title, unit), lines in by_title.items())
 
 
 def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
-from runner.tools.vllm import SERVER, room_for, saved
+from runner.tools.vllm import SERVER, rank_of, refusals, room_for, saved
 from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, tokenizer_in, with_system
 
@@ -211,7 +211,7 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
     if Path(served, TEKKEN).is_file():
         command += ["--tokenizer-mode", "mistral"]
     if adapters:
-        rank = max(room_for(saved(Path(folder)).rank) or 0 for folder in adapters.values())
+        rank = max(room_for(rank_of(saved(Path(folder)))) or 0 for folder in adapters.values())
         command += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(rank)]
         command += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
     return command
@@ -220,11 +220,11 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
 def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
     """Why vLLM cannot serve these models, a sentence; empty if it can."""
     (first, (before, trained)), *others = asked.items()
-    if trained.adapter and (why := next(saved(Path(trained.adapter)).refusals(), "")):
+    if trained.adapter and (why := next(refusals(saved(Path(trained.adapter))), "")):
         return f"vLLM does not serve this adapter: {why}."
     template = tokenizer_in(trained.tokenizer, trained.trust_remote_code).chat_template if others else None
     for name, (original, after) in others:
-        why = next(saved(Path(after.adapter)).refusals(), "") if after.adapter else "it has no adapter"
+        why = next(refusals(saved(Path(after.adapter))), "") if after.adapter else "it has no adapter"
         if (original.model, original.revision) != (before.model, before.revision):
             why = f"its base model is not that of `{first}`"
         elif tokenizer_in(after.tokenizer, after.trust_remote_code).chat_template != template:
