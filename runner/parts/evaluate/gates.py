@@ -123,12 +123,6 @@ class Promotion(Record):
         missed = [f"{verdict.metric} {verdict.got} (required {verdict.threshold})" for verdict in self.missed]
         return [f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}", f"  missed: {'; '.join(missed)}"]
 
-    @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
-        known = super().of(facts)
-        whole = all(verdict.metric and verdict.threshold and verdict.got for verdict in known.missed)
-        return known if whole else replace(known, missed=())
-
 
 NOTHING = "nothing"  # what a verdict shows instead of a value that was not measured
 _OVERRIDDEN = ("run", "stage", "inputs", "model")  # the part of a subject that an override names
@@ -351,7 +345,8 @@ def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
         return None
     same = all(getattr(known, part) == getattr(about, part) for part in _OVERRIDDEN)
     named = all(word.strip() for word in (known.by, known.reason, known.at))
-    whole = same and named and known.missed and known.gates
+    told = known.missed and all(verdict.metric and verdict.threshold and verdict.got for verdict in known.missed)
+    whole = same and named and told and known.gates
     return known if whole and known.gates == tuple(map(str, folder.stage.gates)) else None
 
 

@@ -124,7 +124,7 @@ TOKEN = "MODEL_REGISTRY_TOKEN"  # the environment variable with a registry's tok
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
     """Enters a model as a new version, reads it back, and returns its address. server: the registry's; uri: the model's
     address, by default where it was pushed to or trained. Raises Stop if that is unknown, or the registry refuses."""
-    (where, form), facts = _where(source, uri), lineage(source)
+    (where, form), facts, table = _where(source, uri), lineage(source), packaged.toml(__file__, "lineage.toml")
     with _registry_refusals(server):
         from model_registry import ModelRegistry
 
@@ -144,10 +144,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             model_format_version="1",
             model_source_kind="recipe-runner",
             metadata=facts,
-            **{
-                name: attrgetter(place)(source)
-                for name, place in packaged.toml(__file__, "lineage.toml")["fields"].items()
-            },
+            **{name: attrgetter(place)(source) for name, place in table["fields"].items()},
         )
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
