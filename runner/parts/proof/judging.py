@@ -332,11 +332,8 @@ def conversations(files: Iterable[Path]) -> Iterator[DataRow]:
 
 def words(row: DataRow) -> str:
     """A text that is the same for conversations that differ only in space, case and system prompt."""
-    said = [
-        f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}"
-        for turn in row["messages"]
-        if turn["role"] != "system"
-    ]
+    turns = (turn for turn in row["messages"] if turn["role"] != "system")
+    said = [f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}" for turn in turns]
     return "\n".join([*said, *(same(row[name]) for name in ANSWERS if isinstance(row.get(name), str))])
 
 

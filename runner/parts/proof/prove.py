@@ -307,10 +307,8 @@ class Prover:
         held = {judging.words(row): row for row in judging.conversations(self._files("test_datasets"))}
         demo, measured = self.settings.demo, self.settings.proof.questions
         lines = Path(measured).read_text("utf-8").splitlines() if measured else ()
-        questions = [
-            *(demo.questions if demo and demo.chat else ()),
-            *(json.loads(line)["question"] for line in lines if line.strip()),
-        ]
+        own = demo.questions if demo and demo.chat else ()
+        questions = [*own, *(json.loads(line)["question"] for line in lines if line.strip())]
         asked, later = set(), {same(question): question for question in questions}
         for row in judging.conversations(self._files("datasets")):
             if (known := held.pop(judging.words(row), None)) is not None:

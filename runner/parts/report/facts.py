@@ -149,12 +149,9 @@ class RunFacts:
         self.shown, self.name, self.state, self.counts = str(run.shown), plan.name, run.state, plan.facts
         foreseen = {one.stage: one for one in self.planned.foreseen}
         folders = (StageFolder(plan, stage) for stage in plan.stages)
-        self.stages = tuple(
-            StageFacts(folder, foreseen.get(folder.stage.name, Prediction()))
-            for folder in folders
-            # A stage that was not fetched may be finished.
-            if self.state.origin != "cluster" or folder.state
-        )
+        # A stage that was not fetched may be finished.
+        found = (one for one in folders if self.state.origin != "cluster" or one.state)
+        self.stages = tuple(StageFacts(one, foreseen.get(one.stage.name, Prediction())) for one in found)
         # The prepared data: one folder, or one for each part of a pipeline.
         home = Path(plan.place.data_dir)
         try:

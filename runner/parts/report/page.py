@@ -61,13 +61,8 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
         columns = [{row["question"]: row["after"] for row in (one.answers if one else ())} for one in there]
         asked = dict.fromkeys(question for column in columns for question in column)
         questions += [(stage, question, [column.get(question, "") for column in columns]) for question in asked]
-    return {
-        "names": names,
-        "curves": [(stage, list(_curves(runs, names, stage))) for stage in stages],
-        "settings": differing(settings, ""),
-        "results": results,
-        "questions": questions,
-    }
+    curves, others = [(stage, list(_curves(runs, names, stage))) for stage in stages], differing(settings, "")
+    return {"names": names, "curves": curves, "settings": others, "results": results, "questions": questions}
 
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:

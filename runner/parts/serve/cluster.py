@@ -32,8 +32,6 @@ RUNTIME = "ServingRuntime"
 REMOVING = "`recipe serve RECIPE --stop` removes it."
 # The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
-
-
 # What KServe makes of each kind of server.
 FORMS: dict[str, Manifest] = packaged.toml(__file__, "forms.toml")
 

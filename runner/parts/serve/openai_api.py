@@ -85,11 +85,8 @@ def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> 
     gpu = torch.cuda.is_available()
     home, port = folder / SERVING, free_port(port)
     lay_out(home, asked, engine == "vllm")
-    models = tuple(
-        called
-        for name, (_, after) in asked.items()
-        for called in names.served(name)[0 if engine == "transformers" or after.adapter else 1 :]
-    )
+    whole = [name for name, (_, after) in asked.items() if engine == "vllm" and not after.adapter]
+    models = tuple(called for name in asked for called in names.served(name)[1 if name in whole else 0 :])
     if engine == "vllm":
         command = _vllm(home, asked)
     else:
