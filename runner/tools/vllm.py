@@ -4,7 +4,6 @@ Names and limits are those of vLLM 0.21 and 0.32 (`vllm/config/lora.py`, `vllm/l
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +21,30 @@ def room_for(rank: int) -> int | None:
     return next((room for room in RANKS if rank <= room), None)
 
 
-@dataclass(frozen=True)
-class ServedAdapter:
-    """The facts about an adapter that matter to vLLM. rank: the largest in it. whole: layers that it contains
-    completely (`modules_to_save`). bias: PEFT's name for the biases in it."""
-
-    rank: int
-    whole: tuple[str, ...] = ()
-    bias: str = "none"
-    dora: bool = False
-
-    def refusals(self) -> Iterator[str]:
-        """The reasons why vLLM cannot serve it beside its base model, each a sentence without a full stop."""
-        if room_for(self.rank) is None:
-            yield f"its rank is {self.rank}, and vLLM serves ranks up to {RANKS[-1]}"
-        if self.whole:
-            yield f"it contains whole layers ({listed(self.whole)}, `modules_to_save`), which vLLM does not load with an adapter"
-        if self.bias != "none":
-            yield f"it contains biases (`bias: {self.bias}`), which vLLM does not load with an adapter"
-        if self.dora:
-            yield "it is a DoRA adapter, which vLLM does not support"
+def rank_of(adapter: Mapping[str, Any]) -> int:
+    """The largest rank in an adapter."""
+    return int(max([adapter.get("r") or 1, *(adapter.get("rank_pattern") or {}).values()]))
 
 
-def planned(config: Mapping[str, Any]) -> ServedAdapter:
-    """The adapter that a stage's Axolotl config describes."""
-    return ServedAdapter(
-        int(config["lora_r"]), tuple(config.get("lora_modules_to_save") or ()), dora=bool(config.get("peft_use_dora"))
-    )
+def refusals(adapter: Mapping[str, Any]) -> Iterator[str]:
+    """The reasons why vLLM cannot serve an adapter beside its base model, each a sentence without a full stop. adapter:
+    PEFT's facts, as in `adapter_config.json`."""
+    if room_for(rank := rank_of(adapter)) is None:
+        yield f"its rank is {rank}, and vLLM serves ranks up to {RANKS[-1]}"
+    if whole := adapter.get("modules_to_save"):
+        yield f"it contains whole layers ({listed(whole)}, `modules_to_save`), which vLLM does not load with an adapter"
+    if (bias := adapter.get("bias", "none")) != "none":
+        yield f"it contains biases (`bias: {bias}`), which vLLM does not load with an adapter"
+    if adapter.get("use_dora"):
+        yield "it is a DoRA adapter, which vLLM does not support"
 
 
-def saved(folder: Path) -> ServedAdapter:
-    """The adapter in a folder, by its `adapter_config.json`."""
-    facts = read_record(folder / "adapter_config.json")
-    rank = max([facts.get("r") or 1, *(facts.get("rank_pattern") or {}).values()])
-    whole = tuple(facts.get("modules_to_save") or ())
-    return ServedAdapter(int(rank), whole, facts.get("bias", "none"), bool(facts.get("use_dora")))
+def planned(config: Mapping[str, Any]) -> dict[str, Any]:
+    """PEFT's facts about the adapter that a stage's Axolotl config describes."""
+    names = {"r": "lora_r", "modules_to_save": "lora_modules_to_save", "use_dora": "peft_use_dora"}
+    return {name: config.get(setting) for name, setting in names.items()}
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """PEFT's facts about the adapter in a folder."""
+    return read_record(folder / "adapter_config.json")

@@ -30,7 +30,7 @@ from runner.scenarios import translate
 from runner.scenarios.shared import rehearsal, twin
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
-from runner.tools.vllm import RANKS, saved
+from runner.tools.vllm import RANKS, refusals, saved
 from runner.trainer import generation as answers
 from runner.trainer import merging
 from tests import servers, taught
@@ -433,10 +433,10 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     rank = read_json(run / "lora_adapter" / "adapter_config.json")["r"]
     assert int(told["--max-lora-rank"]) >= rank and int(told["--max-lora-rank"]) in RANKS
     assert json.loads(told["--override-generation-config"])["temperature"] == 0
-    assert not list(saved(run / "lora_adapter").refusals())
+    assert not list(refusals(saved(run / "lora_adapter")))
     for facts in ({"r": 1024}, {"r": 8, "modules_to_save": ["lm_head"]}):
         (tmp_path / "adapter_config.json").write_text(json.dumps(facts))
-        assert list(saved(tmp_path).refusals())
+        assert list(refusals(saved(tmp_path)))
     _, *whole = openai_api._vllm(tmp_path, {"lyrics": (after, replace(after, adapter=None))})
     assert "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
 

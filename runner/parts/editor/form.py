@@ -74,20 +74,13 @@ def sections(document: Document) -> list[FormSection]:
             if own or key in (stages.NAME, stages.TECHNIQUE):
                 known[key] = own or part
         parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
-    return [
-        FormSection(
-            name=setting(path),
-            title=part["title"],
-            says=says(part),
-            fields=tuple(_fields(document, path, part)),
-            in_text=tuple(
-                setting((*path, name))
-                for name, one in part["properties"].items()
-                if _kind(one) is None and not one.get("properties")
-            ),
-        )
-        for path, part in parts.items()
-    ]
+    found = list[FormSection]()
+    for path, part in parts.items():
+        others = (key for key, one in part["properties"].items() if _kind(one) is None and not one.get("properties"))
+        in_text = tuple(setting((*path, key)) for key in others)
+        fields = tuple(_fields(document, path, part))
+        found.append(FormSection(setting(path), part["title"], says(part), fields, in_text))
+    return found
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
@@ -117,16 +110,9 @@ def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> I
             for snippet in one.get("defaultSnippets", ()):
                 choices[snippet["body"]] = "   ".join(filter(None, (snippet["body"], snippet["description"])))
             default = reading.written(one["default"]) if "default" in one else ""
-            yield Field(
-                path=here,
-                title=full_title,
-                says=says(one),
-                kind=kind,
-                choices=choices,
-                free=kind == "choice" and "enum" not in one,
-                value=document.lookup(here),
-                default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
-            )
+            default = f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default
+            free = kind == "choice" and "enum" not in one
+            yield Field(here, full_title, says(one), kind, choices, free, document.lookup(here), default)
 
 
 def _kind(part: Schema) -> str | None:
@@ -210,14 +196,12 @@ class Form:
                 ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
 
     def _element(self, field: Field) -> Any:
-        lines, hint = field.kind == "lines", field.name
+        hint = field.name
         if field.choices:
             element = self._choice(field)
-        elif lines:
-            element, hint = (
-                ui.textarea(field.title, value=field.shown).props("autogrow rows=1"),
-                f"{hint}, one per line",
-            )
+        elif field.kind == "lines":
+            element = ui.textarea(field.title, value=field.shown).props("autogrow rows=1")
+            hint += ", one per line"
         else:
             element = ui.input(field.title, value=field.shown).on("keydown.enter", lambda: self._typed(field.path))
         if not field.choices:
@@ -233,14 +217,9 @@ class Form:
     def _choice(self, field: Field) -> Any:
         own = {field.value: str(field.value)} if field.value is not None and field.value not in field.choices else {}
         more = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
-        return ui.select(
-            {**field.choices, **own},
-            label=field.title,
-            value=field.value,
-            clearable=True,
-            on_change=lambda event: self._set(field.path, event.value),
-            **more,
-        ).props("options-dense")
+        choices = {**field.choices, **own}
+        select = ui.select(choices, label=field.title, value=field.value, clearable=True, **more)
+        return select.on_value_change(lambda event: self._set(field.path, event.value)).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
         """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""

@@ -145,14 +145,6 @@ class Proposal:
     says: str = ""
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """The meaning of a setting. says: Markdown of `code` and paragraphs."""
-
-    title: str
-    says: str
-
-
 def proposals(text: str, line: int, column: int) -> list[Proposal]:
     """Proposals for a place, line and column counted from 0; empty in comments and for an unknown setting."""
     lines = text.split("\n")
@@ -178,14 +170,14 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
     return found
 
 
-def meaning(text: str, line: int) -> Meaning | None:
-    """The meaning of the setting in a line, counted from 0."""
+def meaning(text: str, line: int) -> dict[str, str] | None:
+    """The `title` of the setting in a line, counted from 0, and what it `says`: Markdown of `code` and paragraphs."""
     lines = text.split("\n")
     if not (found := _KEY.match(lines[line])):
         return None
     section, _ = _around(lines, line, found.start(3))
     part = _part(text, (*section, found[3]))
-    return Meaning(part["title"], says(part)) if part else None
+    return {"title": part["title"], "says": says(part)} if part else None
 
 
 def says(part: Schema) -> str:

@@ -90,7 +90,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     async def proposals(request: Request) -> list[judging.Proposal]:
         return judging.proposals(**await request.json())
 
-    async def meaning(request: Request) -> judging.Meaning | None:
+    async def meaning(request: Request) -> dict[str, str] | None:
         place = await request.json()
         return judging.meaning(place["text"], place["line"])
 
@@ -101,14 +101,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     pages.on_shutdown(rehearsal.stop)
     ui.page("/", title="recipe edit")(shown)
     # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change.
-    ui.run_with(
-        application,
-        show_welcome_message=False,
-        language="en-US",
-        dark=None,
-        tailwind=False,
-        reconnect_timeout=GONE_AFTER,
-    )
+    ui.run_with(application, show_welcome_message=False, dark=None, tailwind=False, reconnect_timeout=GONE_AFTER)
     with bound_port(port) as socket:
         number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
         guarded = Guarded(application, token, number)

@@ -148,21 +148,15 @@ def _go(text: str) -> str:
 
 
 def modelfile(
-    gguf: str,
-    tokenizer: Any,
-    chat: bool,
-    system_prompt: str | None,
-    ends: Sequence[str],
-    context: int | None,
-    penalty: float,
+    gguf: str, tokenizer: Any, chat: bool, system: str | None, ends: Sequence[str], context: int | None, penalty: float
 ) -> str:
     """The Modelfile. gguf: the name of the file; chat: whether the model answers questions, else it continues a text;
-    ends: tokens that end an answer; context: the longest row in tokens; penalty: for repetitions, 1 for none."""
+    system: the system prompt; ends: tokens that end an answer; context: the longest row in tokens; penalty: for repetitions, 1 for none."""
     parts = pieces(tokenizer) if chat else None
     if parts and tokenizer.bos_token and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]:
         # llama.cpp writes the token that begins a text itself.
         parts.begin = parts.begin.removeprefix(tokenizer.bos_token)
-    system = system_prompt.strip() if chat and system_prompt and '"""' not in system_prompt else ""
+    system = system.strip() if chat and system and '"""' not in system else ""
     return template(HERE / "modelfile.jinja").render(
         gguf=gguf, chat=chat, template=go_template(parts) if parts else "", system=system, ends=list(dict.fromkeys(ends)), context=context,
         penalty=penalty,

@@ -19,7 +19,7 @@ from runner.tools.names import label
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED, TEKKEN
 from runner.tools.text import GENERAL_TEXT, Tell
-from runner.tools.vllm import room_for, saved
+from runner.tools.vllm import rank_of, refusals, room_for
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
 CARD = "README.md"
@@ -150,7 +150,7 @@ def _adapter(source: TrainedModel) -> Writer:
     base = source.base
     with _base_at_hand(base[0]):
         modules = {name for name, _ in trained_model.without_weights(base, trust).named_modules()}
-    found = list(saved(adapter.folder).refusals())
+    found = list(refusals(adapter.config))
     if not adapter.layers:
         found.append("it changes no layer")
     elif strange := sorted(set(adapter.layers).difference(modules)):
@@ -174,7 +174,7 @@ def _adapter(source: TrainedModel) -> Writer:
         with _base_at_hand(base[0]):
             proof = trained_model.beside(folder, base, source.model, asked, trust)
         tell("With its base model it answers as the merged model does, and not as the base model alone.")
-        rank = saved(adapter.folder).rank
+        rank = rank_of(adapter.config)
         return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
     return write

@@ -112,13 +112,9 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
     said = list(answers(chat, tokenizer, texts))
     read = [*(text for text, _ in prompts(tokenizer, chat, [general])), *(answer.text for answer in said)]
     stops = end_tokens(tokenizer, chat.turn_end)
-    task = {
-        "texts": read,
-        "ends": stops,
-        "answers": [{"prompt": answer.prompt, "said": answer.said} for answer in said],
-        "context": max(len(answer.prompt) + len(answer.said) for answer in said) + 8,
-    }
-    done = apart(look_into, str(file), task)
+    asked = [{"prompt": answer.prompt, "said": answer.said} for answer in said]
+    context = max(len(answer.prompt) + len(answer.said) for answer in said) + 8
+    done = apart(look_into, str(file), {"texts": read, "ends": stops, "answers": asked, "context": context})
     if done.returncode:
         raise Stop(f"llama.cpp cannot load the converted model: {why(done)}", ELSE)
     found = json.loads(done.stdout)

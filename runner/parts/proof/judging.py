@@ -333,11 +333,8 @@ def conversations(files: Iterable[Path]) -> Iterator[DataRow]:
 
 def words(row: DataRow) -> str:
     """A text that is the same for conversations that differ only in space, case and system prompt."""
-    said = [
-        f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}"
-        for turn in row["messages"]
-        if turn["role"] != "system"
-    ]
+    turns = (turn for turn in row["messages"] if turn["role"] != "system")
+    said = [f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}" for turn in turns]
     return "\n".join([*said, *(same(row[name]) for name in ANSWERS if isinstance(row.get(name), str))])
 
 
@@ -368,14 +365,8 @@ def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
         if digest in train:
             faults.add("image_leak", f"image {number} of {split} is image {train[digest]} of training")
     noted = f"{taken_out:,} images of the test were training images too, and were removed from training"
-    return Proof(
-        kind="images",
-        rows=len(train),
-        judged=len(measured),
-        notes=(noted,) if taken_out else (),
-        faults=tuple(faults),
-        seconds=round(time.monotonic() - begun, 1),
-    )
+    notes, took = (noted,) if taken_out else (), round(time.monotonic() - begun, 1)
+    return Proof(kind="images", rows=len(train), judged=len(measured), notes=notes, faults=tuple(faults), seconds=took)
 
 
 def _digests(file: Path) -> Iterator[tuple[int, bytes]]:

@@ -91,14 +91,9 @@ class Prover:
             sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
             if self.kind in ("conversations", "text") and not torch.cuda.is_available() and not sharded:
                 self._model()
-        return Proof(
-            kind=self.kind,
-            notes=tuple(self.notes),
-            faults=tuple(self.faults),
-            shown=tuple(self.shown),
-            seconds=round(time.monotonic() - begun, 1),
-            **self.facts | self.counts,
-        )
+        known = self.facts | self.counts | {"seconds": round(time.monotonic() - begun, 1)}
+        notes, faults, shown = tuple(self.notes), tuple(self.faults), tuple(self.shown)
+        return Proof(kind=self.kind, notes=notes, faults=faults, shown=shown, **known)
 
     @property
     def first(self) -> int:
@@ -312,10 +307,8 @@ class Prover:
         held = {judging.words(row): row for row in judging.conversations(self._files("test_datasets"))}
         demo, measured = self.settings.demo, self.settings.proof.questions
         lines = Path(measured).read_text("utf-8").splitlines() if measured else ()
-        questions = [
-            *(demo.questions if demo and demo.chat else ()),
-            *(json.loads(line)["question"] for line in lines if line.strip()),
-        ]
+        own = demo.questions if demo and demo.chat else ()
+        questions = [*own, *(json.loads(line)["question"] for line in lines if line.strip())]
         asked, later = set(), {same(question): question for question in questions}
         for row in judging.conversations(self._files("datasets")):
             if (known := held.pop(judging.words(row), None)) is not None:

@@ -28,18 +28,18 @@ class Chart:
 
 
 def chart(curve: Curve) -> Chart:
-    points = [point for series in curve.series for point in series.points]
+    points = [point for line in curve.lines.values() for point in line]
     x0, x1 = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(y for _, y in points), max(y for _, y in points)
     # The values with a little room; from zero if that is near.
     span = (high - low) or abs(high) or 1.0
     low, high = 0.0 if 0 <= low < span else low - 0.06 * span, high + 0.06 * span
     made = Chart(x0, x1, low, high, ticks(low, high, 5))
-    for series in curve.series:
-        kept = thinned(series.points)
+    for name, line in curve.lines.items():
+        kept = thinned(line)
         path = "M" + "L".join(f"{made.x_of(x):.1f} {made.y_of(y):.1f}" for x, y in kept)
         values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
-        made.lines.append((series.name, path, values, len(kept) < len(series.points)))
+        made.lines.append((name, path, values, len(kept) < len(line)))
     return made
 
 

@@ -31,20 +31,13 @@ FIGURES = packaged.toml(__file__, "figures.toml")
 
 
 @dataclass(frozen=True)
-class Series:
-    """A line of a chart: points of (step, value)."""
-
-    name: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
 class Curve:
-    """The content of a chart over the steps. unit: of the values, empty for none."""
+    """The content of a chart over the steps. unit: of the values, empty for none; lines: by name, points of (step,
+    value)."""
 
     title: str
     unit: str
-    series: tuple[Series, ...]
+    lines: Mapping[str, tuple[Point, ...]]
 
 
 class StageFacts:
@@ -101,19 +94,19 @@ class StageFacts:
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        made = (Curve(one["title"], one["unit"], tuple(self._series(one["lines"]))) for one in FIGURES["curves"])
-        whole = [curve for curve in made if curve.series]
+        made = (Curve(one["title"], one["unit"], dict(self._lines(one["lines"]))) for one in FIGURES["curves"])
+        whole = [curve for curve in made if curve.lines]
         # Beside tokens a second, rows a second show nothing new.
         tokens = any(curve.title == "Tokens a second" for curve in whole)
         return tuple(curve for curve in whole if not (tokens and curve.title == "Rows a second"))
 
-    def _series(self, lines: Sequence[tuple[str, str, str]]) -> Iterator[Series]:
+    def _lines(self, lines: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, tuple[Point, ...]]]:
         for name, where, key in lines:
             entries = self.steps if where == "steps" else self.epochs
             both = (entry for entry in entries if _number(entry.get("step")) and _number(entry.get(key)))
             kept = tuple((float(entry["step"]), float(entry[key])) for entry in both)
             if len(kept) > 1:
-                yield Series(name, kept)
+                yield name, kept
 
 
 def _number(value: Any) -> bool:
@@ -156,12 +149,9 @@ class RunFacts:
         self.shown, self.name, self.state, self.counts = str(run.shown), plan.name, run.state, plan.facts
         foreseen = {one.stage: one for one in self.planned.foreseen}
         folders = (StageFolder(plan, stage) for stage in plan.stages)
-        self.stages = tuple(
-            StageFacts(folder, foreseen.get(folder.stage.name, Prediction()))
-            for folder in folders
-            # A stage that was not fetched may be finished.
-            if self.state.origin != "cluster" or folder.state
-        )
+        # A stage that was not fetched may be finished.
+        found = (one for one in folders if self.state.origin != "cluster" or one.state)
+        self.stages = tuple(StageFacts(one, foreseen.get(one.stage.name, Prediction())) for one in found)
         # The prepared data: one folder, or one for each part of a pipeline.
         home = Path(plan.place.data_dir)
         try:
@@ -184,18 +174,12 @@ class RunFacts:
         self.reason = self.state.fault or recorded
         known = [stage.improved for stage in self.trained if stage.summary and stage.improved is not None]
         self.improved = all(known) if known else None
+        own = f"{self.state.folder}/"
         self.substitutions = tuple(
-            (
-                made.setting,
-                _text(made.before),
-                _text(made.after).removeprefix(f"{self.state.folder}/"),
-                made.why or made.by,
-            )
+            (made.setting, _text(made.before), _text(made.after).removeprefix(own), made.why or made.by)
             for made in self.state.substitutions
         )
-        self.changes = tuple(
-            (made.setting, _text(made.before), _text(made.after), made.by) for made in self.state.changes
-        )
+        self.changes = tuple((one.setting, _text(one.before), _text(one.after), one.by) for one in self.state.changes)
 
 
 def run_of(named: str) -> RunFolder:

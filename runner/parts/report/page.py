@@ -14,7 +14,7 @@ from runner.check import origins
 from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
-from runner.parts.report.facts import Curve, RunFacts, Series, StageFacts
+from runner.parts.report.facts import Curve, Point, RunFacts, StageFacts
 from runner.plan import Plan
 from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
@@ -37,20 +37,10 @@ def render(runs: Sequence[RunFacts]) -> str:
 
     script = (HERE / "hover.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    facts: dict[str, Any] = {
-        "charts": charts,
-        "say": sentences,
-        "zip": zip,
-        "run": runs[0],
-        "runs": runs,
-        "together": together(runs) if len(runs) > 1 else None,
-        "version": __version__,
-        "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),
-        "script": Markup(script),
-        # The page runs no other script and fetches nothing.
-        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-    }
-    return sentences.in_template("page.html.jinja").render(facts)
+    style = Markup((HERE / "style.css").read_text(encoding="utf-8"))
+    facts = {"run": runs[0], "runs": runs, "together": together(runs) if len(runs) > 1 else None}
+    around = {"style": style, "script": Markup(script), "digest": digest, "version": __version__}
+    return sentences.in_template("page.html.jinja").render(facts, **around, charts=charts, say=sentences)
 
 
 def of_runs(*runs: RunFolder) -> str:
@@ -71,25 +61,17 @@ def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
         columns = [{row["question"]: row["after"] for row in (one.answers if one else ())} for one in there]
         asked = dict.fromkeys(question for column in columns for question in column)
         questions += [(stage, question, [column.get(question, "") for column in columns]) for question in asked]
-    return {
-        "names": names,
-        "curves": [(stage, list(_curves(runs, names, stage))) for stage in stages],
-        "settings": differing(settings, ""),
-        "results": results,
-        "questions": questions,
-    }
+    curves, others = [(stage, list(_curves(runs, names, stage))) for stage in stages], differing(settings, "")
+    return {"names": names, "curves": curves, "settings": others, "results": results, "questions": questions}
 
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:
-    by_title: dict[str, tuple[str, list[Series]]] = {}
+    by_title: dict[tuple[str, str], dict[str, tuple[Point, ...]]] = {}
     for run, name in zip(runs, names, strict=True):
-        for known in (one for one in run.trained if one.name == stage):
-            for curve in known.curves:
-                _, lines = by_title.setdefault(curve.title, (curve.unit, []))
-                several = len(curve.series) > 1
-                lines += [Series(f"{name}, {line.name}" if several else name, line.points) for line in curve.series]
-    for title, (unit, lines) in by_title.items():
-        yield Curve(title, unit, tuple(lines))
+        for curve in (curve for one in run.trained if one.name == stage for curve in one.curves):
+            lines, several = by_title.setdefault((curve.title, curve.unit), {}), len(curve.lines) > 1
+            lines |= {f"{name}, {line}" if several else name: points for line, points in curve.lines.items()}
+    return (Curve(title, unit, lines) for (title, unit), lines in by_title.items())
 
 
 def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:

@@ -32,8 +32,6 @@ RUNTIME = "ServingRuntime"
 REMOVING = "`recipe serve RECIPE --stop` removes it."
 # The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
-
-
 # What KServe makes of each kind of server.
 FORMS: dict[str, Manifest] = packaged.toml(__file__, "forms.toml")
 
@@ -266,9 +264,8 @@ class ServerState:
     def __post_init__(self) -> None:
         status, answers = self.service.get("status") or {}, _ready(self.pods)
         self.alone: bool = self.service["kind"] == LLM
-        self.address = str(status.get("url") or next((one["url"] for one in status.get("addresses") or ()), "")).rstrip(
-            "/"
-        )
+        address = status.get("url") or next((one["url"] for one in status.get("addresses") or ()), "")
+        self.address = str(address).rstrip("/")
         refused = (one for one in jobs.conditions_of(self.service) if (one["type"], one["status"]) in _UNMERGED)
         of_model = status.get("modelStatus") or {}
         self.failure: Manifest = of_model.get("lastFailureInfo") or next(refused, {})

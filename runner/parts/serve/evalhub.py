@@ -16,6 +16,7 @@ from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
 from runner.parts.jobs.kubernetes import filled, job_name
 from runner.parts.openshift import client
+from runner.parts.openshift.errors import TryAgain
 from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
@@ -148,7 +149,7 @@ class _Hub:
         self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
-        """The job once it has ended. Raises Stop if EvalHub does not answer for two minutes."""
+        """The job once it has ended. Raises TryAgain if EvalHub does not answer for two minutes."""
         said, silent = "", 0
         while True:
             try:
@@ -160,7 +161,7 @@ class _Hub:
                 if line != said:
                     tell(line)
                 said = line
-            except Silence:
+            except TryAgain:
                 silent += 1
                 if silent >= PATIENCE:
                     raise
@@ -178,20 +179,16 @@ class _Hub:
             said = " ".join(text.split())[:300] or error.reason
             if error.code in (401, 403):
                 raise Stop(*worded("serve.hub-forbids", url=self.url, token=TOKEN, said=said)) from None
-            kind = Silence if error.code == 429 or error.code >= 500 else Stop
+            kind = TryAgain if error.code == 429 or error.code >= 500 else Stop
             raise kind(f"EvalHub at {self.url} answered {error.code}: {said}", "Its log says more.") from None
         except (OSError, HTTPException) as error:
             why = getattr(error, "reason", None) or error
-            raise Silence(*worded("serve.hub-silent", url=self.url, why=why)) from None
+            raise TryAgain(*worded("serve.hub-silent", url=self.url, why=why)) from None
         except ValueError:
             known = None
         if not isinstance(known, dict):
             raise Stop(f"{self.url} is not an EvalHub.", "Check the address.")
         return known
-
-
-class Silence(Stop):
-    """EvalHub does not answer now, but may in a moment."""
 
 
 def _own_token() -> str:

@@ -40,7 +40,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
 from runner.tools.tokenizer import tokenizer_in
-from runner.tools.vllm import SERVER, room_for, saved
+from runner.tools.vllm import SERVER, rank_of, refusals, room_for, saved
 from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
 
@@ -86,11 +86,8 @@ def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> 
     gpu = torch.cuda.is_available()
     home, port = folder / SERVING, free_port(port)
     lay_out(home, asked, engine == "vllm")
-    models = tuple(
-        called
-        for name, (_, after) in asked.items()
-        for called in names.served(name)[0 if engine == "transformers" or after.adapter else 1 :]
-    )
+    whole = [name for name, (_, after) in asked.items() if engine == "vllm" and not after.adapter]
+    models = tuple(called for name in asked for called in names.served(name)[1 if name in whole else 0 :])
     if engine == "vllm":
         command = _vllm(home, asked)
     else:
@@ -212,7 +209,7 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
     if Path(served, TEKKEN).is_file():
         command += ["--tokenizer-mode", "mistral"]
     if adapters:
-        rank = max(room_for(saved(Path(folder)).rank) or 0 for folder in adapters.values())
+        rank = max(room_for(rank_of(saved(Path(folder)))) or 0 for folder in adapters.values())
         command += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(rank)]
         command += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
     return command
@@ -221,11 +218,11 @@ def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
 def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
     """Why vLLM cannot serve these models, a sentence; empty if it can."""
     (first, (before, trained)), *others = asked.items()
-    if trained.adapter and (why := next(saved(Path(trained.adapter)).refusals(), "")):
+    if trained.adapter and (why := next(refusals(saved(Path(trained.adapter))), "")):
         return f"vLLM does not serve this adapter: {why}."
     template = tokenizer_in(trained.tokenizer, trained.trust_remote_code).chat_template if others else None
     for name, (original, after) in others:
-        why = next(saved(Path(after.adapter)).refusals(), "") if after.adapter else "it has no adapter"
+        why = next(refusals(saved(Path(after.adapter))), "") if after.adapter else "it has no adapter"
         if (original.model, original.revision) != (before.model, before.revision):
             why = f"its base model is not that of `{first}`"
         elif tokenizer_in(after.tokenizer, after.trust_remote_code).chat_template != template:
@@ -251,15 +248,12 @@ def others(recipe: Recipe) -> dict[str, Pair]:
 KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set
 SECONDS = 600  # enough for an answer on a processor
 AGREEMENT = "agreement"
+Words = Mapping[str, Any] | None  # the body or the headers of a request
 _NO_LOGS = "this server gives no log-probabilities of a prompt"
 
 
 def opened(
-    url: str,
-    body: Mapping[str, Any] | None = None,
-    seconds: float = SECONDS,
-    headers: Mapping[str, str] | None = None,
-    method: str | None = None,
+    url: str, body: Words = None, seconds: float = SECONDS, headers: Words = None, method: str | None = None
 ) -> Any:
     """The answer to a request. body: sent as JSON; headers: instead of the one with the key. Raises OSError."""
     if headers is None:
@@ -363,7 +357,7 @@ def answering(plan: Plan, stage: str | None) -> Stage:
     return wanted
 
 
-def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+def _json(url: str, body: Words = None) -> Mapping[str, Any]:
     try:
         with opened(url, body) as answer:
             known = json.load(answer)

@@ -27,7 +27,7 @@ from runner.recipe.recipe import Recipe
 from runner.tools.names import content_hash, listed, served
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import BEST_MODEL
-from runner.tools.vllm import LAYERS, planned, room_for
+from runner.tools.vllm import LAYERS, planned, refusals, room_for
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Serve
@@ -101,9 +101,8 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
         return ServedModel(named)
     results = _results(plan, stage)
     whole, asked = results.below(BEST_MODEL).uri, {system_prompt(one) for one in (plan, *others)}
-    described = partial(
-        ServedModel, results=results, template=len(asked) == 1 and asked != {None}, mistral=_by_mistral(stage)
-    )
+    template = len(asked) == 1 and asked != {None}
+    described = partial(ServedModel, results=results, template=template, mistral=_by_mistral(stage))
     if not stage.config.get("adapter"):
         return described(whole)
     base = plan.on_claim(str(stage.config["base_model"]))
@@ -169,7 +168,7 @@ def cannot_share(plan: Plan, other: Plan) -> str:
 
 def _not_beside(config: Any) -> str:
     """Why vLLM cannot serve a planned adapter beside its base model; empty if it can."""
-    if refusal := next(planned(config).refusals(), None):
+    if refusal := next(refusals(planned(config)), None):
         return refusal
     if isinstance(config["lora_target_modules"], str):
         return "a pattern chooses its layers"

@@ -78,9 +78,8 @@ class MLflow:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
-        self.client.log_batch(
-            self.run, [self.metric(allowed(name), value, now, step) for name, value in metrics.items()]
-        )
+        sent = [self.metric(allowed(name), value, now, step) for name, value in metrics.items()]
+        self.client.log_batch(self.run, sent)
 
     def leave(self, tags: Mapping[str, str], files: Iterable[Path], status: str) -> None:
         """Adds what is known at the end, and ends the run."""

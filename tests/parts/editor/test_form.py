@@ -70,8 +70,8 @@ def test_every_setting_of_a_starter_is_explained_at_its_line(path):
         first = not document.text.splitlines()[place.line - 1][: place.column - 1].strip(" -")
         if part and first:
             found = judging.meaning(document.text, place.line - 1)
-            assert found and found.title == part["title"], f"line {place.line}: {found}"
-            assert found.says.startswith(part["description"])
+            assert found and found["title"] == part["title"], f"line {place.line}: {found}"
+            assert found["says"].startswith(part["description"])
             looked_at += 1
     assert looked_at > 5
     assert judging.meaning("# nothing", 0) is None

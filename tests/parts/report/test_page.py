@@ -15,7 +15,7 @@ import pytest
 from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, page
-from runner.parts.report.facts import Curve, Series
+from runner.parts.report.facts import Curve
 from runner.plan import Plan
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
@@ -266,7 +266,7 @@ def test_a_long_run_is_a_small_page_and_keeps_its_peaks(tmp_path):
 
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-9, 1e-9), (-3.0, 1e12), (5.0, 5.0000001)])
 def test_axes_have_a_few_round_marks_whatever_the_values(values):
-    curve = Curve("Loss", "nats", (Series("training", ((1.0, values[0]), (2.0, values[1]))),))
+    curve = Curve("Loss", "nats", {"training": ((1.0, values[0]), (2.0, values[1]))})
     drawn = charts.chart(curve)
     assert 2 <= len(drawn.ys) <= 9 and len(drawn.xs) >= 2
     assert all(charts.TOP <= at <= charts.HEIGHT - charts.BOTTOM for at, _ in drawn.ys)

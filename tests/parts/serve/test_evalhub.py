@@ -268,7 +268,7 @@ def evalhub_itself(home: Path, adapter: str, tasks: tuple[str, ...], **env: str)
                 try:
                     evalhub._Hub(url, None).tasks()
                     break
-                except evalhub.Silence:
+                except evalhub.TryAgain:
                     assert server.poll() is None, (home / "log.txt").read_text()
             yield url
         finally:
