@@ -420,9 +420,15 @@ def _greedy(
     width = max(map(len, prompts))
     tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device)
-    options = {"max_new_tokens": most, "do_sample": False, "eos_token_id": ends or None, "pad_token_id": pad}
     with torch.no_grad():
-        output = model.generate(input_ids=tokens, attention_mask=mask, **options)
+        output = model.generate(
+            input_ids=tokens,
+            attention_mask=mask,
+            max_new_tokens=most,
+            do_sample=False,
+            eos_token_id=ends or None,
+            pad_token_id=pad,
+        )
     for row in output[:, width:].tolist():
         end = next((index for index, token in enumerate(row) if token in ends), len(row))
         yield row[:end]

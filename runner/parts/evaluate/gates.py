@@ -207,8 +207,15 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
     run, model = folder.run.state.id, folder.model_hash(look)
     if not folder.finished or not folder.model_hash() or not run:
         return None
-    inputs, settings = content_hash(folder.state.inputs, 32), _settings(folder.stage.evaluation)
-    return Subject(run, folder.stage.name, inputs, model, _rows(folder), _code(), settings)
+    return Subject(
+        run=run,
+        stage=folder.stage.name,
+        inputs=content_hash(folder.state.inputs, 32),
+        model=model,
+        rows=_rows(folder),
+        code=_code(),
+        settings=_settings(folder.stage.evaluation),
+    )
 
 
 def _rows(folder: StageFolder) -> str:
@@ -298,8 +305,13 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
     sums = {str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files}
     now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
-    seed, of = stage.evaluation.seed, replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())
-    result = Measurement(**vars(of), **vars(found), checkpoint=str(model), seed=seed, versions=versions())
+    result = Measurement(
+        **vars(replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())),
+        **vars(found),
+        checkpoint=str(model),
+        seed=stage.evaluation.seed,
+        versions=versions(),
+    )
     write_json(folder.path / EVALUATION, seal.sealed(asdict(result), make_key))
     out.unlink(missing_ok=True)
     return result
@@ -314,10 +326,14 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
         raise Stop(f"The stage `{stage.name}` has no finished result to promote.", "Run it first.")
     if passed(judged):
         raise Stop(f"The gate after `{stage.name}` is open, so there is nothing to overrule.")
-    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    missed, stated = tuple(verdict for verdict in judged if not verdict.holds), tuple(map(str, stage.gates))
-    known = {part: getattr(about, part) for part in _OVERRIDDEN}
-    override = Promotion(by, reason, at, missed, gates=stated, **known)
+    override = Promotion(
+        by=by,
+        reason=reason,
+        at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        missed=tuple(verdict for verdict in judged if not verdict.holds),
+        gates=tuple(map(str, stage.gates)),
+        **{part: getattr(about, part) for part in _OVERRIDDEN},
+    )
     override.write(folder.path)
     return override
 

@@ -192,10 +192,16 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
     if chosen is None:
         return conditions, evaluation
     tasks, file = tuple(chosen.tasks or ()), chosen.sample_task
-    # In a rehearsal the questions are in a file; otherwise they are on the hub.
-    sample = str(recipe.folder / file) if tasks == (SAMPLE_TASK,) and file else None
-    own = {name: chosen.get(name) for name in ("limit", "batch_size", "prompt")}
-    return conditions, replace(evaluation, tasks=tasks, sample_task=sample, seed=recipe.data.seed, **own)
+    return conditions, replace(
+        evaluation,
+        tasks=tasks,
+        # In a rehearsal the questions are in a file; otherwise they are on the hub.
+        sample_task=str(recipe.folder / file) if tasks == (SAMPLE_TASK,) and file else None,
+        limit=chosen.limit,
+        batch_size=chosen.batch_size,
+        prompt=chosen.prompt,
+        seed=recipe.data.seed,
+    )
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:

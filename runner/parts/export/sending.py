@@ -63,12 +63,15 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
             exporting.export(source, form, kind, None, tell)
         made = Export.read(folder)
         address = api.create_repo(name, private=not public, exist_ok=True)
-        place = address.repo_id
-        said = f"{source.run.name}: the result of {made.stage} in run {made.run}, {made.format} {made.kind}".rstrip()
-        commit = api.upload_folder(repo_id=place, folder_path=folder, commit_message=said, delete_patterns="*")
-        _require_arrived(api, place, commit.oid, folder, made.files)
-        private = api.model_info(place).private
-    Pushed(made.model, made.format, place, commit.oid).write(source.home)
+        commit = api.upload_folder(
+            repo_id=address.repo_id,
+            folder_path=folder,
+            commit_message=f"{source.run.name}: the result of {made.stage} in run {made.run}, {made.format} {made.kind}".rstrip(),
+            delete_patterns="*",
+        )
+        _require_arrived(api, address.repo_id, commit.oid, folder, made.files)
+        private = api.model_info(address.repo_id).private
+    Pushed(made.model, made.format, address.repo_id, commit.oid).write(source.home)
     tell(f"It can be read by {'you and those whom you let' if private else 'everybody'}.")
     return str(address)
 
@@ -132,10 +135,17 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             )  # fmt: skip
         if registry.get_registered_model(name) and registry.get_model_version(name, version):
             raise Stop(f"`{name}` has a version `{version}` in that registry.", "Name another one with `--version`.")
-        said = "\n".join(sentences.first(source.run))
-        fields = {field: attrgetter(place)(source) for field, place in table["fields"].items()}
-        fields |= {"model_format_name": form, "model_format_version": "1", "model_source_kind": "recipe-runner"}
-        registry.register_model(name, where, version=version, version_description=said, metadata=facts, **fields)
+        registry.register_model(
+            name,
+            where,
+            version=version,
+            version_description="\n".join(sentences.first(source.run)),
+            model_format_name=form,
+            model_format_version="1",
+            model_source_kind="recipe-runner",
+            metadata=facts,
+            **{name: attrgetter(place)(source) for name, place in table["fields"].items()},
+        )
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
         if not same or artifact is None or artifact.uri != where:

@@ -365,8 +365,14 @@ def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
         if digest in train:
             faults.add("image_leak", f"image {number} of {split} is image {train[digest]} of training")
     noted = f"{taken_out:,} images of the test were training images too, and were removed from training"
-    notes, took = (noted,) if taken_out else (), round(time.monotonic() - begun, 1)
-    return Proof(kind="images", rows=len(train), judged=len(measured), notes=notes, faults=tuple(faults), seconds=took)
+    return Proof(
+        kind="images",
+        rows=len(train),
+        judged=len(measured),
+        notes=(noted,) if taken_out else (),
+        faults=tuple(faults),
+        seconds=round(time.monotonic() - begun, 1),
+    )
 
 
 def _digests(file: Path) -> Iterator[tuple[int, bytes]]:

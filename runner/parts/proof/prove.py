@@ -91,9 +91,14 @@ class Prover:
             sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
             if self.kind in ("conversations", "text") and not torch.cuda.is_available() and not sharded:
                 self._model()
-        known = self.facts | self.counts | {"seconds": round(time.monotonic() - begun, 1)}
-        notes, faults, shown = tuple(self.notes), tuple(self.faults), tuple(self.shown)
-        return Proof(kind=self.kind, notes=notes, faults=faults, shown=shown, **known)
+        return Proof(
+            kind=self.kind,
+            notes=tuple(self.notes),
+            faults=tuple(self.faults),
+            shown=tuple(self.shown),
+            seconds=round(time.monotonic() - begun, 1),
+            **self.facts | self.counts,
+        )
 
     @property
     def first(self) -> int:

@@ -179,7 +179,9 @@ class RunFacts:
             (made.setting, _text(made.before), _text(made.after).removeprefix(own), made.why or made.by)
             for made in self.state.substitutions
         )
-        self.changes = tuple((one.setting, _text(one.before), _text(one.after), one.by) for one in self.state.changes)
+        self.changes = tuple(
+            (made.setting, _text(made.before), _text(made.after), made.by) for made in self.state.changes
+        )
 
 
 def run_of(named: str) -> RunFolder:

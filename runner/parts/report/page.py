@@ -37,10 +37,18 @@ def render(runs: Sequence[RunFacts]) -> str:
 
     script = (HERE / "hover.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    style = Markup((HERE / "style.css").read_text(encoding="utf-8"))
-    facts = {"run": runs[0], "runs": runs, "together": together(runs) if len(runs) > 1 else None}
-    around = {"style": style, "script": Markup(script), "digest": digest, "version": __version__}
-    return sentences.in_template("page.html.jinja").render(facts, **around, charts=charts, say=sentences)
+    facts: dict[str, Any] = {
+        "charts": charts,
+        "say": sentences,
+        "run": runs[0],
+        "runs": runs,
+        "together": together(runs) if len(runs) > 1 else None,
+        "version": __version__,
+        "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "digest": digest,
+    }
+    return sentences.in_template("page.html.jinja").render(facts)
 
 
 def of_runs(*runs: RunFolder) -> str:

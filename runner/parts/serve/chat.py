@@ -115,8 +115,17 @@ def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, rea
     page = _pictures(gradio, sides, title) if isinstance(sides, Pictures) else _chat(gradio, sides, title, questions)
     # The theme would download its fonts.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    local = {"server_name": HOST, "server_port": free_port(port), "share": False, "inbrowser": False, "ssr_mode": False}
-    page.launch(**local, quiet=True, prevent_thread_lock=True, footer_links=[], theme=theme)
+    page.launch(
+        server_name=HOST,
+        server_port=free_port(port),
+        share=False,
+        inbrowser=False,
+        quiet=True,
+        prevent_thread_lock=True,
+        ssr_mode=False,
+        footer_links=[],
+        theme=theme,
+    )
     ready(page.local_url)
     page.block_thread()
 
@@ -139,7 +148,9 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
                 gradio.Textbox(system_prompt, show_label=False, interactive=False)
         conversation = gradio.State(_Conversation())
         with gradio.Row():
-            boards = [gradio.Chatbot(label=one, buttons=["copy"], allow_tags=False, height=420) for one in sides.names]
+            boards = [
+                gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=420) for name in sides.names
+            ]
         line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
         with gradio.Row():
             buttons = [gradio.Button(question, size="sm") for question in questions]

@@ -182,10 +182,17 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
     """The recipe's own ServingRuntime; None if the server uses the platform's, or is of a kind that has none."""
     if not server.image or server.kind == LLM:
         return None
-    env = podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"})
-    about = {"name": own_runtime(plan), "title": f"vLLM for {plan.name}", "labels": _labels(plan)}
-    started = {"image": server.image, "pull": kubernetes.pull(server.image), "module": SERVER, "env": env}
-    return _filled("servingruntime", plan, **about, **started)
+    return _filled(
+        "servingruntime",
+        plan,
+        name=own_runtime(plan),
+        labels=_labels(plan),
+        title=f"vLLM for {plan.name}",
+        image=server.image,
+        pull=kubernetes.pull(server.image),
+        module=SERVER,
+        env=podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
+    )
 
 
 def _folders(server: Serving) -> list[Folder]:

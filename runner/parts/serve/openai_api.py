@@ -248,12 +248,16 @@ def others(recipe: Recipe) -> dict[str, Pair]:
 KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set
 SECONDS = 600  # enough for an answer on a processor
 AGREEMENT = "agreement"
-Words = Mapping[str, Any] | None  # the body or the headers of a request
+Words = Mapping[str, Any]  # the body or the headers of a request
 _NO_LOGS = "this server gives no log-probabilities of a prompt"
 
 
 def opened(
-    url: str, body: Words = None, seconds: float = SECONDS, headers: Words = None, method: str | None = None
+    url: str,
+    body: Words | None = None,
+    seconds: float = SECONDS,
+    headers: Words | None = None,
+    method: str | None = None,
 ) -> Any:
     """The answer to a request. body: sent as JSON; headers: instead of the one with the key. Raises OSError."""
     if headers is None:
@@ -357,7 +361,7 @@ def answering(plan: Plan, stage: str | None) -> Stage:
     return wanted
 
 
-def _json(url: str, body: Words = None) -> Mapping[str, Any]:
+def _json(url: str, body: Words | None = None) -> Mapping[str, Any]:
     try:
         with opened(url, body) as answer:
             known = json.load(answer)

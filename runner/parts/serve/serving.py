@@ -101,8 +101,9 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
         return ServedModel(named)
     results = _results(plan, stage)
     whole, asked = results.below(BEST_MODEL).uri, {system_prompt(one) for one in (plan, *others)}
-    template = len(asked) == 1 and asked != {None}
-    described = partial(ServedModel, results=results, template=template, mistral=_by_mistral(stage))
+    described = partial(
+        ServedModel, results=results, template=len(asked) == 1 and asked != {None}, mistral=_by_mistral(stage)
+    )
     if not stage.config.get("adapter"):
         return described(whole)
     base = plan.on_claim(str(stage.config["base_model"]))
