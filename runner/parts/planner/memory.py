@@ -174,7 +174,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     if half_copies:
         yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
     yield from _head_backward(workload, at_loss, earlier_gradients, activations, tokens, kept_copies)
-    head = of_words(workload, parameters.head(model))
+    # A reward model's score is one number a row.
+    head = of_words(workload, parameters.head(model)) if workload.objective != "reward" else 0
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     tied_head = head if model.tied and not state.root else 0
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
