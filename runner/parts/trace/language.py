@@ -298,6 +298,11 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool, scores: bool) -> Any
     )
     if real:
         return get_peft_model(model, config)
+    if scores:
+        # PEFT trains a copy of this layer, and copying a fake tensor damages the memory of the process (PyTorch 2.13).
+        outside.__deepcopy__ = lambda _: torch.nn.Linear(
+            outside.in_features, outside.out_features, bias=False, dtype=outside.weight.dtype
+        )
     with patch.object(torch.nn.Module, "_apply", stand_ins.applied):
         wrapped = get_peft_model(model, config)
     stand_ins.gpu_dropout(wrapped)
