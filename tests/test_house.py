@@ -113,6 +113,32 @@ def test_the_core_has_at_most_eight_floors():
     assert 3 < max(floors.values()) <= 8, floors
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    below = defaultdict(set)
+    for module, wanted in arrows():
+        below[module].add(wanted)
+    TopologicalSorter(below).prepare()  # raises CycleError, which names them
+
+
+def test_a_class_name_has_one_meaning():
+    found = defaultdict(list)
+    for module, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(module)
+    assert len(found) > 100
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_the_runner_stays_within_its_budget_of_lines():
+    lines = {module: len(file.read_text("utf-8").splitlines()) for module, file in modules().items()}
+    rooms = defaultdict(int)
+    for module, count in lines.items():
+        rooms[part_of(module)] += count
+    assert rooms.pop("") <= 16_500 and max(rooms.values()) <= 5_500
+    assert sum(lines.values()) <= 45_000 and len(lines) <= 230
+
+
 def test_programs_beside_the_package_import_what_is_there():
     known = modules()
     asked, lacking = 0, []

@@ -5,11 +5,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 
-class Settings(BaseModel):
+class StrictSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Demo(Settings):
+class Demo(StrictSettings):
     """Questions before and after training. max_new_tokens: tokens of an answer; categories: by question; turn_end: the
     token that ends an answer, beside end-of-text; chat: whether the model answers, else it continues a text; of_rows:
     the number of validation rows to take questions from if there are none."""
@@ -26,7 +26,7 @@ class Demo(Settings):
     trust_remote_code: bool = False
 
 
-class BlocksSettings(Settings):
+class BlocksSettings(StrictSettings):
     """Pretraining on packed blocks of one context length. folder: of `train-<sequence_len>.npy` and
     `validation-<sequence_len>.npy`. first_step, last_step: where this length begins and ends; steps: of all lengths.
     continue_from: the folder of the checkpoints of the length before."""
@@ -40,7 +40,7 @@ class BlocksSettings(Settings):
     continue_from: str | None = None
 
 
-class ProofSettings(Settings):
+class ProofSettings(StrictSettings):
     """The proof of rows and batches before the first step. questions: a file of JSON lines with `question`, for the
     evaluation after training. show: rows to show. only: end after the proof. attention: replaces the `planned` one,
     which needs a GPU. prepared: the folder of the proof that was made with the data, whose forward passes are not
@@ -54,14 +54,14 @@ class ProofSettings(Settings):
     prepared: str | None = None
 
 
-class EarlyStopping(Settings):
+class EarlyStopping(StrictSettings):
     """patience: evaluations without improvement; min_improvement: in nats of loss, or as a share of 1."""
 
     patience: int
     min_improvement: float = 0.0
 
 
-class RunSettings(Settings):
+class RunSettings(StrictSettings):
     """What the plan expects of the run; the watchdog compares.
 
     world_size: processes in all. effective_batch_size: rows a step; effective_batch_tokens: tokens a step of packed

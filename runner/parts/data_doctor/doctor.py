@@ -46,7 +46,7 @@ class ExaminedRow:
 
 
 @dataclass
-class Examiner:
+class DrawingExaminer:
     """Draws rows of a stream by their hashes, with at most MOST_CHARACTERS in memory, and adds findings about them to the
     report at its end."""
 

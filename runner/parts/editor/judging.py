@@ -66,7 +66,7 @@ ROWS = 3  # rows of each kind that are shown
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedText:
     """document: None if the text is not YAML, or names no scenario; recipe: None if it has errors; problems: errors and
     notes, in the order of their lines."""
 
@@ -86,27 +86,27 @@ class PlanSummary:
 WAITING = PlanSummary(("Fix the errors to see the plan.",))
 
 
-def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
+def whole(text: str, file: Path, price: float | None) -> tuple[JudgedText, PlanSummary]:
     """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour."""
-    found = Judged(None, None, [])
+    found = JudgedText(None, None, [])
     try:
         found = judge(text, file)
         return found, plan(found.recipe, price) if found.recipe else WAITING
     except Stop as stop:
         return found, PlanSummary((stop.text,))
     except Exception:
-        return Judged(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
+        return JudgedText(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
 
 
-def judge(text: str, file: Path, online: bool = False) -> Judged:
+def judge(text: str, file: Path, online: bool = False) -> JudgedText:
     """The problems of a text as if it were in a file. online: whether the hub is asked too."""
     try:
         document = reading.parse(str(file), text)
     except Stop as stop:
-        return Judged(None, None, stop.problems)
+        return JudgedText(None, None, stop.problems)
     if problem := by_schema.scenario_problem(document):
-        return Judged(None, None, [problem])
-    return Judged(document, *examined(document, online))
+        return JudgedText(None, None, [problem])
+    return JudgedText(document, *examined(document, online))
 
 
 def plan(recipe: Recipe, price: float | None) -> PlanSummary:

@@ -14,7 +14,7 @@ from runner.check import batch
 from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
-from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened
+from runner.parts.editor.judging import ChangedElsewhere, JudgedText, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
@@ -154,7 +154,7 @@ class Page:
     def __init__(self, folder: Path, file: Path, rehearsal: RehearsalProcess) -> None:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
-        self.judged = Judged(None, None, [])
+        self.judged = JudgedText(None, None, [])
         self.price: float | None = None  # of a GPU hour
         # After one check, only the latest text is checked.
         self.typed = self.done = 0

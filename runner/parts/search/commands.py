@@ -44,7 +44,7 @@ WRITTEN = "# Written by `recipe search`."  # the first line of a recipe that thi
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedTrial:
     """A trial: its recipe, its prediction, which may be empty, and its run."""
 
     trial: trials.Trial
@@ -74,7 +74,7 @@ class Search:
     """A recipe's trials, and the folder with their runs. changes: the person's changes of the recipe."""
 
     recipe: Recipe
-    tried: list[Tried]
+    tried: list[TriedTrial]
     home: Path
     changes: list[Override]
 
@@ -93,17 +93,17 @@ class Search:
         """Whether more is better, as with a reward; a loss should fall."""
         return self.recipe.rows == PROMPTS
 
-    def known(self, each: Tried) -> FrozenTrial | None:
+    def known(self, each: TriedTrial) -> FrozenTrial | None:
         """The study's entry for a trial; None before its first start."""
         every = self.study.trials
         return every[each.trial.number - 1] if each.trial.number <= len(every) else None
 
-    def reached(self, each: Tried) -> float | None:
+    def reached(self, each: TriedTrial) -> float | None:
         summary = each.summary
         return (summary.best_reward if self.higher else summary.best_validation_loss) if summary else None
 
     @property
-    def in_order(self) -> list[Tried]:
+    def in_order(self) -> list[TriedTrial]:
         """The trials, the best first; those without a result last."""
         sign = -1 if self.higher else 1
         return sorted(self.tried, key=lambda each: math.inf if (one := self.reached(each)) is None else sign * one)
@@ -151,11 +151,11 @@ def search(
     _conclude(found, rehearse)
 
 
-def _tried(recipe: Recipe, home: Path, kind: str) -> Iterator[Tried]:
+def _tried(recipe: Recipe, home: Path, kind: str) -> Iterator[TriedTrial]:
     for trial in trials.of(recipe.settings["search"]):
         own = changed(recipe, trial.changes)[0]
         planned = scenarios.forecasting().predictions(own, translate(own, place(own)))
-        yield Tried(trial, own, next(iter(planned), Prediction()), RunFolder(home / trial.name, kind))
+        yield TriedTrial(trial, own, next(iter(planned), Prediction()), RunFolder(home / trial.name, kind))
 
 
 def _show(found: Search, rehearse: bool) -> None:
@@ -178,7 +178,7 @@ def _show(found: Search, rehearse: bool) -> None:
         raise Stop(found.recipe.problem("search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)))
 
 
-def _run(found: Search, each: Tried, path: str, sets: tuple[str, ...]) -> None:
+def _run(found: Search, each: TriedTrial, path: str, sets: tuple[str, ...]) -> None:
     known = found.known(each) or found.study.ask()
     stop_poor = found.recipe.settings["search"]["stop_poor"]
     record = trials.TrialRecord(str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor)
@@ -238,7 +238,7 @@ def _send(found: Search, submit: bool) -> None:
     end(f"{len(files)} recipes were written, {files[0]} and so on.", "check", *files[:1])
 
 
-def _write(found: Search, each: Tried, file: Path, name: str) -> None:
+def _write(found: Search, each: TriedTrial, file: Path, name: str) -> None:
     """Writes a trial's recipe under a name. Raises Stop if another file is there, or if the name makes no recipe."""
     if file.exists() and not file.read_text(encoding="utf-8").startswith(WRITTEN):
         raise Stop(*worded("search.other-file", file=file, trial=each.trial))

@@ -15,7 +15,7 @@ from runner.data.data_sets import PlainText, TextSet
 from runner.data.report import Report, lines_of
 from runner.data.tokenizers import Pretrained
 from runner.parts.data_doctor import doctor
-from runner.parts.data_doctor.doctor import ExaminedRow, Examiner
+from runner.parts.data_doctor.doctor import DrawingExaminer, ExaminedRow
 from runner.tools.problem import Stop
 from tests.data.test_chat_data import prepare, wanted
 
@@ -27,7 +27,7 @@ WORDS = (
 
 def examined(rows: list[ExaminedRow]) -> Report:
     report = Report()
-    examiner = Examiner(report)
+    examiner = DrawingExaminer(report)
     for each in rows:
         examiner.add(each.line, each.text, each.answer)
     examiner.end()
@@ -161,7 +161,7 @@ def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_mess
 
 def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come_together(monkeypatch):
     monkeypatch.setattr(doctor, "MOST_CHARACTERS", 5000)
-    drawn = Examiner(Report())
+    drawn = DrawingExaminer(Report())
     for line in range(2000):
         drawn.add(line, f"Text {line % 1000} {WORDS}")
         assert drawn.characters <= 5000

@@ -1,0 +1,87 @@
+"""What the core asks of a forecast (`Forecasting` in scenarios/contract.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from runner.check.validate import TOO_LARGE
+from runner.parts.planner import calibration, constants, forecast, processor, storage
+from runner.parts.planner.forecast import Forecast, named
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import SMALL, Planned, beyond_card, ended_by_deadline, too_few_steps, too_short
+from runner.parts.planner.workload import TABLES
+from runner.plan import Plan, Prediction
+from runner.recipe.recipe import Recipe
+from runner.tools.problem import Problem
+
+
+def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
+    """An error where a stage never fits its GPU; and notes on stages that may not fit, claims and pods that are too
+    small, a learning rate that never stops rising, a deadline that comes too early."""
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+        # Files are opened only where their rows decide, because `check` counts its milliseconds.
+        roomy = all(stage.full.fits is not False for stage in forecasts)
+        known = forecasts if roomy else forecast.of(recipe, plan)
+        notes = [forecast.too_large(recipe, stage, TOO_LARGE in allowed) for stage in known]
+    except UnknownArchitecture:
+        return []  # `plan` reports it
+    notes += [*storage.problems(recipe.document, plan, forecasts), *beyond_card(recipe, forecasts)]
+    notes += forecast.notes(recipe, forecasts)
+    notes += ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
+    return [note for note in (*notes, *_few(recipe, plan)) if note]
+
+
+def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
+    """Notes on stages that make too few steps of a small local file, with settings that were tried and make more."""
+    files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
+    if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
+        return []
+    forecasts = forecast.of(recipe, plan)
+    if not too_short(forecasts):
+        return []
+    # Imported here, because only a recipe with too few steps needs the search.
+    from runner.parts.planner import recipe_offers
+
+    tried = recipe_offers.more_steps(Planned(recipe, plan, forecasts))
+    return list(too_few_steps(recipe, forecasts, tried))
+
+
+def _known(recipe: Recipe, plan: Plan, look: bool = True) -> list[Forecast]:
+    """The forecasts; none for an architecture without formulas, which `plan` reports."""
+    try:
+        return forecast.of(recipe, plan, look=look)
+    except UnknownArchitecture:
+        return []
+
+
+def sized(recipe: Recipe, plan: Plan) -> Plan:
+    """The plan with estimated sizes of claims, memory, and the time that its pods get to end."""
+    return storage.sized(plan, _known(recipe, plan, look=False))
+
+
+def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
+    """The bytes that the plan writes to each claim, by its name; empty if the model has no formulas."""
+    forecasts = _known(recipe, plan, look=False)
+    return storage.needs(plan, forecasts) if forecasts else {}
+
+
+def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+    """The predictions for this machine's own processor, by its measured pace and by what earlier runs on it took."""
+    processor.measure()
+    with constants.taking(calibration.learned()):
+        return predictions(recipe, plan)
+
+
+def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+    """The predictions for each stage that trains; empty if the model has no formulas."""
+    with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
+        alone = [named(TABLES["prediction_alone"], one) for one in _known(recipe, plan)]
+    return tuple(map(_prediction, _known(recipe, plan), alone))
+
+
+def _prediction(made: Forecast, alone: Mapping[str, Any]) -> Prediction:
+    """alone: the figures by formulas alone."""
+    gpu = made.gpu.title if made.gpu else made.stage.machines.gpu
+    return Prediction(**named(TABLES["prediction"], made), **alone, gpu=gpu)
