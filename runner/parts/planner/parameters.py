@@ -282,7 +282,7 @@ def backward(workload: Workload) -> int:
     if adapter and adapted and workload.checkpointing and not (adapter.packed and not adapter.dora):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
         # weights it reads what they read, and needs no copy of it. Dropout has a gradient on each of its sides.
-        count += (2 if fused else 1) + (2 if adapter.dropout and "down_proj" in adapter.targets else 0)
+        count += 3 if adapter.dropout and "down_proj" in adapter.targets else 2 if fused else 1
     return count * workload.width * workload.model.intermediate_size + 2 * boundary(workload)
 
 

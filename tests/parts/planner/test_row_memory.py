@@ -76,7 +76,7 @@ def test_the_plan_of_songs_is_that_of_their_length(said):
     (stage,) = found(LYRICS).forecasts
     assert stage.memory.total < 0.6 * gpu("NVIDIA-L40S").usable_gib * 2**30 < 0.7 * stage.full.memory.total
     _, screen = said("plan", LYRICS)
-    assert "26.5 (at most" in screen.splitlines()[0] and "at most 44.1" in screen.splitlines()[0]
+    assert "25.9 (at most" in screen.splitlines()[0] and "at most 43.0" in screen.splitlines()[0]
     for shown in (screen, said("plan", LYRICS, also=("--details",))[1]):
         assert "1,472 tokens" in shown and "99th percentile" in shown
     (entry,) = json.loads(said("plan", LYRICS, json_too=True)[1])["stages"]
