@@ -11,7 +11,7 @@ import pytest
 
 from runner import catalog
 from runner.check.validate import load
-from runner.parts.planner import constants, duration, memory, planned
+from runner.parts.planner import constants, duration, forecasting, memory, planned
 from runner.parts.planner.workload import Workload
 from runner.plan import Machines
 from runner.scenarios import translate
@@ -90,9 +90,9 @@ def test_the_benchmark_writes_what_is_read(tmp_path, monkeypatch):
 def test_a_run_keeps_the_time_that_its_plan_shows_and_the_step_of_the_formulas_alone():
     recipe, _, _ = load(ROOT / "recipes" / "minimal" / "lora.yaml")
     plan = translate(recipe, place(recipe))
-    (usual,) = planned.predictions(recipe, plan)
+    (usual,) = forecasting.predictions(recipe, plan)
     with constants.taking({recipe.machines.gpu: constants.Constants(slowness=3.0)}):
-        (slow,) = planned.predictions(recipe, plan)
+        (slow,) = forecasting.predictions(recipe, plan)
         shown = planned.Planned.of(recipe).forecasts[0].time
     assert slow.seconds == shown.total_seconds > 1.5 * usual.seconds
     assert (slow.step_seconds, slow.waiting_seconds) == (usual.step_seconds, usual.waiting_seconds)
