@@ -38,7 +38,11 @@ def test_each_term_names_a_setting_of_one_scenario(room, row):
 def test_a_word_alone_is_a_setting_or_derived(room, row):
     for term in (*row["when"], *row.get("unless", ())):
         word = re.split("[=><~?|]", term)[0]
-        assert "." in word or word in ("advised", "base_folder", "disk_of_pods", *OWN, *DERIVED) or by_schema.part("lora", word), term
+        assert (
+            "." in word
+            or word in ("advised", "base_folder", "disk_of_pods", *OWN, *DERIVED)
+            or by_schema.part("lora", word)
+        ), term
 
 
 @pytest.mark.parametrize(
