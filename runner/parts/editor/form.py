@@ -74,13 +74,20 @@ def sections(document: Document) -> list[FormSection]:
             if own or key in (stages.NAME, stages.TECHNIQUE):
                 known[key] = own or part
         parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
-    found = list[FormSection]()
-    for path, part in parts.items():
-        others = (key for key, one in part["properties"].items() if _kind(one) is None and not one.get("properties"))
-        in_text = tuple(setting((*path, key)) for key in others)
-        fields = tuple(_fields(document, path, part))
-        found.append(FormSection(setting(path), part["title"], says(part), fields, in_text))
-    return found
+    return [
+        FormSection(
+            name=setting(path),
+            title=part["title"],
+            says=says(part),
+            fields=tuple(_fields(document, path, part)),
+            in_text=tuple(
+                setting((*path, name))
+                for name, one in part["properties"].items()
+                if _kind(one) is None and not one.get("properties")
+            ),
+        )
+        for path, part in parts.items()
+    ]
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
@@ -110,9 +117,16 @@ def _fields(document: Document, path: Path_, part: Schema, title: str = "") -> I
             for snippet in one.get("defaultSnippets", ()):
                 choices[snippet["body"]] = "   ".join(filter(None, (snippet["body"], snippet["description"])))
             default = reading.written(one["default"]) if "default" in one else ""
-            default = f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default
-            free = kind == "choice" and "enum" not in one
-            yield Field(here, full_title, says(one), kind, choices, free, document.lookup(here), default)
+            yield Field(
+                path=here,
+                title=full_title,
+                says=says(one),
+                kind=kind,
+                choices=choices,
+                free=kind == "choice" and "enum" not in one,
+                value=document.lookup(here),
+                default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
+            )
 
 
 def _kind(part: Schema) -> str | None:

@@ -24,14 +24,12 @@ from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ANSWERS
 from runner.tools.text import filled, json_text, macros, printable
 
-Texts = tuple[str, ...]  # the values of an option that may be repeated
-
 
 @command
 def evaluate(
     path: str,
     stage: str | None,
-    sets: Texts,
+    sets: tuple[str, ...],
     run_dir: str | None,
     checkpoint: str | None,
     url: str | None,
@@ -77,7 +75,7 @@ def evaluate(
 
 
 @command
-def gate(path: str, stage: str | None, sets: Texts, run_dir: str | None) -> int:
+def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | None) -> int:
     """Show whether the gate after a stage is open (exit code 0) or closed (exit code 1), from the recorded
     evaluation.
 
@@ -104,7 +102,9 @@ def gate(path: str, stage: str | None, sets: Texts, run_dir: str | None) -> int:
 
 
 @command
-def promote(path: str, stage: str, sets: Texts, run_dir: str | None, by: str, reason: str, on_cluster: bool) -> None:
+def promote(
+    path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
+) -> None:
     """Overrule the closed gate after a stage. Your name, the time, your reason and the missed values are recorded."""
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
@@ -126,7 +126,14 @@ def promote(path: str, stage: str, sets: Texts, run_dir: str | None, by: str, re
 
 
 @command
-def compare(path: str, sets: Texts, run_dir: str | None, others: Texts, questions: Texts, url: str | None) -> None:
+def compare(
+    path: str,
+    sets: tuple[str, ...],
+    run_dir: str | None,
+    others: tuple[str, ...],
+    questions: tuple[str, ...],
+    url: str | None,
+) -> None:
     """Compare the answers of the model before and after training, side by side.
 
     A table before them shows losses, metrics, gates and promotions of each stage, also beside those of other runs.

@@ -151,7 +151,8 @@ def modelfile(
     gguf: str, tokenizer: Any, chat: bool, system: str | None, ends: Sequence[str], context: int | None, penalty: float
 ) -> str:
     """The Modelfile. gguf: the name of the file; chat: whether the model answers questions, else it continues a text;
-    system: the system prompt; ends: tokens that end an answer; context: the longest row in tokens; penalty: for repetitions, 1 for none."""
+    system: the system prompt; ends: tokens that end an answer; context: the longest row in tokens; penalty: for
+    repetitions, 1 for none."""
     parts = pieces(tokenizer) if chat else None
     if parts and tokenizer.bos_token and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]:
         # llama.cpp writes the token that begins a text itself.

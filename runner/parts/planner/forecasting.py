@@ -1,4 +1,5 @@
-"""What the core asks of a forecast (`Forecasting` in scenarios/contract.py)."""
+"""The planner's answers to the core (`Forecasting` in scenarios/contract.py): a recipe's needs as problems, as sizes, and
+as predictions for a run."""
 
 from __future__ import annotations
 

@@ -174,8 +174,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     if half_copies:
         yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
     yield from _head_backward(workload, at_loss, earlier_gradients, activations, tokens, kept_copies)
-    # A reward model's score is one number a row.
-    head = of_words(workload, parameters.head(model)) if workload.objective != "reward" else 0
+    head = _of_head(workload)
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     tied_head = head if model.tied and not state.root else 0
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
@@ -266,12 +265,17 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
+def _of_head(workload: Workload) -> int:
+    """Bytes of the gradient of the LM head's weight, which a reward model has not."""
+    return of_words(workload, parameters.head(workload.model)) if workload.objective != "reward" else 0
+
+
 def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, half: int) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
-    wide, head = workload.width, parameters.head(workload.model)
+    wide = workload.width
     logits = wide * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
-    fresh = of_words(workload, head)
-    if workload.in_fp32(head) and fresh:
+    fresh = _of_head(workload)
+    if workload.in_fp32(parameters.head(workload.model)) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
     flight = fresh + wide * tokens * workload.model.hidden_size + half
     yield Moment("backward", base, there, kept, logits, flight)

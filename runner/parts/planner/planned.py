@@ -1,6 +1,5 @@
 """Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; the recipe's limits, each judged
-at its line, and stages with too few steps to learn from; and the planner's answers to the core: these needs as problems,
-as sizes, and as predictions for a run."""
+at its line, and stages with too few steps to learn from."""
 
 from __future__ import annotations
 

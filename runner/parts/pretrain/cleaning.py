@@ -38,7 +38,8 @@ from runner.tools.process import helping_pod
 # A part of a file: the values of a FilePart, or the first row, from 0, and the one after the last, None for the end.
 Part = Sequence[Any]
 
-BESIDE_COUNTS, REASONS = packaged.toml(__file__, "cleaning.toml").values()
+TABLE = packaged.toml(__file__, "cleaning.toml")
+BESIDE_COUNTS, REASONS = TABLE["beside_counts"], TABLE["reasons"]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from runner.check.validate import changed
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
-from runner.tools import packaged
 from runner.tools.files import Record
 from runner.tools.problem import Problem, Stop, errors_of, worded
 
@@ -22,7 +21,13 @@ if TYPE_CHECKING:
     from optuna import Study
 
 MOST = 32  # no search has more trials
-NEVER, MEASURED_ON = packaged.toml(__file__, "settings.toml").values()
+# Sections and settings that do not change the training.
+NEVER = ("search", "name", "description", "scenario", "demo", "gates", "openshift", "nodes", "serve", "image")
+# Settings with which trials are measured on different rows.
+MEASURED_ON = (
+    *("data.seed", "data.path", "data.hub"),
+    *("data.validation_share", "data.validation_split", "data.validation_path"),
+)
 ATTEMPTS = 100  # attempts to draw a trial that differs from the earlier ones
 ENDED = "ended early after step"  # a trial's own mark in the study: the step after which it ended early
 

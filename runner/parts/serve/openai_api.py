@@ -248,15 +248,14 @@ def others(recipe: Recipe) -> dict[str, Pair]:
 KEY = "OPENAI_API_KEY"  # the environment variable of OpenAI's own clients, sent if it is set
 SECONDS = 600  # enough for an answer on a processor
 AGREEMENT = "agreement"
-Words = Mapping[str, Any]  # the body or the headers of a request
 _NO_LOGS = "this server gives no log-probabilities of a prompt"
 
 
 def opened(
     url: str,
-    body: Words | None = None,
+    body: Mapping[str, Any] | None = None,
     seconds: float = SECONDS,
-    headers: Words | None = None,
+    headers: Mapping[str, str] | None = None,
     method: str | None = None,
 ) -> Any:
     """The answer to a request. body: sent as JSON; headers: instead of the one with the key. Raises OSError."""
@@ -361,7 +360,7 @@ def answering(plan: Plan, stage: str | None) -> Stage:
     return wanted
 
 
-def _json(url: str, body: Words | None = None) -> Mapping[str, Any]:
+def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     try:
         with opened(url, body) as answer:
             known = json.load(answer)
