@@ -116,10 +116,6 @@ def planned(memory: str) -> str:
     return f"`recipe plan` had estimated {memory} for each GPU." if memory else ""
 
 
-def remedy(name: str) -> str:
-    return str(table("troubles")[name]["remedy"])
-
-
 def last_error(log: str, whatever: bool = False) -> str:
     """The last line of a log that names an error, cut to SHOWN; else empty or, with `whatever`, the last line."""
     for pattern in _ERRORS:

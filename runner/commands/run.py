@@ -27,7 +27,7 @@ from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import SMALL
 from runner.tools import packaged
-from runner.tools.child_process import TRAINING, Event, event_line
+from runner.tools.child_process import TRAINING, Event, event_line, watch_parent
 from runner.tools.files import cache_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import TRACKED
@@ -183,6 +183,7 @@ def rehearse(
     fresh: bool,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
+    watch_parent()  # of the page, which may be killed
     with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
         running.rehearse(recipe, home, data, Selection(stage, first, last), say, watch, made, real_model(model))
     done = f"Rehearsal passed: {'these stages work' if stage or first or last else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."

@@ -22,9 +22,9 @@ from runner.tools.files import read_record
 from runner.tools.names import listed
 from runner.tools.problem import Interrupted, Stop, worded
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
+from runner.tools.text import Tell
 from runner.trainer.records import Summary, elapsed_seconds
 
-Tell = Callable[[str], None]
 Watch = Callable[[], AbstractContextManager[Progress]]
 OUT_OF_TIME = "out of time"
 DECISIONS, MORE_TIME = packaged.toml(__file__, "words.toml").values()
@@ -67,9 +67,10 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
     repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
     decisions = []
     for stage in stages:
-        decision, above = decision_on(StageFolder(plan, stage)), []
+        folder, above = StageFolder(plan, stage), []
+        decision = decision_on(folder)
         for name in (name for name in stage.reads if name in repeated):
-            before = StageFolder(plan, plan.stage(name))
+            before = folder.other(name)
             # Of a stage with parts, those that are read may stay as they are.
             if not before.stage.parts or decision_on(before, stage.reads[name]).action != "keep":
                 above.append(name)

@@ -18,7 +18,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
 from runner.run.inference import side_by_side
-from runner.run.pipeline import Selection, Tell, Watch, carry_out, decide, is_done, summaries
+from runner.run.pipeline import Selection, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
@@ -31,7 +31,7 @@ from runner.tools.names import shortened
 from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
-from runner.tools.text import macros
+from runner.tools.text import Tell, macros
 from runner.trainer.records import Summary
 
 BY = "this machine"

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# The environment variable with the parent's process id; `run.launch`, `parts.jobs.stage` and `run_node.sh` set it.
+# The environment variable with the parent's process id; `run.launch`, `parts.jobs.stage`, the editor and `run_node.sh`
+# set it.
 PARENT = "RECIPE_RUNNER_PARENT"
 SECONDS = 0.5
 

@@ -27,9 +27,14 @@ from runner.trainer.settings import EarlyStopping, RunSettings
 from runner.trainer.telemetry import History, Phases
 
 
+def several() -> bool:
+    """Whether there are other processes; a single one under torchrun has nobody to agree with after each step."""
+    return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
+
+
 def any_of(here: bool, device: torch.device) -> bool:
     """Whether `here` is true on any process; the result is the same on all of them. Every process must call it."""
-    if not torch.distributed.is_initialized():
+    if not several():
         return here
     flag = torch.tensor([float(here)], device=device)
     torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
@@ -38,7 +43,7 @@ def any_of(here: bool, device: torch.device) -> bool:
 
 def wait() -> None:
     """Waits until every process has called it."""
-    if torch.distributed.is_initialized():
+    if several():
         torch.distributed.barrier()
 
 

@@ -24,8 +24,8 @@ class RehearsalProcess:
         self.lines: list[str] = []
         self.losses: list[tuple[int, float]] = []
         self.measured: list[tuple[int, float]] = []
-        self.steps = self.number = 0
-        self._watching = 0
+        self.steps = self.number = self._watching = 0
+        self._bytes = 0  # of the output, as far as it is read
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._output = Path(self._folder.name, "output")
@@ -54,10 +54,11 @@ class RehearsalProcess:
         if self.running:
             return
         self.number += 1
+        self.lines, self.losses, self.measured, self.steps, self._bytes = [], [], [], 0, 0
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 (sys.executable, "-m", "runner", "rehearse", str(file)),
-                env=os.environ | {EVENTS: "1", "PYTHONUNBUFFERED": "1"},
+                env=os.environ | {EVENTS: "1", "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -68,10 +69,17 @@ class RehearsalProcess:
             )
 
     def read(self) -> None:
-        """Reads the output so far."""
-        self.lines, self.losses, self.measured, self.steps = [], [], [], 0
-        text = self._output.read_text("utf-8", "replace") if self.number else ""
-        for line in text.split("\n")[:-1]:  # the last one may be incomplete
+        """Reads the new lines of the output."""
+        if not self.number:
+            return
+        running = self.running
+        with self._output.open("rb") as output:
+            output.seek(self._bytes)
+            new = output.read()
+        if running:
+            new = new[: new.rfind(b"\n") + 1]  # the last line may be incomplete
+        self._bytes += len(new)
+        for line in new.decode("utf-8", "replace").removesuffix("\n").split("\n") if new else ():
             events = list(child_process.events(line))
             if not events:
                 self.lines.append(line.rstrip())

@@ -206,7 +206,10 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
             with socket.create_connection((address, port), timeout=SILENT_S) as main:
                 taken = True  # also by a training, which says nothing
                 main.sendall(f"{line}\n".encode())
-                answer = json.loads(main.makefile(encoding="utf-8").readline() or "null")
+                said = json.loads(main.makefile(encoding="utf-8").readline() or "null")
+            if not isinstance(said, dict | None):
+                raise ValueError(said)
+            answer = said
         except ValueError:
             foreign += 1
         except OSError as error:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from runner.catalog import hardware, troubles
+from runner.catalog.tables import table
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
@@ -25,7 +26,7 @@ NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 TAIL = 2000
 LESS = "`machines`"
 BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`. {hardware.IMAGE_NEEDS}"
-MORE_MEMORY = troubles.remedy("main memory")
+MORE_MEMORY = str(table("troubles")["main memory"]["remedy"])
 _OF_MACHINE = re.compile(r"\AMachine (\d+) \(`[^`]*`\)(: .*)", re.DOTALL)
 GONE = "Its pods are gone, with their logs. `recipe fetch RECIPE` downloads what it wrote to its claim."
 

@@ -98,7 +98,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         sender.judge(next_one, sender.existing(next_one))
 
     # The jobs of later parts, made from another version of the recipe.
-    before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
+    before = () if holds else [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
     old = [job for other in before for job in sender.existing(other)]
     if holds:
         if milestone.state == FAILED:
@@ -118,8 +118,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             tell(f"{said} Without `--dry-run` you must agree to {act}.")
     else:
         # First the old recipe's driver, which would send its jobs again. A new driver follows.
-        older = None if alone else pipeline.outdated_walkers(cluster, plan, how.target, how.files.key)
-        walking, runs = older or ([], [])
+        walking, runs = ([], []) if alone else pipeline.outdated_walkers(cluster, plan, how.target, how.files.key)
         # All questions come first, so that nothing has changed after a no.
         for job in (*walking, *runs, *old, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))

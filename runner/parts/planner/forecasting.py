@@ -4,6 +4,7 @@ as predictions for a run."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from runner.check.validate import TOO_LARGE
@@ -77,9 +78,11 @@ def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty if the model has no formulas."""
+    made = _known(recipe, plan)
     with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
-        alone = [named(TABLES["prediction_alone"], one) for one in _known(recipe, plan)]
-    return tuple(map(_prediction, _known(recipe, plan), alone))
+        # A copy computes its figures anew.
+        alone = [named(TABLES["prediction_alone"], replace(one)) for one in made]
+    return tuple(map(_prediction, made, alone))
 
 
 def _prediction(made: Forecast, alone: Mapping[str, Any]) -> Prediction:

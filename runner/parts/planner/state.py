@@ -285,9 +285,14 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
     slower = 1 if workload.optimizer == "adamw_torch_fused" else workload.rule.beside or PACE["plain"]
     cores = min(PACE["adam"], PACE["adam_a_core"] * machines.cpus) / slower
     sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
-    travelling = sent * trained / machines.world_size / (gpu.pcie_gb_s * 1e9 * PACE["pcie"])
+    travelling = sent * trained / machines.world_size / rate(gpu)
     moved = 2 * beside(workload) / machines.nodes if workload.offload.optimizer == "nvme" else 0
     return trained / machines.nodes / cores + travelling + moved / (workload.offload.mb_s * 1e6)
+
+
+def rate(gpu: Gpu) -> float:
+    """Bytes a second between a card and main memory."""
+    return gpu.pcie_gb_s * 1e9 * PACE["pcie"]
 
 
 def fetching(workload: Workload, gpu: Gpu) -> float:
@@ -298,7 +303,7 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
     wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.width
     size = 2 * wide * parameters.total(workload.model) * workload.accumulation
     from_disk = size / workload.machines.nodes / (workload.offload.mb_s * 1e6)
-    over_pcie = size / workload.machines.world_size / (gpu.pcie_gb_s * 1e9 * PACE["pcie"])
+    over_pcie = size / workload.machines.world_size / rate(gpu)
     return max(over_pcie, from_disk if workload.offload.weights == "nvme" else 0.0)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, worded
-from runner.tools.text import template, yaml_text
+from runner.tools.text import Tell, template, yaml_text
 from runner.trainer.records import Proof
 
-Tell = Callable[[str], None]
 Styled = tuple[str, str]  # what it is, and its text
 TABLES = packaged.toml(__file__, "proof.toml")
 

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,9 +26,9 @@ from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE
+from runner.tools.text import Tell
 
 HERE = Path(__file__).parent
-Tell = Callable[[str], None]
 
 
 def render(runs: Sequence[RunFacts]) -> str:

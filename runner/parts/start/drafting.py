@@ -436,13 +436,14 @@ def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Ove
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
+    if mending:
+        return made
     mends = [
         Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
         for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]
-    # A new object, because `write` copies a lock file, and then judges again.
-    return draft(origin, name, wishes, mends) if mends and not mending else replace(made)
+    return draft(origin, name, wishes, mends) if mends else made
 
 
 def beside(name: str, folder: Path) -> str:
@@ -593,6 +594,7 @@ def write(made: Draft, origin: Path) -> list[Path]:
     schema = packaged.schema_file(made.origin.data["scenario"])
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
+        vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()

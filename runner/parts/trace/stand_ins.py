@@ -394,41 +394,51 @@ def own_answers(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
 
 
 def loss(
-    model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor, paired: bool = True
+    model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
-    2305.18290), or, not paired, KTO's over good answers (Ethayarajh et al. 2024, arXiv 2402.01306), in the order of TRL
-    1.9's `_compute_loss`; bad ones take the same. Values that are only logged are computed too, because they take
-    memory. reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows,
-    length)."""
+    2305.18290), in the order of TRL 1.9's `_compute_loss`. Values that are only logged are computed too, because they
+    take memory. reference: None if an adapter is switched off instead. output: gives a model's output for `tokens`
+    (rows, length)."""
+    from trl.trainer.utils import entropy_from_logits
+
+    outputs = output(model)
+    own = _answers(outputs.logits, tokens)
+    with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
+        theirs = output(model if reference is None else reference)
+        base = _answers(theirs.logits, tokens)
+    chosen, rejected = (own - base).chunk(2, dim=0)
+    losses = -torch.nn.functional.logsigmoid(BETA * (chosen - rejected))
+    with torch.no_grad():
+        entropy_from_logits(shifted := outputs.logits[..., :-1, :].detach())
+        for side in shifted.chunk(2, dim=0):
+            side.reshape(-1, side.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
+        shifted.chunk(2, dim=0)[0].argmax(dim=-1)
+    return losses.mean()
+
+
+def unpaired(
+    model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
+) -> torch.Tensor:
+    """KTO's loss over good answers (Ethayarajh et al. 2024, arXiv 2402.01306), which bad ones take too. The rest is as in
+    `loss`."""
     from trl.trainer.utils import entropy_from_logits
 
     first = model if reference is None else reference
     with torch.no_grad():
-        other = None if paired else _answers(output(model).logits, tokens)
+        other = _answers(output(model).logits, tokens)
     outputs = output(model)
     own = _answers(outputs.logits, tokens)
     with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
-        before = None if paired else _answers(output(first).logits, tokens)
+        before = _answers(output(first).logits, tokens)
         theirs = output(first)
         base = _answers(theirs.logits, tokens)
-    if other is None or before is None:
-        chosen, rejected = (own - base).chunk(2, dim=0)
-        losses = -torch.nn.functional.logsigmoid(BETA * (chosen - rejected))
-    else:
-        losses = 1 - torch.sigmoid(BETA * (own - base - (other - before).mean().clamp(min=0)))
-    shifted = outputs.logits[..., :-1, :].detach()
+    losses = 1 - torch.sigmoid(BETA * (own - base - (other - before).mean().clamp(min=0)))
     with torch.no_grad():
-        entropy_from_logits(shifted)
-        everything = torch.arange(len(tokens), device=tokens.device)
-        for side in shifted.chunk(2, dim=0) if paired else (shifted.index_select(0, everything),):
-            side.reshape(-1, side.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
-        if paired:
-            shifted.chunk(2, dim=0)[0].argmax(dim=-1)
+        entropy_from_logits(shifted := outputs.logits[..., :-1, :].detach())
+        good = shifted.index_select(0, torch.arange(len(tokens), device=tokens.device))
+        good.reshape(-1, good.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
     return losses.mean()
-
-
-unpaired = partial(loss, paired=False)
 
 
 def _answers(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.parts.editor.browsing import CLEAN, editing, in_browser, needs_nicegui, tab_of
 
 pytestmark = [needs_nicegui, in_browser, pytest.mark.heavy, pytest.mark.long]
@@ -107,3 +111,24 @@ def test_a_rehearsal_ends_with_the_last_tab_and_with_the_page(copy, tmp_path, cl
         if closed == "tab":
             until_gone(tmp_path)
     until_gone(tmp_path)
+
+
+PAGE = """import sys, time
+from pathlib import Path
+from runner.parts.editor.rehearsing import RehearsalProcess
+beside = RehearsalProcess()
+beside.start(Path(sys.argv[1]))
+time.sleep(600)
+"""
+
+
+def test_a_rehearsal_ends_when_its_page_is_killed(copy, tmp_path):
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", PAGE, str(copy)], cwd=tmp_path, env=env) as page:
+        end = time.monotonic() + SECONDS
+        while not list(tmp_path.glob("runs/*/*/*.log")):
+            assert page.poll() is None and time.monotonic() < end
+            time.sleep(0.2)
+        assert processes(tmp_path)
+        page.kill()
+    until_gone(tmp_path, 10)  # it takes longer to its own end

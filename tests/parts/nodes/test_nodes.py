@@ -407,10 +407,11 @@ def test_a_main_machine_that_trains_without_this_one_is_not_waited_for_longer():
     del training
 
 
-def test_a_port_of_another_program_is_no_main_machine():
+@pytest.mark.parametrize("says", ["SSH-2.0-x" * 9, "[1]\n"])
+def test_a_port_of_another_program_is_no_main_machine(says):
     port = free_port()
-    talks = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])))\nwhile 1: s.accept()[0].sendall(b'SSH-2.0-x' * 9)"
-    with subprocess.Popen([sys.executable, "-c", talks, str(port)]) as other:
+    talks = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])))\nwhile 1: s.accept()[0].sendall(sys.argv[2].encode())"
+    with subprocess.Popen([sys.executable, "-c", talks, str(port), says]) as other:
         with pytest.raises(Stop, match="answers, but it is not the main machine"):
             node.join(hello(1), "127.0.0.1", port, 30, lambda text: None)
         other.kill()
