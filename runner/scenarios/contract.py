@@ -21,14 +21,14 @@ and, if needed,
                      BrokenSetting if the schema refuses a setting that it needs
 
 In a part's tables, a module of `preparers` has prepare(settings, out, **options), which prepares rows in the folder
-`out`, unless they exist, and returns a Report; and, if rows can be shown, first(settings), the training rows as the model
-will see each. settings: a frozen dataclass, whose JSON form is a stage's `data`, with the module's name in PREPARERS as
-`kind`. A module of `engines` is run as `python -m MODULE CONFIG`, by torchrun
-for several processes; of `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for
-a stage of that engine, or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which
-returns a function from a file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting,
-`rules` a module with rules for every recipe. `hooks` names functions by the moment at which they are called;
-`runner/parts/hooks.toml` lists all moments, with the arguments, and what the function does or returns.
+`out`, unless they exist, and returns a Report; and, if rows can be shown, first(settings), the training rows as the
+model will see each. settings: a frozen dataclass, whose JSON form is a stage's `data`, with the module's name in
+PREPARERS as `kind`. A module of `engines` is run as `python -m MODULE CONFIG`, by torchrun for several processes; of
+`formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for a stage of that engine,
+or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which returns a function from a
+file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting, `rules` a module with rules
+for every recipe. `hooks` names functions by the moment at which they are called; `runner/parts/hooks.toml` lists all
+moments, with the arguments, and what the function does or returns.
 """
 
 from __future__ import annotations
