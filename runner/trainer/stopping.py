@@ -28,7 +28,7 @@ from runner.trainer.telemetry import History, Phases
 
 
 def several() -> bool:
-    """Whether there are other processes; a single one under torchrun has nobody to agree with after each step."""
+    """Whether there are other processes. torchrun may start a single one, which needs no agreement after each step."""
     return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
 
 

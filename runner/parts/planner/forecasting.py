@@ -80,7 +80,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty if the model has no formulas."""
     made = _known(recipe, plan)
     with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
-        # A copy computes its figures anew.
+        # A copy computes its figures again.
         alone = [named(TABLES["prediction_alone"], replace(one)) for one in made]
     return tuple(map(_prediction, made, alone))
 

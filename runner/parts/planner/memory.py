@@ -266,7 +266,7 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
 
 
 def _of_head(workload: Workload) -> int:
-    """Bytes of the gradient of the LM head's weight, which a reward model has not."""
+    """Bytes of the gradient of the LM head's weight; a reward model has no LM head."""
     return of_words(workload, parameters.head(workload.model)) if workload.objective != "reward" else 0
 
 
