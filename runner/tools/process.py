@@ -1,7 +1,6 @@
 """Process: a home folder, quiet libraries, free ports, and which pod this is."""
 
 import errno
-import logging
 import os
 import socket
 import sys
@@ -15,6 +14,8 @@ from runner.tools.problem import Stop
 
 def hush() -> None:
     """Silences libraries. Call it before the first import of torch, transformers or datasets."""
+    import logging  # late, because few commands need it
+
     variables, messages = packaged.toml(__file__, "quiet.toml").values()
     for name, value in variables.items():
         os.environ.setdefault(name, value)

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +16,7 @@ from runner.tools.problem import Problem
 from runner.tools.text import json_text, template
 
 # Characters that XML 1.0 cannot contain (its section 2.2).
-_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NO_XML = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def _said(problem: Problem) -> str:
@@ -36,7 +35,9 @@ def _fingerprint(problem: Problem) -> str:
 
 def _xml(text: str) -> str:
     """A text in XML, also in an attribute, where a line's end would become a blank."""
-    return "".join(f"&#{ord(each)};" if each in "\r\n\t" else each for each in escape(_NO_XML.sub("\ufffd", text)))
+    from html import escape  # late, because every check loads this module for the names of its formats
+
+    return "".join(f"&#{ord(each)};" if each in "\r\n\t" else each for each in escape(re.sub(_NO_XML, "\ufffd", text)))
 
 
 def _written(name: str, files: Sequence[str], verdict: CheckReport) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import calibration, constants, forecast, processor, storage
+from runner.parts.planner import constants, forecast, storage
 from runner.parts.planner.forecast import Forecast, named
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import SMALL, Planned, beyond_card, ended_by_deadline, too_few_steps, too_short
@@ -71,6 +71,9 @@ def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
 
 def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for this machine's own processor, by its measured pace and by what earlier runs on it took."""
+    # Imported here, because a check measures nothing.
+    from runner.parts.planner import calibration, processor
+
     processor.measure()
     with constants.taking(calibration.learned()):
         return predictions(recipe, plan)

@@ -17,7 +17,7 @@ from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, common, rehearsal, sharding
+from runner.scenarios.shared import axolotl, common, sharding
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem, worded
 
@@ -297,6 +297,8 @@ RULES = (
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    from runner.scenarios.shared import rehearsal  # late, because a check does not rehearse
+
     if recipe.rows != TEXT:
         return rehearsal.before_data(recipe, file)
     rows = rehearsal.data(recipe, file)
