@@ -56,8 +56,8 @@ class Import:
             self.sources[path] = source
 
     def choose(self, setting: str, value: Any, key: str) -> None:
-        """Sets one of a setting's few allowed values, or refuses the line."""
-        known = by_schema.part("lora", setting)["enum"]
+        """Sets a setting, or refuses the line if the setting has only a few values, and this is none of them."""
+        known = by_schema.part("lora", setting).get("enum", [value])
         if value in known:
             self.say(setting, value, key)
         else:
@@ -82,8 +82,13 @@ class Import:
             self.say("machines.gpus_per_node", gpus)
         self.note((), NO_GPU, "Change `machines` to what you have.")
 
-    def leave_to_runner(self, more: Mapping[str, Sequence[str]] = {}) -> None:
-        """Notes name the settings that the runner decides. more: settings of other trainers, by the group that they belong to."""
+    def finish(self, refused: Mapping[str, str], more: Mapping[str, Sequence[str]] = {}, trainer: str = "") -> None:
+        """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names.
+        refused: reasons for settings that no recipe has; trainer: if it is not Axolotl; more: its settings that the
+        runner decides, by the group that they belong to."""
+        for key, why in refused.items():
+            if self.get(key):
+                self.refuse((key,), why)
         said = {source[0] for source in self.sources.values()}
         for name, group in table()["runner"].items():
             settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
@@ -91,15 +96,22 @@ class Import:
             self.used.update(settings)
             if there:
                 self.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
+        known = catalog.axolotl_settings()["properties"]
+        for key in self.file.data:
+            if key in self.used or (value := self.get(key)) is None or (trainer and value in (False, "")):
+                continue
+            if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
+                value = int(value)  # as Axolotl reads it
+            if trainer and key not in known:
+                self.refuse((key,), f"Recipes have no setting for `{key}` of {trainer}.")
+            else:
+                self.say(("advanced", "axolotl", key), value, key)
 
     def note(self, key: Path_, message: str, hint: str = "") -> None:
         self.notes.append(self.file.problem(key, message, hint, key=True, severity="note"))
 
     def refuse(self, key: Path_, message: str, hint: str = "") -> None:
         self.refused.append(self.file.problem(key, message, hint, key=True))
-
-    def refuse_deepspeed(self, file: str) -> None:
-        self.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=file))
 
     def say_sets(self, sets: Sequence[Mapping[str, Any]], *source: str | int) -> None:
         """The data sets; a single one needs no list."""
@@ -118,9 +130,6 @@ class Import:
         else:
             self.say("data.validation_share", 0.001, *place)
             self.note(place, *worded("axolotl_files.no-rows-out"))
-
-    def name_no_layers(self, *key: str) -> None:
-        self.note(key, *worded("axolotl_files.layers-by-peft"))
 
     @property
     def text(self) -> str:
@@ -186,7 +195,9 @@ def read(document: Document) -> Import:
     if tokens:
         made.say("advanced.axolotl.special_tokens", tokens, "special_tokens")
     _machines(made)
-    _rest(made)
+    made.finish(table()["refused"])
+    if document.data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
+        made.values.pop(("advanced", "axolotl", "plugins"), None)
     return made
 
 
@@ -240,10 +251,8 @@ def _training(made: Import, scenario: str) -> None:
             if value is None or (key.startswith(("lora", "peft")) and value is False):
                 if (default := table()["defaults"].get(f"{home}.{name}", "")) != "":
                     made.say(path, default)
-            elif "enum" in part:
-                made.choose(f"{home}.{name}", value, key)
             else:
-                made.say(path, value, key)
+                made.choose(f"{home}.{name}", value, key)
     try:
         made.say("train.learning_rate", float(made.get("learning_rate", "")), "learning_rate")
     except ValueError:
@@ -315,7 +324,7 @@ def _layers(made: Import) -> None:
     elif made.file.data.get("lora_target_parameters"):
         made.say("train.lora_layers", [], "lora_target_parameters")
     else:
-        made.name_no_layers("adapter")
+        made.note(("adapter",), *worded("axolotl_files.layers-by-peft"))
 
 
 def _rows(made: Import, objective: str | None) -> str:
@@ -471,31 +480,13 @@ def _machines(made: Import) -> None:
         if not deepspeed.startswith("deepspeed_configs/"):
             made.note(("deepspeed",), *worded("axolotl_files.own-deepspeed", way=way[1]))
     elif deepspeed:
-        made.refuse_deepspeed(deepspeed)
+        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
         made.say(f"sharding.offload_{part}", "cpu", key)
     for name, part in by_schema.part("full", "sharding")["properties"].items():
         if (size := made.get(part["x-axolotl"]) if "x-axolotl" in part else 1) and size > 1:
             made.say(("sharding", name), size, name)
     made.name_gpu()
-
-
-def _rest(made: Import) -> None:
-    """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names."""
-    known = catalog.axolotl_settings()["properties"]
-    data = made.file.data
-    for key, why in table()["refused"].items():
-        if made.get(key):
-            made.refuse((key,), why)
-    made.leave_to_runner()
-    for key, value in data.items():
-        if key not in made.used and value is not None:
-            value = checking.as_axolotl_reads(made.file, (key,), value)
-            if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
-                value = int(value)  # as Axolotl reads it
-            made.say(("advanced", "axolotl", key), value, key)
-    if data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
-        made.values.pop(("advanced", "axolotl", "plugins"), None)
 
 
 def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:

@@ -161,7 +161,7 @@ def test_the_port_of_the_recipe_is_looked_at():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         machine = probe(ROOT, ports=doctor.ports_of(gemma(f"nodes.port={port}")[0]))
-    (finding,) = doctor.ports(machine, recipe, plan)
+    (finding,) = [one for one in doctor.findings(machine, recipe, plan) if one.subject == "port"]
     assert (finding.state, f"{port} is used by another program" in finding.text) == (doctor.WARNING, True)
     assert "nodes.port" in finding.mend
     assert doctor.ports_of(recipe) == (29677,)
