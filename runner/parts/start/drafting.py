@@ -196,13 +196,9 @@ class Answers:
         named = self.technique or self.of.techniques[0]
         return TECHNIQUES[TECHNIQUES[named].of_rows.get(self.of.rows, named)]
 
-    @property
-    def origin(self) -> Path:
-        return packaged.named()[self.way.starter]
-
     @cached_property
     def document(self) -> Document:
-        return read(self.origin)
+        return read(packaged.named()[self.way.starter])
 
     @property
     def places(self) -> list[str]:
@@ -276,8 +272,17 @@ class Answers:
         return whole
 
     def wishes(self) -> list[Override]:
-        """The changes that these answers make to the starter."""
-        said = {**(self._of_data() if self.data else {}), **self._of_stages(), **self._of_place()}
+        """The changes that these answers make to the starter. Raises Stop if the columns of a file are others."""
+        said = self._of_data() if self.data else {}
+        if self.questions:
+            home, own = self.way.places["questions"], Answers("questions", data=self.questions)
+            told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
+            said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
+            said |= dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, "")) if own.form else {}
+        if self.preferences:
+            home = self.way.places["preferences"]
+            said |= source(home, self.preferences) | _preferred(home, self.preferences)
+        said |= self._of_place()
         if self.system_prompt:
             said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and when you ask it")
         if self.model or self.way.model:
@@ -321,19 +326,6 @@ class Answers:
             return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
         why = "some are drawn" if on_hub(self.data) else "the number of songs; here all of them"
         return said | gone | {"data.songs": (drawn, why)}
-
-    def _of_stages(self) -> dict[str, tuple[Any, str]]:
-        """The files of later stages. Raises Stop if their columns are others."""
-        said: dict[str, tuple[Any, str]] = {}
-        if self.questions:
-            home, own = self.way.places["questions"], Answers("questions", data=self.questions)
-            told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
-            said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
-            said |= dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, "")) if own.form else {}
-        if self.preferences:
-            home = self.way.places["preferences"]
-            said |= source(home, self.preferences) | _preferred(home, self.preferences)
-        return said
 
     def _of_place(self) -> dict[str, tuple[Any, str]]:
         said: dict[str, tuple[Any, str]] = {}
@@ -416,10 +408,10 @@ class Draft:
         return self.judged[0]
 
 
-def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Override] = ()) -> Draft:
+def draft(document: Document, name: str, wishes: list[Override], mending: Sequence[Override] = ()) -> Draft:
     """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
     fix are fixed by `mending`, and for another model notes too, but no setting that the person asked for."""
-    document, target = read(origin), Path(f"{name}.yaml")
+    origin, target = Path(document.file), Path(f"{name}.yaml")
     wished, asked = by_schema.as_text(document, wishes), {change.setting for change in wishes}
     changes = [*wished, *mending]
     own = _with_followers(document, changes)
@@ -443,7 +435,7 @@ def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Ove
         for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]
-    return draft(origin, name, wishes, mends) if mends else made
+    return draft(document, name, wishes, mends) if mends else made
 
 
 def beside(name: str, folder: Path) -> str:
@@ -455,7 +447,7 @@ def beside(name: str, folder: Path) -> str:
 
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    return draft(answers.origin, name, [*answers.wishes(), *more])
+    return draft(answers.document, name, [*answers.wishes(), *more])
 
 
 def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:
@@ -490,21 +482,18 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     """The complete recipe: with a batch that fits its GPU and makes enough steps, other changes to fit, questions from
     its own data, and a description. sets: further settings of the person, which win. Raises Stop if it has errors, or
     if no change makes it fit its GPU."""
-    more = [*(() if answers.of.keeps else _described(name, answers)), *sets]
+    told: dict[str, tuple[Any, str]] = {}
+    if not answers.of.keeps:
+        count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
+        gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
+        described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
+        told["description"] = (described, "")
+        # A few short questions of validation rows, far from each other.
+        asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(name, answers))
+        if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS):
+            told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
+    more = [*_overrides(told), *sets]
     return drafted(name, answers, [*_fitting(name, answers, more), *more])
-
-
-def _described(name: str, answers: Answers) -> list[Override]:
-    """The description, and questions for the demo."""
-    count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
-    gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
-    described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
-    told: dict[str, Any] = {"description": (described, "")}
-    # A few short questions of validation rows, far from each other.
-    asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(name, answers))
-    if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS):
-        told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
-    return _overrides(told)
 
 
 def _held_out(name: str, answers: Answers) -> list[str]:
@@ -589,18 +578,27 @@ def _power(count: float) -> int:
     return 1 << max(0, int(count).bit_length() - 1)
 
 
-def write(made: Draft, origin: Path) -> list[Path]:
+def write(made: Draft) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    schema = packaged.schema_file(made.origin.data["scenario"])
+    scenario, folder, target = made.origin.data["scenario"], Path(made.origin.file).parent, Path(lock.LOCK)
+    schema, model = Path(packaged.schema_file(scenario).name), str(made.origin.lookup(("model", "base")))
     with ExitStack() as undo:
-        copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
+        copied = _copied(made.files.values(), folder, undo)
+        entry = lock.entries(folder / lock.LOCK).get(model)
+        if entry is not None and model not in lock.entries(target):
+            before = target.read_text(encoding="utf-8") if target.exists() else None
+            lock.add(target, model, entry)
+            undo.callback(target.unlink) if before is None else undo.callback(
+                target.write_text, before, encoding="utf-8"
+            )
+            copied.append(target)
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
-    Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
-    return [*copied, Path(schema.name)]
+    schema.write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    return [*copied, schema]
 
 
 def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
@@ -623,42 +621,28 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
     return copied
 
 
-def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
-    """Copies the model's entry from the lock file beside a recipe to that of this folder."""
-    name, target = str(document.lookup(("model", "base"))), Path(lock.LOCK)
-    entry = lock.entries(folder / lock.LOCK).get(name)
-    if entry is None or name in lock.entries(target):
-        return []
-    before = target.read_text(encoding="utf-8") if target.exists() else None
-    lock.add(target, name, entry)
-    undo.callback(target.unlink) if before is None else undo.callback(target.write_text, before, encoding="utf-8")
-    return [target]
-
-
-def starter(source: str) -> Path:
+def starter(source: str) -> Document:
     """The recipe that `--from` means: a file, or a starter recipe by name."""
     starters = packaged.named()
     if Path(source).is_file():
-        return Path(source)
+        return read(source)
     if source in starters:
-        return starters[source]
+        return read(starters[source])
     meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
     raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
 
 
-def minimal_starter(source: str) -> Path:
+def minimal_starter(source: str) -> Document:
     """The minimal starter of a starter's scenario: one with the same data, else the one with the scenario's name."""
+    wanted = starter(source)
     if source not in packaged.named():
-        starter(source)
         starters = listed(path.stem for path in packaged.starters())
         raise Stop(*worded("start.minimal-of-file", source=source, starters=starters))
-    wanted = read(packaged.named()[source])
     scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))
     fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
     if not fitting:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
-    best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
-    return Path(best.file)
+    return max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
 
 
 def _with_followers(document: Document, changes: list[Override]) -> list[Override]:
