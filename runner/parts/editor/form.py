@@ -212,7 +212,12 @@ class Form:
     def _element(self, field: Field) -> Any:
         hint = field.name
         if field.choices:
-            element = self._choice(field)
+            choices = dict(field.choices)
+            if field.value is not None:
+                choices.setdefault(field.value, str(field.value))
+            more = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
+            element = ui.select(choices, label=field.title, value=field.value, clearable=True, **more)
+            element.on_value_change(lambda event: self._set(field.path, event.value)).props("options-dense")
         elif field.kind == "lines":
             element = ui.textarea(field.title, value=field.shown).props("autogrow rows=1")
             hint += ", one per line"
@@ -227,13 +232,6 @@ class Form:
             tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
             tooltip.text = field.says.replace("`", "")
         return element
-
-    def _choice(self, field: Field) -> Any:
-        own = {field.value: str(field.value)} if field.value is not None and field.value not in field.choices else {}
-        more = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
-        choices = {**field.choices, **own}
-        select = ui.select(choices, label=field.title, value=field.value, clearable=True, **more)
-        return select.on_value_change(lambda event: self._set(field.path, event.value)).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
         """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""

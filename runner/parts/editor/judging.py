@@ -67,56 +67,43 @@ ROWS = 3  # rows of each kind that are shown
 
 @dataclass(frozen=True)
 class JudgedText:
-    """document: None if the text is not YAML, or names no scenario; recipe: None if it has errors; problems: errors and
-    notes, in the order of their lines."""
+    """problems: errors and notes, in the order of their lines; document: None if the text is not YAML, or names no
+    scenario; recipe: None if it has errors. sentences: the plan, or why there is none; stages: the forecast of each."""
 
-    document: Document | None
-    recipe: Recipe | None
     problems: Sequence[Problem]
-
-
-@dataclass(frozen=True)
-class PlanSummary:
-    """The plan in sentences, and the forecast of each stage; without forecasts, the reason why there is no plan."""
-
-    sentences: Sequence[str]
+    document: Document | None = None
+    recipe: Recipe | None = None
+    sentences: Sequence[str] = ("Fix the errors to see the plan.",)
     stages: Sequence[Forecast] = ()
 
 
-WAITING = PlanSummary(("Fix the errors to see the plan.",))
-
-
-def whole(text: str, file: Path, price: float | None) -> tuple[JudgedText, PlanSummary]:
-    """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour."""
-    found = JudgedText(None, None, [])
-    try:
-        found = judge(text, file)
-        return found, plan(found.recipe, price) if found.recipe else WAITING
-    except Stop as stop:
-        return found, PlanSummary((stop.text,))
-    except Exception:
-        return JudgedText(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
-
-
-def judge(text: str, file: Path, online: bool = False) -> JudgedText:
-    """The problems of a text as if it were in a file. online: whether the hub is asked too."""
+def judge(text: str, file: Path, price: float | None = None, online: bool = False) -> JudgedText:
+    """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour;
+    online: whether the hub is asked too."""
     try:
         document = reading.parse(str(file), text)
+        if problem := by_schema.scenario_problem(document):
+            return JudgedText([problem])
+        recipe, problems = examined(document, online)
+        return (
+            JudgedText(problems, document, recipe, *plan(recipe, price)) if recipe else JudgedText(problems, document)
+        )
     except Stop as stop:
-        return JudgedText(None, None, stop.problems)
-    if problem := by_schema.scenario_problem(document):
-        return JudgedText(None, None, [problem])
-    return JudgedText(document, *examined(document, online))
+        return JudgedText(stop.problems)
+    except Exception:
+        return JudgedText([Problem(str(file), 0, 0, report_bug())])
 
 
-def plan(recipe: Recipe, price: float | None) -> PlanSummary:
-    """The needs of a recipe. price: of a GPU hour. Raises Stop if they are unknown."""
+def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[Forecast]]:
+    """The needs of a recipe in sentences, or why they are unknown; and the forecast of each stage."""
     try:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
     except UnknownArchitecture:
-        raise Stop(*worded("editor.no-formulas", recipe=recipe)) from None
-    return PlanSummary(verdict(planned, "a price per GPU hour"), planned.forecasts)
+        return (Stop(*worded("editor.no-formulas", recipe=recipe)).text,), ()
+    except Stop as stop:
+        return (stop.text,), ()
+    return verdict(planned, "a price per GPU hour"), planned.forecasts
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:

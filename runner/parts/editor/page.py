@@ -107,7 +107,7 @@ class RehearsalPane:
 
     def __init__(self, rehearsal: RehearsalProcess) -> None:
         self.rehearsal = rehearsal
-        # The news, the rehearsal and the number of lines that this pane has shown.
+        # The state, the rehearsal and the number of lines that this pane has shown.
         self.seen, self.number, self.lines = (-1, 0, False), -1, 0
         says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
         self.said = ui.label(says).classes("recipe-said")
@@ -119,10 +119,10 @@ class RehearsalPane:
     def look(self) -> None:
         """Shows what is new since the last look."""
         now = self.rehearsal
-        if (news := now.news) == self.seen:
+        now.read()
+        if (news := (now.number, now.bytes, now.running)) == self.seen:
             return
         self.seen = news
-        now.read()
         if now.number != self.number:
             self.number, self.lines = now.number, 0
             self.log.clear()
@@ -154,7 +154,7 @@ class Page:
     def __init__(self, folder: Path, file: Path, rehearsal: RehearsalProcess) -> None:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
-        self.judged = JudgedText(None, None, [])
+        self.judged = JudgedText([])
         self.price: float | None = None  # of a GPU hour
         # After one check, only the latest text is checked.
         self.typed = self.done = 0
@@ -168,7 +168,23 @@ class Page:
         ui.add_css(HERE / "page.css")
         ui.colors(primary=BLUE)
         with ui.header().classes("recipe-header"):
-            self._build_header()
+            ui.label("recipe edit").classes("recipe-title")
+            known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
+            chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes("recipe-file")
+            chosen.props("dense borderless dark options-dense")
+            self.state = ui.label().classes("recipe-state")
+            ui.space()
+            for text, icon, action, tooltip in (
+                ("Save", "save", self.save, "Save the text to the file"),
+                ("Check", "fact_check", self.check, "Also ask the hub whether it has the model and the data sets"),
+                ("Rehearse", "play_arrow", self.rehearse, REHEARSE),
+                ("Report", "article", self.show_report, "Show the result page of this recipe's latest run"),
+            ):
+                button = ui.button(text, icon=icon, on_click=action).props("flat no-caps color=white dense")
+                with button.classes(f"recipe-{text.lower()}"):
+                    explained = ui.tooltip(tooltip)
+                if text == "Rehearse":
+                    self.rehearse_button, self.rehearse_tooltip = button, explained
         with ui.element("div").classes("recipe-split"):
             with ui.column().classes("recipe-left"):
                 self.text = Text(self.file.known, self.changed, self.write)
@@ -178,26 +194,6 @@ class Page:
         ui.context.client.on_delete(self.rehearsal.leave)
         ui.timer(0, self.changed, once=True)
         ui.timer(LOOK, self.look)
-
-    def _build_header(self) -> None:
-        ui.label("recipe edit").classes("recipe-title")
-        known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
-        chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes("recipe-file")
-        chosen.props("dense borderless dark options-dense")
-        self.state = ui.label().classes("recipe-state")
-        ui.space()
-        buttons = [
-            ("Save", "save", self.save, "Save the text to the file"),
-            ("Check", "fact_check", self.check, "Also ask the hub whether it has the model and the data sets"),
-            ("Rehearse", "play_arrow", self.rehearse, REHEARSE),
-            ("Report", "article", self.show_report, "Show the result page of this recipe's latest run"),
-        ]
-        for text, icon, action, tooltip in buttons:
-            button = ui.button(text, icon=icon, on_click=action).props("flat no-caps color=white dense")
-            with button.classes(f"recipe-{text.lower()}"):
-                explained = ui.tooltip(tooltip)
-            if text == "Rehearse":
-                self.rehearse_button, self.rehearse_tooltip = button, explained
 
     def _build_right(self) -> None:
         with ui.row().classes("recipe-verdict"):
@@ -230,10 +226,9 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                asked = self.text.value, self.file.path, self.price
-                self.judged, plan = await run.io_bound(judging.whole, *asked)
-                self.plan.content = template(HERE / "plan.html.jinja").render(plan=plan, gib=2**30)
-                self.typed_price.set_visibility(bool(plan.stages))
+                self.judged = await run.io_bound(judging.judge, self.text.value, self.file.path, self.price)
+                self.plan.content = template(HERE / "plan.html.jinja").render(plan=self.judged, gib=2**30)
+                self.typed_price.set_visibility(bool(self.judged.stages))
                 self.text.show(self.judged.problems)
                 self.form.show(self.judged.document, self.judged.problems)
                 self.done = number
@@ -320,7 +315,7 @@ class Page:
     async def check(self) -> None:
         """Checks with the hub too; the result stays until the text changes."""
         number = self.typed
-        judged = await run.io_bound(judging.judge, self.text.value, self.file.path, True)
+        judged = await run.io_bound(judging.judge, self.text.value, self.file.path, self.price, True)
         if number != self.typed:
             return
         self.judged = judged

@@ -586,11 +586,11 @@ def write(made: Draft) -> list[Path]:
         copied = _copied(made.files.values(), folder, undo)
         entry = lock.entries(folder / lock.LOCK).get(model)
         if entry is not None and model not in lock.entries(target):
-            before = target.read_text(encoding="utf-8") if target.exists() else None
+            if target.exists():
+                undo.callback(target.write_text, target.read_text(encoding="utf-8"), encoding="utf-8")
+            else:
+                undo.callback(target.unlink, missing_ok=True)
             lock.add(target, model, entry)
-            undo.callback(target.unlink) if before is None else undo.callback(
-                target.write_text, before, encoding="utf-8"
-            )
             copied.append(target)
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:

@@ -118,20 +118,20 @@ def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, mon
     path = edited()
     with monkeypatch.context() as broken:
         broken.setattr(judging, "plan", lambda recipe, price: 1 / 0)
-        judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
-    assert "This is a bug in recipe-runner" in judged.problems[0].message and verdict == judging.WAITING
-    judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
-    assert judged.recipe and verdict.stages
+        judged = judging.judge(path.read_text("utf-8"), path)
+    assert "This is a bug in recipe-runner" in judged.problems[0].message
+    assert judged.sentences == ("Fix the errors to see the plan.",)
+    judged = judging.judge(path.read_text("utf-8"), path)
+    assert judged.recipe and judged.stages
 
 
 def test_what_does_not_fit_is_planned_all_the_same(edited):
     batch = ("micro_batch_size: 8", "micro_batch_size: 32"), ("effective_batch_size: 64", "effective_batch_size: 256")
     path = edited(("gpu: NVIDIA-L40S", "gpu: NVIDIA-A10"), *batch)
-    judged = judging.judge(path.read_text("utf-8"), path)
+    judged = judging.judge(path.read_text("utf-8"), path, 2.0)
     assert judged.recipe
-    verdict = judging.plan(judged.recipe, 2.0)
-    assert not verdict.stages[0].fits and verdict.stages[0].memory.total > (verdict.stages[0].usable or 0)
-    assert "does not fit" in verdict.sentences[0] and "at 2" in verdict.sentences[2]
+    assert not judged.stages[0].fits and judged.stages[0].memory.total > (judged.stages[0].usable or 0)
+    assert "does not fit" in judged.sentences[0] and "at 2" in judged.sentences[2]
 
 
 def test_three_rows_are_shown_as_the_model_sees_them():
