@@ -121,4 +121,3 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
         problems.append(document.problem((*at, "num_key_value_heads"), *worded("recipe.not-a-multiple", remedy=remedy)))
     return problems
-

@@ -222,16 +222,15 @@ def _objective(made: Import) -> str | None:
 
 def _model(made: Import) -> None:
     made.say("model.base", made.get("base_model"), "base_model")
-    if revision := made.get("revision_of_model"):
-        made.say("model.revision", revision, "revision_of_model")
+    for setting, key in table()["switches"].items():
+        if value := made.get(key):
+            made.say(setting, value, key)
     # Axolotl's default is bf16.
     key = next((key for key in ("bf16", "fp16") if made.get(key)), None if "bf16" in made.file.data else "bf16")
     made.say("model.precision", key or "fp32", key or "bf16")
     old = table()["attention"]
     key = next((key for key in old if made.get(key)), "attn_implementation")
     made.choose("model.attention", old.get(key) or made.get(key) or "sdpa", key)
-    if made.get("trust_remote_code"):
-        made.say("model.trust_remote_code", True, "trust_remote_code")
     checkpointing = made.get("gradient_checkpointing", False)
     if offload := {"offload": True, "offload_disk": "disk"}.get(str(checkpointing)):
         made.say("advanced.axolotl.activation_offloading", offload, "gradient_checkpointing")
@@ -277,8 +276,6 @@ def _training(made: Import, scenario: str) -> None:
                 made.note(("sample_packing" if packed else "batch_flattening",), *worded("axolotl_files.mixes-rows"))
                 packed = flat = False
             made.say("train.packing", "pack" if packed else "flatten" if flat else "none", "sample_packing")
-    if made.get("fp8"):
-        made.say("speed.fp8", True, "fp8")
     if patience := made.get("early_stopping_patience"):
         made.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
     steps = {key: one for key in ("eval_steps", "save_steps") if isinstance(one := made.get(key), int) and one >= 1}

@@ -98,7 +98,6 @@ def read(document: Document, name: str) -> Import:
     if not objective and rows != "text":
         key = next((key for key in ("padding_free", "neat_packing", "packing") if made.get(key)), "")
         made.say("train.packing", {"": "none", "padding_free": "flatten"}.get(key, "pack"), key)
-    made.used.update(("packing", "neat_packing", "padding_free"))
     _curves(made)
     _machines(made)
     for key in facts["template"]:
@@ -139,10 +138,8 @@ def _precision(made: Import, default: str) -> None:
     pure = made.get("pure_bf16")
     if pure and by_schema.part(made.values["scenario",], "model.master_weights"):
         made.say("model.master_weights", "bf16", "pure_bf16")
-    made.used.add("dtype")  # of the weights that TRL loads; the recipe's are in `precision`, as the computation
     usual = "fp32" if made.file.data.get("bf16") is False else default
     kind = "bf16" if pure else next((kind for kind in ("bf16", "fp16") if made.get(kind)), usual)
-    made.used.update(("bf16", "fp16"))
     made.say("model.precision", kind, kind)
 
 

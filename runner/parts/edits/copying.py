@@ -175,17 +175,6 @@ def _shortened(document: Document, path: Path_, value: Any) -> str:
     return text[:first] + text[_end(document, path) :].partition("\n")[2]
 
 
-def _behind(change: Override, parents: list[str | int]) -> str:
-    """The value after the key of a new line, and the reason, if the runner chose it. A long list has several lines."""
-    value, indent = change.after, "  " * (len(parents) + 1)
-    note = f"# {change.why}" if change.why and change.by == NEW else ""
-    width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
-    if isinstance(value, list) and len(written(value)) > LONGEST_LIST:
-        items = "".join(f"\n{indent}- {flow(item)}" for item in value)
-        return (f"{'':<{width}}{note}" if note else "") + items
-    return f"{flow(value):<{width}}{'' if len(flow(value)) < width else ' '}{note}" if note else flow(value)
-
-
 def flow(value: Any) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
@@ -194,9 +183,16 @@ def flow(value: Any) -> str:
 
 
 def _with(document: Document, path: Path_, change: Override) -> str:
-    """The text with a line for a new setting: first in its section, or at the end of the file."""
+    """The text with a line for a new setting: first in its section, or at the end of the file. It has the reason, if
+    the runner chose the value. A long list has several lines."""
     *parents, key = path
-    added, lines = f"{key}: {_behind(change, parents)}\n", document.text.splitlines(keepends=True)
+    value, items, inner = flow(change.after), "", "  " * len(path)
+    if isinstance(change.after, list) and len(written(change.after)) > LONGEST_LIST:
+        value, items = "", "".join(f"\n{inner}- {flow(item)}" for item in change.after)
+    if change.why and change.by == NEW:
+        width = COMMENTS - len(f"{inner[2:]}{key}: ")
+        value = f"{value:<{width}}{'' if len(value) < width else ' '}# {change.why}"
+    added, lines = f"{key}: {value}{items}\n", document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
     at, section = len(lines), document.lookup(path[:-1])

@@ -31,8 +31,7 @@ Legend:
 """
 LINKS = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n" + LEGEND
 WELL = Machine(
-    python="3.11.7",
-    packages=dict.fromkeys(PACKAGES, "1.0") | {"axolotl": "0.19.0"},
+    packages=dict.fromkeys(PACKAGES, "1.0") | {"python": "3.11.7", "axolotl": "0.19.0"},
     cards=(H100,) * 8,
     driver="580.65",
     cuda="13.0",

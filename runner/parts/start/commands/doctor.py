@@ -64,7 +64,6 @@ class Machine:
     ports_taken: those in use. hub: None if it answers, else the reason. gated: models, each with the reason why it
     cannot be read, or None."""
 
-    python: str
     packages: dict[str, str | None]
     cards: tuple[Card, ...] = ()
     visible: str | None = None
@@ -86,7 +85,7 @@ class Machine:
 
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
     """Examines this machine. folder: for results; models: names on the hub to try; ports: those that must be free."""
-    hub, installed = why_no_hub(), records.versions(PACKAGES)
+    hub = why_no_hub()
     cards, cuda = _cards()
     # The folder of FlashAttention's kernel (NAME=FOLDER, separated by `:`).
     entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
@@ -98,8 +97,7 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         except Stop:
             taken.append(port)
     return Machine(
-        python=installed["python"],
-        packages={**installed},
+        packages={**records.versions(PACKAGES)},
         cards=cards,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
