@@ -73,7 +73,7 @@ def add(file: Path, name: str, entry: Section) -> None:
                 # Values are JSON, which YAML reads the same.
                 value = json.dumps(written[model][key], ensure_ascii=False)
                 lines.append(f"    {key}: {value}" + (f"   # {comment}" if comment else ""))
-    write_text(file, catalog.table("lock-file")["head"] + "\n".join(lines[1:]) + "\n")
+    write_text(file, str(catalog.table("lock-file")["head"]) + "\n".join(lines[1:]) + "\n")
 
 
 def entry_of(model: Model, branch: str) -> Facts:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
@@ -347,12 +347,19 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
             yield at(Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space"))
         if glued := _GLUED.fullmatch(text):
             yield at(Span(number, len(glued[1]) + 1, len(glued[2])), *worded("recipe.glued-colon", glued=glued))
-    if opening := _open_quote(lines, line, column):
-        yield at(opening, *worded("recipe.open-quote"))
+    if (quote := source[column - 2 : column - 1]) in ("'", '"'):
+        # It closes, by accident, what an earlier line opens.
+        number = next((one for one in range(line - 1, 0, -1) if quote in lines[one - 1].partition(" #")[0]), 0)
+        earlier = lines[number - 1] if number else ""
+        if opened := re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", earlier):
+            yield at(Span(number, len(opened[1]) + 1, 1), *worded("recipe.open-quote"))
     if ended := _ended_early(source, line, column):
         yield at(*ended)
     header = hidden_header(document, line)
-    known = [_Line.of(number, text) for number, text in enumerate(lines[:line], 1)]
+    known = [
+        _Line(number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
+        for number, text in enumerate(lines[:line], 1)
+    ]
     here, above = known[-1], [one for one in known[:-1] if one.words]
     if header and kind == "second colon":
         yield behind_a_comment(document, header)
@@ -370,18 +377,6 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
             before, odd, here = odd, here, odd
         if odd.indent < here.indent == before.indent:
             yield at(odd.place, *worded("recipe.unindented", depth=here.indent))
-
-
-def _open_quote(lines: list[str], line: int, column: int) -> Span | None:
-    """The place of the opening quote that was closed by accident just before this place, some lines later; or None."""
-    quote = lines[line - 1][column - 2 : column - 1]
-    if quote not in ("'", '"'):
-        return None
-    for number in range(line - 1, 0, -1):
-        if quote in lines[number - 1].partition(" #")[0]:
-            opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", lines[number - 1])
-            return Span(number, len(opened[1]) + 1, 1) if opened else None
-    return None
 
 
 def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] | None:
@@ -406,10 +401,6 @@ class _Line(NamedTuple):
     number: int
     indent: int
     words: str
-
-    @classmethod
-    def of(cls, number: int, text: str) -> Self:
-        return cls(number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
 
     @property
     def is_entry(self) -> bool:

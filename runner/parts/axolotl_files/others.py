@@ -94,7 +94,12 @@ def read(document: Document, name: str) -> Import:
     if made.get("trust_remote_code") and made.get("model_name_or_path") in catalog.model_ids():
         made.values.pop(("model", "trust_remote_code"), None)
         made.note(("trust_remote_code",), *worded("axolotl_files.no-own-code"))
-    _precision(made, facts["precision"])
+    pure = made.get("pure_bf16")
+    if pure and by_schema.part(made.values["scenario",], "model.master_weights"):
+        made.say("model.master_weights", "bf16", "pure_bf16")
+    usual = "fp32" if document.data.get("bf16") is False else facts["precision"]
+    kind = "bf16" if pure else next((kind for kind in ("bf16", "fp16") if made.get(kind)), usual)
+    made.say("model.precision", kind, kind)
     if not objective and rows != "text":
         key = next((key for key in ("padding_free", "neat_packing", "packing") if made.get(key)), "")
         made.say("train.packing", {"": "none", "padding_free": "flatten"}.get(key, "pack"), key)
@@ -132,15 +137,6 @@ def _setting(made: Import, key: str, setting: str, default: Sequence[Any], rows:
     if setting == "train.optimizer":
         value = importing.table()["optimizers"].get(str(value), value)
     made.choose(setting, value, key)
-
-
-def _precision(made: Import, default: str) -> None:
-    pure = made.get("pure_bf16")
-    if pure and by_schema.part(made.values["scenario",], "model.master_weights"):
-        made.say("model.master_weights", "bf16", "pure_bf16")
-    usual = "fp32" if made.file.data.get("bf16") is False else default
-    kind = "bf16" if pure else next((kind for kind in ("bf16", "fp16") if made.get(kind)), usual)
-    made.say("model.precision", kind, kind)
 
 
 def _curves(made: Import) -> None:

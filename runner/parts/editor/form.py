@@ -225,9 +225,11 @@ class Form:
             element = ui.input(field.title, value=field.shown).on("keydown.enter", lambda: self._typed(field.path))
         if not field.choices:
             element.on("blur", lambda: self._typed(field.path))
-        element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")
+        element.props("dense outlined hide-bottom-space").classes("recipe-field")
+        element.props["hint"] = hint
         if field.default:
-            element.props(f'placeholder="{_quoted(field.default)}" stack-label')
+            element.props("stack-label")
+            element.props["placeholder"] = field.default
         with element:
             tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
             tooltip.text = field.says.replace("`", "")
@@ -249,7 +251,3 @@ class Form:
     async def _set(self, path: Path_, value: Any) -> None:
         if value != self.fields[path][0].value:
             await self.write(path, value)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', "'").replace("\n", " ")
