@@ -14,7 +14,6 @@ from runner.tools.names import nearest
 from runner.tools.problem import Problem, worded
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
-MEANT = 0.75  # a known name at least this similar to an unknown one is suggested
 # Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.
 WORDS = dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True)
 WORDS |= dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)
@@ -100,7 +99,7 @@ def _section(document: Document, path: Path_, known: Mapping[str, catalog.Schema
 
 def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
     key, home = str(path[-1]), f" under `{path[0]}`" if len(path) > 1 else ""
-    near = nearest(key, known, MEANT)
+    near = nearest(key, known, 0.75)
     meant = f"Did you mean `{near}`?" if near else "Delete the line. Axolotl's own documentation lists its settings."
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
     empty = value_at(document.data, path) is None

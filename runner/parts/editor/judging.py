@@ -62,9 +62,6 @@ class Opened:
         self.known = text
 
 
-ROWS = 3  # rows of each kind that are shown
-
-
 @dataclass(frozen=True)
 class JudgedText:
     """problems: errors and notes, in the order of their lines; document: None if the text is not YAML, or names no
@@ -107,11 +104,11 @@ def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[F
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
-    """The first rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
+    """The first three rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
-    return {name: list(islice(found, ROWS)) for name, found in kinds.items()}
+    return {name: list(islice(found, 3)) for name, found in kinds.items()}
 
 
 # Proposals for a place in the text, and the meaning of a setting, both from the scenario's schema. The text may be

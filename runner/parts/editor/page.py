@@ -24,17 +24,10 @@ from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
 
 HERE = Path(__file__).parent
-# Seconds between two looks at a rehearsal.
-LOOK = 0.3
-# Attempts to write a form's change while somebody types.
-TRIES = 20
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
-BLUE = "#2f76e0"  # as in curve.json
 # The most lines of the log, and the most characters of a row, on the page.
 MOST, MOST_LETTERS = 500, 1500
-# Seconds that a browser may take to answer.
-ANSWER = 30.0
 
 
 def opened(path: Path) -> tuple[Path, Path]:
@@ -72,7 +65,7 @@ class Text:
         """Calls a function of editor.js; the answer can be awaited."""
         told = "".join(f", {json.dumps(value)}" for value in values)
         code = f"import('/editor.js').then((m) => m.{function}(getElement({self.editor.id}){told}))"
-        return ui.run_javascript(f"return {code}", timeout=ANSWER)
+        return ui.run_javascript(f"return {code}", timeout=30.0)  # seconds
 
     def show(self, problems: Sequence[Problem]) -> None:
         """Shows the problems of the text. Drawing takes time, so unchanged problems are not drawn again."""
@@ -166,7 +159,7 @@ class Page:
 
     def build(self) -> None:
         ui.add_css(HERE / "page.css")
-        ui.colors(primary=BLUE)
+        ui.colors(primary="#2f76e0")  # as in curve.json
         with ui.header().classes("recipe-header"):
             ui.label("recipe edit").classes("recipe-title")
             known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
@@ -193,7 +186,7 @@ class Page:
         self.rehearsal.watch()
         ui.context.client.on_delete(self.rehearsal.leave)
         ui.timer(0, self.changed, once=True)
-        ui.timer(LOOK, self.look)
+        ui.timer(0.3, self.look)  # seconds
 
     def _build_right(self) -> None:
         with ui.row().classes("recipe-verdict"):
@@ -256,7 +249,7 @@ class Page:
     async def write(self, path: Path_, value: Any) -> None:
         """Changes a setting in the text, also while somebody types; None removes it."""
         with _refusals_shown():
-            for _ in range(TRIES):
+            for _ in range(20):  # attempts, because somebody may type meanwhile
                 document = reading.parse(str(self.file.path), self.text.value)
                 if await self.text.put(changed(document, path, value)):
                     return

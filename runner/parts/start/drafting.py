@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice, starmap
 from pathlib import Path
@@ -42,7 +42,6 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 from runner.trainer.generation import GLANCE
 from runner.trainer.records import evenly
 
-SECRET = "hub-token"  # the secret with the hub token for pods, with the name that the rule about gated models uses
 TABLES = packaged.toml(__file__, "questions.toml")
 
 
@@ -352,7 +351,8 @@ class Answers:
                 said["nodes.output_dir"] = (self.results or SHARED, "results, on storage that all machines share")
         if self.where == "cluster":
             if facts and facts.gated:
-                said["openshift.hub_token_secret"] = (SECRET, "this model needs a token for the hub")
+                # The rule about gated models uses this name of the secret, too.
+                said["openshift.hub_token_secret"] = ("hub-token", "this model needs a token for the hub")
             said["openshift.namespace"] = (self.namespace, "project on the cluster")
         return said
 
@@ -362,7 +362,6 @@ def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
 
 
 STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
-QUESTIONS = 3  # the number of questions for the model before and after training
 # What a person has chosen: no change that makes the recipe fit a GPU may replace it.
 CHOSEN = ("machines.", "model.base.")
 
@@ -423,8 +422,7 @@ def draft(document: Document, name: str, wishes: list[Override], mending: Sequen
     called = {setting: beside(file, origin.parent) for setting, file in files.items()}
     moved = [Override(setting, None, name, BY) for setting, name in called.items() if name != files[setting]]
     changed = with_followers(document, own)
-    says = partial(by_schema.sentence, document.data["scenario"])
-    text = copying.edited(copying.edit(copying.rename(document, name), moved), changed, says)
+    text = copying.edited(copying.edit(copying.rename(document, name), moved), changed)
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
@@ -488,9 +486,9 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
         gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
         described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
         told["description"] = (described, "")
-        # A few short questions of validation rows, far from each other.
+        # Three short questions of validation rows, far from each other.
         asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(name, answers))
-        if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS):
+        if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], 3):
             told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
     more = [*_overrides(told), *sets]
     return drafted(name, answers, [*_fitting(name, answers, more), *more])
