@@ -99,7 +99,7 @@ def _section(document: Document, path: Path_, known: Mapping[str, catalog.Schema
 
 def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
     key, home = str(path[-1]), f" under `{path[0]}`" if len(path) > 1 else ""
-    near = nearest(key, known, 0.75)
+    near = nearest(key, known, cutoff=0.75)
     meant = f"Did you mean `{near}`?" if near else "Delete the line. Axolotl's own documentation lists its settings."
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
     empty = value_at(document.data, path) is None

@@ -183,7 +183,7 @@ class Page:
                 self.text = Text(self.file.known, self.changed, self.write)
             with ui.column().classes("recipe-right"):
                 self._build_right()
-        self.rehearsal.watch()
+        self.rehearsal.watching += 1
         ui.context.client.on_delete(self.rehearsal.leave)
         ui.timer(0, self.changed, once=True)
         ui.timer(0.3, self.look)  # seconds

@@ -15,13 +15,14 @@ class RehearsalProcess:
     """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
 
     lines: the output of the command. losses, measured: (step, loss) of training and of validation in the latest stage;
-    steps: its planned number. number: of rehearsals so far; bytes: of the output, as far as it is read."""
+    steps: its planned number. number: of rehearsals so far; bytes: of the output, as far as it is read;
+    watching: tabs that show it."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.losses: list[tuple[int, float]] = []
         self.measured: list[tuple[int, float]] = []
-        self.steps = self.number = self.bytes = self._watching = 0
+        self.steps = self.number = self.bytes = self.watching = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._output = Path(self._folder.name, "output")
@@ -87,12 +88,8 @@ class RehearsalProcess:
         if self._process and self.running:
             self._process.send_signal(signal.SIGINT)
 
-    def watch(self) -> None:
-        """Counts a tab that shows it."""
-        self._watching += 1
-
     def leave(self) -> None:
         """Counts a closed tab. With the last one the rehearsal ends, because no page could stop it any more."""
-        self._watching -= 1
-        if not self._watching:
+        self.watching -= 1
+        if not self.watching:
             self.stop()

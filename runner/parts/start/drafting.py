@@ -77,6 +77,8 @@ COLUMNS: Mapping[str, list[str]] = TABLES["columns"]
 _, BETTER, WORSE = PAIR = COLUMNS["preferences"]
 LABELLED = COLUMNS["labelled"]
 ABOUT: Mapping[str, list[str]] = TABLES["about"]
+# The question for a song that is a single column, without words around it, or none.
+_ONE_COLUMN = re.compile(r"(\[[^\[\]]*\])?")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, a file is not prepared only to find questions; this many of its rows are read instead.
 LARGE, AMONG = 100_000_000, 50
@@ -251,15 +253,10 @@ class Answers:
         return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
     @property
-    def asked_in_words(self) -> bool:
-        """Whether the question for a song has words around columns, and is not a single column."""
-        return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
-
-    @property
     def reads_otherwise(self) -> bool:
         """Whether the questions for songs have another form than in the starter."""
-        plain = not on_hub(self.data) and not self.asked_in_words
-        return plain and not first_rows("new", replace(self, instruction_form=""), 1)[1]
+        plain = not on_hub(self.data) and _ONE_COLUMN.fullmatch(self.question)
+        return bool(plain) and not first_rows("new", replace(self, instruction_form=""), 1)[1]
 
     def template(self, text: str) -> str:
         """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
@@ -313,7 +310,7 @@ class Answers:
             return said | gone | {"data.form": (self.form, "the form of its rows")}
         guessed = self.guessed
         question, answer = self.question or guessed[0], self.answer or guessed[1]
-        if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
+        if self.of.rows == "questions" or not _ONE_COLUMN.fullmatch(question):
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
         facts = catalog.dataset(self.data)
@@ -460,20 +457,14 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     """The catalog's models for such data, the smallest first, each with the need of the first way that fits a card."""
     models = filter(None, map(catalog.model, catalog.model_ids()))
     suited = [model for model in models if answers.of.rows == "text" or model.chat_template]
-    found = [(model, need) for model in suited if (need := _need(model, answers))]
+    found = [(model, need) for model in suited if (need := need_of(model, answers))]
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
 
-def _need(model: catalog.Model, answers: Answers) -> Need | None:
+def need_of(model: catalog.Model, answers: Answers) -> Need | None:
+    """The need of the first way to train that fits a card; None if there is none."""
     needs = needs_of(model)
     return next((needs[way] for way in answers.way.ways if way in needs and needs[way].cards), None)
-
-
-def card(answers: Answers) -> str:
-    """The smallest GPU with room for the model; a medium one if unknown."""
-    model = catalog.model(answers.base) if answers.base else None
-    need = _need(model, answers) if model else None
-    return need.cards[0] if need else "NVIDIA-L40S"
 
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
@@ -578,18 +569,18 @@ def _power(count: float) -> int:
 
 def write(made: Draft) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    scenario, folder, target = made.origin.data["scenario"], Path(made.origin.file).parent, Path(lock.LOCK)
+    scenario, folder, locked = made.origin.data["scenario"], Path(made.origin.file).parent, Path(lock.LOCK)
     schema, model = Path(packaged.schema_file(scenario).name), str(made.origin.lookup(("model", "base")))
     with ExitStack() as undo:
         copied = _copied(made.files.values(), folder, undo)
         entry = lock.entries(folder / lock.LOCK).get(model)
-        if entry is not None and model not in lock.entries(target):
-            if target.exists():
-                undo.callback(target.write_text, target.read_text(encoding="utf-8"), encoding="utf-8")
+        if entry is not None and model not in lock.entries(locked):
+            if locked.exists():
+                undo.callback(locked.write_text, locked.read_text(encoding="utf-8"), encoding="utf-8")
             else:
-                undo.callback(target.unlink, missing_ok=True)
-            lock.add(target, model, entry)
-            copied.append(target)
+                undo.callback(locked.unlink, missing_ok=True)
+            lock.add(locked, model, entry)
+            copied.append(locked)
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
@@ -632,10 +623,11 @@ def starter(source: str) -> Document:
 
 def minimal_starter(source: str) -> Document:
     """The minimal starter of a starter's scenario: one with the same data, else the one with the scenario's name."""
-    wanted = starter(source)
     if source not in packaged.named():
+        starter(source)
         starters = listed(path.stem for path in packaged.starters())
         raise Stop(*worded("start.minimal-of-file", source=source, starters=starters))
+    wanted = read(packaged.named()[source])
     scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))
     fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
     if not fitting:

@@ -113,11 +113,14 @@ def _show(one: Question, answers: Answers) -> None:
 
 
 def _proposed_card(answers: Answers) -> str:
-    """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else one with enough memory."""
+    """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else the smallest one with room
+    for the model, or a medium one if that is unknown."""
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
     own = next((label for label in doctor.labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
-    return own or drafting.card(answers)
+    model = catalog.model(answers.base) if answers.base else None
+    need = drafting.need_of(model, answers) if model else None
+    return own or (need.cards[0] if need else "NVIDIA-L40S")
 
 
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
