@@ -197,9 +197,10 @@ class Builder:
         """One Problem for each repeated key; a single one if a section or a list's entry has merged with another."""
         for path, again in self.twice.items():
             key, place = again[0]
-            header, shown, hint = hidden_header(self.document, place.line), again[:1], "Keep one of the two lines."
-            if header and header.place.line > self.document.keys[*path, key].line:
-                yield behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
+            shown, hint = again[:1], "Keep one of the two lines."
+            _, header = hidden_header(self.document, place.line, f"they belong to `{path[-1]}`" if path else "")
+            if header and header.line > self.document.keys[*path, key].line:
+                yield header
                 continue
             if path and isinstance(path[-1], int):
                 entry = f"If the next entry of the list begins here, write `- {key}:`."
@@ -295,29 +296,19 @@ _QUOTED = re.compile(
 )
 
 
-class Header(NamedTuple):
-    """A commented line that would open a section: the section's name, and the line's place from its `#` to the colon."""
-
-    name: str
-    place: Span
-
-
-def hidden_header(document: Document, line: int) -> Header | None:
-    """The commented first line of a section that the lines down to this one would belong to, or None."""
+def hidden_header(document: Document, line: int, instead: str = "") -> tuple[str, Problem | None]:
+    """The section that the lines down to this one would belong to, if its first line is commented out, and the Problem
+    with that line; else an empty name and None. instead: what happens to the lines below it."""
     lines = document.text.splitlines()
     for number in range(line - 1, 0, -1):
         if found := _HIDDEN.fullmatch(lines[number - 1]):
             start = found.end(1)
-            return Header(found["name"], Span(number, start + 1, found.end("name") + 1 - start))
+            message = worded("recipe.commented-out", name=found["name"], instead=f": {instead}" if instead else "")
+            place = Span(number, start + 1, found.end("name") + 1 - start)
+            return found["name"], document.problem_at(place, *message)
         if lines[number - 1][:1] not in ("", " ", "#"):
-            return None
-    return None
-
-
-def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
-    """The Problem with a header that is commented out. instead: what happens to the lines below it."""
-    message = worded("recipe.commented-out", name=header.name, instead=f": {instead}" if instead else "")
-    return document.problem_at(header.place, *message)
+            break
+    return "", None
 
 
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
@@ -355,18 +346,18 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
             yield at(Span(number, len(opened[1]) + 1, 1), *worded("recipe.open-quote"))
     if ended := _ended_early(source, line, column):
         yield at(*ended)
-    header = hidden_header(document, line)
+    _, header = hidden_header(document, line)
     known = [
         _Line(number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
         for number, text in enumerate(lines[:line], 1)
     ]
     here, above = known[-1], [one for one in known[:-1] if one.words]
     if header and kind == "second colon":
-        yield behind_a_comment(document, header)
+        yield header
     if kind != "indentation":
         return
-    if header and all(one.indent >= here.indent for one in above if one.number > header.place.line):
-        yield behind_a_comment(document, header)
+    if header and all(one.indent >= here.indent for one in above if one.number > header.line):
+        yield header
     if glued := _GLUED_DASH.match(source):
         yield at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
     if entry := _without_dash(here, above):
