@@ -27,13 +27,6 @@ from runner.scenarios.render import place
 from runner.tools.problem import Problem, Stop, report_bug, worded
 
 
-@dataclass
-class ChangedElsewhere(Exception):
-    """Another program has changed or removed the file since it was read. text: of the file now, None if removed."""
-
-    text: str | None
-
-
 class Opened:
     """An edited file. known: its text when last read or written, with Unix line ends. Raises Stop if it is not a text
     file."""
@@ -46,13 +39,12 @@ class Opened:
         self.known = reading.text(self.path).replace("\r\n", "\n")
         return self.known
 
-    def save(self, text: str, over: bool = False) -> None:
-        """Writes the text. over: also over the changes of another program. Raises ChangedElsewhere if another program
-        has changed the file, and Stop if it cannot be written."""
+    def save(self, text: str, over: bool = False) -> bool:
+        """Writes the text, if no other program has changed or removed the file since it was read; returns whether it
+        did. over: also over such changes. Raises Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
-        theirs = now and now.replace("\r\n", "\n")
-        if not over and theirs != self.known:
-            raise ChangedElsewhere(theirs)
+        if not over and (now and now.replace("\r\n", "\n")) != self.known:
+            return False
         try:
             if now is None:
                 self.path.touch()
@@ -60,6 +52,7 @@ class Opened:
         except OSError as error:
             raise Stop(Problem(str(self.path), 0, 0, f"This file cannot be written: {error.strerror}.")) from None
         self.known = text
+        return True
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from runner.check import batch
 from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
-from runner.parts.editor.judging import ChangedElsewhere, JudgedText, Opened
+from runner.parts.editor.judging import JudgedText, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
@@ -271,18 +271,17 @@ class Page:
     def save(self, over: bool = False) -> bool:
         """Writes the text into the file; returns whether it did. over: also over the changes of another program."""
         with _refusals_shown():
-            try:
-                self.file.save(self.text.value, over)
-            except ChangedElsewhere as changed:
-                self.offer_both(changed.text)
+            if not self.file.save(self.text.value, over):
+                self.offer_both()
                 return False
             self.show_state()
             ui.notify(f"{self.file.path.name} was saved.", type="positive", timeout=1500)
             return True
         return False
 
-    def offer_both(self, theirs: str | None) -> None:
+    def offer_both(self) -> None:
         """Asks which of two texts to keep; nothing is written before the answer."""
+        there = self.file.path.is_file()
 
         def mine() -> None:
             dialog.close()
@@ -296,11 +295,11 @@ class Page:
             self.show_state()
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
-            what = "has been changed by another program" if theirs is not None else "no longer exists"
+            what = "has been changed by another program" if there else "no longer exists"
             ui.label(f"{self.file.path.name} {what} since you opened it. Nothing has been written yet.")
             with ui.row():
                 ui.button("Overwrite it with my text", on_click=mine).props("no-caps outline")
-                if theirs is not None:
+                if there:
                     ui.button("Use the text of the file", on_click=other).props("no-caps outline")
                 ui.button("Decide later", on_click=dialog.close).props("no-caps flat")
         dialog.open()
