@@ -190,24 +190,21 @@ class Form:
             }
             self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
         if shown.name != self.shown or [field.path for field in shown.fields] != list(self.fields):
-            self.build(shown)
+            self.shown, self.fields = shown.name, {}
+            self.panel.clear()
+            with self.panel:
+                ui.label(shown.says.split("\n\n")[0]).classes("recipe-says")
+                for field in shown.fields:
+                    self.fields[field.path] = (field, self._element(field))
+                if shown.in_text:
+                    names = ", ".join(shown.in_text)
+                    ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
         for field in shown.fields:
             known, element = self.fields[field.path]
             self.fields[field.path] = (field, element)
             if field.value != known.value or element.value is None:
                 element.set_value(field.shown)
             element.error = self.wrong.get(field.path)
-
-    def build(self, section: FormSection) -> None:
-        self.shown, self.fields = section.name, {}
-        self.panel.clear()
-        with self.panel:
-            ui.label(section.says.split("\n\n")[0]).classes("recipe-says")
-            for field in section.fields:
-                self.fields[field.path] = (field, self._element(field))
-            if section.in_text:
-                names = ", ".join(section.in_text)
-                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
 
     def _element(self, field: Field) -> Any:
         hint = field.name

@@ -104,7 +104,8 @@ class RehearsalPane:
         self.seen, self.number, self.lines = (-1, 0, False), -1, 0
         says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
         self.said = ui.label(says).classes("recipe-said")
-        self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
+        # The losses over steps, which the first look draws.
+        self.curve = ui.echart({}).classes("recipe-curve")
         # The style sheet fills it from the bottom, so the browser follows the last line unless a person scrolls up.
         with ui.element("div").classes("recipe-log"):
             self.log = ui.element("div")
@@ -125,20 +126,16 @@ class RehearsalPane:
         while len(self.log.default_slot.children) > MOST:
             self.log.remove(0)
         self.lines = len(now.lines)
+        # The file has the chart's looks.
+        options = json.loads((HERE / "curve.json").read_text(encoding="utf-8"))
+        options["xAxis"]["max"] = now.steps or None
+        for series, points in zip(options["series"], (now.losses, now.measured), strict=True):
+            series["data"] = [list(point) for point in points]
         self.curve.options.clear()
-        self.curve.options.update(_curve(now))
+        self.curve.options.update(options)
         self.curve.update()
         if now.number:
             self.said.text = now.state
-
-
-def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
-    """The losses over steps, as a chart of ECharts; curve.json has its looks."""
-    options: dict[str, Any] = json.loads((HERE / "curve.json").read_text(encoding="utf-8"))
-    options["xAxis"]["max"] = rehearsal.steps or None
-    for series, points in zip(options["series"], (rehearsal.losses, rehearsal.measured), strict=True):
-        series["data"] = [list(point) for point in points]
-    return options
 
 
 class Page:

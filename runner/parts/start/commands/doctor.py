@@ -90,6 +90,11 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
     # The folder of FlashAttention's kernel (NAME=FOLDER, separated by `:`).
     entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
     kernels = (folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir())
+    token = os.environ.get("HF_TOKEN")
+    with suppress(ImportError):
+        from huggingface_hub import get_token
+
+        token = get_token()
     taken = []
     for port in ports:
         try:
@@ -104,15 +109,15 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         cuda=cuda,
         links=_said("nvidia-smi", "topo", "-m"),
         memory_gib=memory_gib(),
-        shm_gib=_free_gib(Path("/dev/shm")),
-        disk_gib=_free_gib(folder),
+        shm_gib=shutil.disk_usage(_existing(Path("/dev/shm"))).free / 2**30,
+        disk_gib=shutil.disk_usage(_existing(folder)).free / 2**30,
         folder=str(folder),
         cores=cores(),
         flash_kernel=next(kernels, None),
         ports=ports,
         ports_taken=tuple(taken),
         hub=hub,
-        token=_token(),
+        token=bool(token),
         gated={name: hub or _refused(name) for name in models},
     )
 
@@ -147,21 +152,9 @@ def _said(*command: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _free_gib(folder: Path) -> float:
-    """Free space at `folder`, which may not exist yet, GiB."""
-    return shutil.disk_usage(_existing(folder)).free / 2**30
-
-
 def _existing(folder: Path) -> Path:
+    """The folder, which may not exist yet, or the nearest one above it that does."""
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
-
-
-def _token() -> bool:
-    try:
-        from huggingface_hub import get_token
-    except ImportError:
-        return bool(os.environ.get("HF_TOKEN"))
-    return get_token() is not None
 
 
 def _refused(name: str) -> str | None:
