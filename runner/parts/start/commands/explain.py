@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,20 +168,20 @@ def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tup
     """The new lines in another recipe's generated files, without hashes; COPIES' only if all others are equal."""
     if before is None:
         return None
-    after, found = _emitted(other), dict[str, tuple[str, ...]]()
-    for path, text in after.items():
-        old, new = ([_HASH.sub("…", line) for line in one.splitlines()] for one in (before.get(path, ""), text))
-        lines: list[str] = []
-        matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-        for kind, first, last, new_first, new_last in matcher.get_opcodes():
-            if kind in ("replace", "insert"):
-                lines += [line.strip() for line in new[new_first:new_last]]
-            elif kind == "delete":
-                lines += [f"(no {line.strip()})" for line in old[first:last]]
-        found[path] = tuple(dict.fromkeys(lines))
+    after = _emitted(other)
+    found = {path: tuple(dict.fromkeys(_changed(before.get(path, ""), text))) for path, text in after.items()}
     found |= {path: ("(a file less)",) for path in before if path not in after}
     kept = {path: lines for path, lines in found.items() if lines}
     return {path: lines for path, lines in kept.items() if path.rpartition("/")[2] not in COPIES} or kept
+
+
+def _changed(before: str, after: str) -> Iterator[str]:
+    old, new = ([_HASH.sub("…", line) for line in text.splitlines()] for text in (before, after))
+    for kind, first, last, new_first, new_last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind in ("replace", "insert"):
+            yield from (line.strip() for line in new[new_first:new_last])
+        elif kind == "delete":
+            yield from (f"(no {line.strip()})" for line in old[first:last])
 
 
 def _emitted(recipe: Recipe) -> dict[str, str]:
