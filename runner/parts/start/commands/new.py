@@ -31,12 +31,12 @@ BACK, NOT = "back", "not "
 
 @dataclass(frozen=True)
 class Question:
-    """name: a field of Answers. The other fields are as in `questions.toml`."""
+    """name: a field of Answers; option: that name, if `questions.toml` has none. The other fields are as there."""
 
     name: str
     text: str
     help: str
-    option: str = ""
+    option: str
     complete: str = ""
     rows: tuple[str, ...] = ()
     where: str = ""
@@ -47,10 +47,6 @@ class Question:
     most: int = 0
     starts: str = ""
     enter: str = ""
-
-    @property
-    def called(self) -> str:
-        return self.option or f"--{self.name.replace('_', '-')}"
 
     def asked(self, answers: Answers) -> bool:
         """Whether the question makes sense after these answers."""
@@ -81,7 +77,7 @@ class Question:
         if self.most:
             if said.isdecimal() and 1 <= int(said) <= self.most:
                 return int(said)
-            raise Stop(*worded("start.no-number", said=said, most=self.most, option=self.called))
+            raise Stop(*worded("start.no-number", said=said, most=self.most, option=self.option))
         return VALUES[self.name](answers, said) if self.name in VALUES else said
 
 
@@ -141,7 +137,7 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
 }
 STARTERS = ", ".join(name for name in KINDS if Answers(name).way.starter == name)
 QUESTIONS = tuple(
-    Question(name, **row | {"help": row["help"].format(starters=STARTERS)})
+    Question(name, **{"option": f"--{name.replace('_', '-')}", **row, "help": row["help"].format(starters=STARTERS)})
     for name, row in (TABLES["data"] | TABLES["place"]).items()
 )
 ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
@@ -149,7 +145,7 @@ ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
 
 def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for one in reversed(QUESTIONS):
-        parameter(one.name, str | None, option=one.called, help=one.help, complete=one.complete)(command)
+        parameter(one.name, str | None, option=one.option, help=one.help, complete=one.complete)(command)
     return command
 
 
@@ -192,7 +188,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
         settled = said or not there or len(one.known(answers)) == 1
         if not one.asked(answers):
             if said:
-                raise Stop(f"`{one.called}` does not fit the other answers.", "Leave it out.", code=2)
+                raise Stop(f"`{one.option}` does not fit the other answers.", "Leave it out.", code=2)
         elif settled:
             if said := said or one.proposed(answers):
                 answers = _taken(one, name, answers, said)
@@ -274,7 +270,7 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     for one in QUESTIONS:
         value = getattr(answers, one.name)
         if one.asked(answers) and value:
-            words += [one.called, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+            words += [one.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
     return shlex.join([*words, *set_words(sets)])
 
 
