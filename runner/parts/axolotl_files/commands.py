@@ -36,9 +36,8 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
         return None
     if made.refused:
         raise Stop(made.refused)
-    title = others.table().get(others.trainer(document) or "", {"title": "Axolotl"})["title"]
     unmodelled = [str(path[-1]) for path in made.values if path[:2] == ("advanced", "axolotl")]
-    message = f"This file of {title} is read as a recipe."
+    message = f"This file of {made.trainer} is read as a recipe."
     if unmodelled:
         message += f" A plan does not count {listed(unmodelled)}."
     hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."

@@ -41,6 +41,7 @@ class Import:
     notes: list[Problem] = field(default_factory=list)
     refused: list[Problem] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    trainer: str = "Axolotl"
 
     def get(self, key: str, default: Any = None) -> Any:
         """A setting of Axolotl's, which then counts as handled."""
@@ -82,10 +83,9 @@ class Import:
             self.say("machines.gpus_per_node", gpus)
         self.note((), NO_GPU, "Change `machines` to what you have.")
 
-    def finish(self, refused: Mapping[str, str], more: Mapping[str, Sequence[str]] = {}, trainer: str = "") -> None:
+    def finish(self, refused: Mapping[str, str], more: Mapping[str, Sequence[str]] = {}) -> None:
         """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names.
-        refused: reasons for settings that no recipe has; trainer: if it is not Axolotl; more: its settings that the
-        runner decides, by the group that they belong to."""
+        refused: reasons for settings that no recipe has; more: further settings that the runner decides, by group."""
         for key, why in refused.items():
             if self.get(key):
                 self.refuse((key,), why)
@@ -96,14 +96,14 @@ class Import:
             self.used.update(settings)
             if there:
                 self.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
-        known = catalog.axolotl_settings()["properties"]
+        known, other = catalog.axolotl_settings()["properties"], self.trainer != "Axolotl"
         for key in self.file.data:
-            if key in self.used or (value := self.get(key)) is None or (trainer and value in (False, "")):
+            if key in self.used or (value := self.get(key)) is None or (other and value in (False, "")):
                 continue
             if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
                 value = int(value)  # as Axolotl reads it
-            if trainer and key not in known:
-                self.refuse((key,), f"Recipes have no setting for `{key}` of {trainer}.")
+            if other and key not in known:
+                self.refuse((key,), f"Recipes have no setting for `{key}` of {self.trainer}.")
             else:
                 self.say(("advanced", "axolotl", key), value, key)
 

@@ -79,7 +79,8 @@ def _settings(document: Document, words: Sequence[re.Match[str]], at: int) -> Do
 
 def read(document: Document, name: str) -> Import:
     """The recipe that a trainer's file can become. name: of the trainer."""
-    facts, made = table()[name], Import(document)
+    facts = table()[name]
+    made = Import(document, trainer=facts["title"])
     if not isinstance(document.data.get("model_name_or_path"), str):
         made.refuse(("model_name_or_path",), "The file names no model.", "Write `model_name_or_path`.")
     settings = _llama_factory if name == "llama-factory" else _trl
@@ -109,7 +110,7 @@ def read(document: Document, name: str) -> Import:
         if made.get(key) is not None and rows != "text":
             made.note((key,), *worded("axolotl_files.own-template"))
     made.used.update(facts["unread"])
-    made.finish(facts["refused"], table()["runner"], facts["title"])
+    made.finish(facts["refused"], table()["runner"])
     return made
 
 

@@ -34,10 +34,6 @@ class Field:
     default: str
 
     @property
-    def name(self) -> str:
-        return setting(self.path)
-
-    @property
     def shown(self) -> Any:
         """What its element has: a choice's value, else a text."""
         if self.choices:
@@ -207,7 +203,7 @@ class Form:
             element.error = self.wrong.get(field.path)
 
     def _element(self, field: Field) -> Any:
-        hint = field.name
+        hint = setting(field.path)
         if field.choices:
             choices = dict(field.choices)
             if field.value is not None:

@@ -23,7 +23,6 @@ from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.edits import copying
-from runner.parts.edits.copying import NEW as BY
 from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -355,7 +354,7 @@ class Answers:
 
 
 def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
-    return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
+    return [Override(setting, None, value, copying.NEW, why) for setting, (value, why) in said.items()]
 
 
 STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
@@ -417,7 +416,7 @@ def draft(document: Document, name: str, wishes: list[Override], mending: Sequen
         named.pop(change.path, None)
     files = {".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)}
     called = {setting: beside(file, origin.parent) for setting, file in files.items()}
-    moved = [Override(setting, None, name, BY) for setting, name in called.items() if name != files[setting]]
+    moved = [Override(setting, None, name, copying.NEW) for setting, name in called.items() if name != files[setting]]
     changed = with_followers(document, own)
     text = copying.edited(copying.edit(copying.rename(document, name), moved), changed)
     schema = packaged.schema_file(document.data["scenario"])
@@ -426,7 +425,7 @@ def draft(document: Document, name: str, wishes: list[Override], mending: Sequen
     if mending:
         return made
     mends = [
-        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
+        Override(problem.mends[0], None, problem.mends[1], copying.NEW, problem.message.rstrip("."))
         for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]

@@ -92,7 +92,7 @@ def test_each_field_shows_its_setting_and_writes_it_with_the_comments_kept(path)
         assert made.lookup(field.path) == value
         # A comment within a list that is written anew goes with it.
         kept = [line.partition(" #")[2].strip() for line in text.splitlines() if " #" in line]
-        assert field.kind == "lines" or set(kept) >= set(comments) - {""}, field.name
+        assert field.kind == "lines" or set(kept) >= set(comments) - {""}, field.path
         assert form.changed(made, field.path, None).count("\n") <= text.count("\n")
         written += 1
     assert written == len(fields)
