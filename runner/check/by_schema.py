@@ -101,9 +101,10 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     arrives as a number, and the column `[Question]` as a list."""
 
     def one(change: Override) -> Override:
-        other = change.written is not None and isinstance(change.after, bool | int | float | list)
+        option, _, typed = change.by.partition("=")
+        other = option.startswith("--set ") and isinstance(change.after, bool | int | float | list)
         text = other and part(document.data.get("scenario"), change.path).get("type") == "string"
-        return replace(change, after=change.written) if text else change
+        return replace(change, after=typed.strip()) if text else change
 
     return [one(change) for change in changes]
 

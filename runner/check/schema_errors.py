@@ -64,7 +64,9 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     unknown = [key for key in error.instance if key not in error.schema["properties"]]
     owner = f"`{_name(path)}`" if path else "the recipe's top level"
     place = document.keys.get((*path, unknown[0]))
-    header = reading.hidden_header(document, place.line) if place and len(unknown) > 1 else None
+    hidden, header = "", None
+    if place and len(unknown) > 1:
+        hidden, header = reading.hidden_header(document, place.line, f"they belong to {owner}")
     # Two unknown settings of a missing or empty section mean that the line that opens it is missing.
     homes = (
         name
@@ -73,9 +75,9 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     )
     home = next(homes, None) if len(unknown) > 1 else None
     more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
-    if header and header.name in root["properties"] and header.name not in document.data:
-        lost.add(header.name)
-        yield reading.behind_a_comment(document, header, f"they belong to {owner}")
+    if header and hidden in root["properties"] and hidden not in document.data:
+        lost.add(hidden)
+        yield header
     elif home and home in document.data:
         lost.add(home)
         said = worded("check.not-indented", first=unknown[0], more=more, home=home)

@@ -65,8 +65,15 @@ def add(file: Path, name: str, entry: Section) -> None:
     if bad := [key for key, value in entry.items() if _lacking(key, value)]:
         raise Stop(*worded("recipe.impossible-values", name=name, bad=listed(bad)))
     written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
-    head = str(catalog.table("lock-file")["head"])
-    write_text(file, head + "\n".join(_written(key, written[key]) for key in sorted(written)))
+    lines = list[str]()
+    for model in sorted(written):
+        lines += ["", f"  {json.dumps(model, ensure_ascii=False)}:"]
+        for key, comment in _fields().items():
+            if key in written[model]:
+                # Values are JSON, which YAML reads the same.
+                value = json.dumps(written[model][key], ensure_ascii=False)
+                lines.append(f"    {key}: {value}" + (f"   # {comment}" if comment else ""))
+    write_text(file, str(catalog.table("lock-file")["head"]) + "\n".join(lines[1:]) + "\n")
 
 
 def entry_of(model: Model, branch: str) -> Facts:
@@ -114,13 +121,3 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
         problems.append(document.problem((*at, "num_key_value_heads"), *worded("recipe.not-a-multiple", remedy=remedy)))
     return problems
-
-
-def _written(name: str, entry: Section) -> str:
-    """One entry's lines. Values are JSON, which YAML reads the same."""
-    lines = [f"  {json.dumps(name, ensure_ascii=False)}:"]
-    for key, comment in _fields().items():
-        if key in entry:
-            value = json.dumps(entry[key], ensure_ascii=False)
-            lines.append(f"    {key}: {value}" + (f"   # {comment}" if comment else ""))
-    return "\n".join(lines) + "\n"

@@ -34,11 +34,6 @@ class Override(Record):
     def path(self) -> tuple[str | int, ...]:
         return path_of(self.setting)
 
-    @property
-    def written(self) -> str | None:
-        """The text after the `=` of an option; None for other sources."""
-        return self.by.partition("=")[2].strip() if self.by.startswith("--set ") else None
-
     def __str__(self) -> str:
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
 

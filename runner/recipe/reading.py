@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
@@ -197,9 +197,10 @@ class Builder:
         """One Problem for each repeated key; a single one if a section or a list's entry has merged with another."""
         for path, again in self.twice.items():
             key, place = again[0]
-            header, shown, hint = hidden_header(self.document, place.line), again[:1], "Keep one of the two lines."
-            if header and header.place.line > self.document.keys[*path, key].line:
-                yield behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
+            shown, hint = again[:1], "Keep one of the two lines."
+            _, header = hidden_header(self.document, place.line, f"they belong to `{path[-1]}`" if path else "")
+            if header and header.line > self.document.keys[*path, key].line:
+                yield header
                 continue
             if path and isinstance(path[-1], int):
                 entry = f"If the next entry of the list begins here, write `- {key}:`."
@@ -295,29 +296,19 @@ _QUOTED = re.compile(
 )
 
 
-class Header(NamedTuple):
-    """A commented line that would open a section: the section's name, and the line's place from its `#` to the colon."""
-
-    name: str
-    place: Span
-
-
-def hidden_header(document: Document, line: int) -> Header | None:
-    """The commented first line of a section that the lines down to this one would belong to, or None."""
+def hidden_header(document: Document, line: int, instead: str = "") -> tuple[str, Problem | None]:
+    """The section that the lines down to this one would belong to, if its first line is commented out, and the Problem
+    with that line; else an empty name and None. instead: what happens to the lines below it."""
     lines = document.text.splitlines()
     for number in range(line - 1, 0, -1):
         if found := _HIDDEN.fullmatch(lines[number - 1]):
             start = found.end(1)
-            return Header(found["name"], Span(number, start + 1, found.end("name") + 1 - start))
+            message = worded("recipe.commented-out", name=found["name"], instead=f": {instead}" if instead else "")
+            place = Span(number, start + 1, found.end("name") + 1 - start)
+            return found["name"], document.problem_at(place, *message)
         if lines[number - 1][:1] not in ("", " ", "#"):
-            return None
-    return None
-
-
-def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
-    """The Problem with a header that is commented out. instead: what happens to the lines below it."""
-    message = worded("recipe.commented-out", name=header.name, instead=f": {instead}" if instead else "")
-    return document.problem_at(header.place, *message)
+            break
+    return "", None
 
 
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
@@ -347,19 +338,26 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
             yield at(Span(number, text.index("\u00a0") + 1, 1), *worded("recipe.non-breaking-space"))
         if glued := _GLUED.fullmatch(text):
             yield at(Span(number, len(glued[1]) + 1, len(glued[2])), *worded("recipe.glued-colon", glued=glued))
-    if opening := _open_quote(lines, line, column):
-        yield at(opening, *worded("recipe.open-quote"))
+    if (quote := source[column - 2 : column - 1]) in ("'", '"'):
+        # It closes, by accident, what an earlier line opens.
+        number = next((one for one in range(line - 1, 0, -1) if quote in lines[one - 1].partition(" #")[0]), 0)
+        earlier = lines[number - 1] if number else ""
+        if opened := re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", earlier):
+            yield at(Span(number, len(opened[1]) + 1, 1), *worded("recipe.open-quote"))
     if ended := _ended_early(source, line, column):
         yield at(*ended)
-    header = hidden_header(document, line)
-    known = [_Line.of(number, text) for number, text in enumerate(lines[:line], 1)]
+    _, header = hidden_header(document, line)
+    known = [
+        _Line(number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
+        for number, text in enumerate(lines[:line], 1)
+    ]
     here, above = known[-1], [one for one in known[:-1] if one.words]
     if header and kind == "second colon":
-        yield behind_a_comment(document, header)
+        yield header
     if kind != "indentation":
         return
-    if header and all(one.indent >= here.indent for one in above if one.number > header.place.line):
-        yield behind_a_comment(document, header)
+    if header and all(one.indent >= here.indent for one in above if one.number > header.line):
+        yield header
     if glued := _GLUED_DASH.match(source):
         yield at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
     if entry := _without_dash(here, above):
@@ -370,18 +368,6 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
             before, odd, here = odd, here, odd
         if odd.indent < here.indent == before.indent:
             yield at(odd.place, *worded("recipe.unindented", depth=here.indent))
-
-
-def _open_quote(lines: list[str], line: int, column: int) -> Span | None:
-    """The place of the opening quote that was closed by accident just before this place, some lines later; or None."""
-    quote = lines[line - 1][column - 2 : column - 1]
-    if quote not in ("'", '"'):
-        return None
-    for number in range(line - 1, 0, -1):
-        if quote in lines[number - 1].partition(" #")[0]:
-            opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", lines[number - 1])
-            return Span(number, len(opened[1]) + 1, 1) if opened else None
-    return None
 
 
 def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] | None:
@@ -406,10 +392,6 @@ class _Line(NamedTuple):
     number: int
     indent: int
     words: str
-
-    @classmethod
-    def of(cls, number: int, text: str) -> Self:
-        return cls(number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
 
     @property
     def is_entry(self) -> bool:

@@ -202,7 +202,7 @@ def test_a_minimal_starter_is_copied_with_its_sample_beside_it(recipe_command, t
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_the_minimal_form_of_a_starter_has_its_scenario_model_and_data(path):
-    short = reading.read(minimal_starter(path.stem))
+    short = minimal_starter(path.stem)
     whole = reading.read(path)
     assert Path(short.file).parent.name == "minimal"
     same = (

@@ -14,7 +14,6 @@ from runner.tools.names import nearest
 from runner.tools.problem import Problem, worded
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
-MEANT = 0.75  # a known name at least this similar to an unknown one is suggested
 # Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.
 WORDS = dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True)
 WORDS |= dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)
@@ -68,17 +67,15 @@ def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -
     if isinstance(value, int | float) and value < 0 and path[0] not in BELOW_ZERO:
         yield None, document.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
     elif path == ("fsdp_config",) and isinstance(value, dict):
-        # Axolotl also accepts their old names, with `fsdp_` before them.
-        inner = definitions["FSDPConfig"]["properties"]
-        for key, one in value.items():
-            new = key if key in inner else key.removeprefix("fsdp_")
-            if new in inner:
-                yield from _judged(document, (*path, key), inner[new], one)
-            else:
-                yield _dropped(document, (*path, key), inner)
+        yield from _section(document, path, definitions["FSDPConfig"]["properties"], value)
     elif path[0] in DATA_SETS and len(path) == 1 and isinstance(value, list):
+        parts: dict[str, list[catalog.Schema]] = {}
+        for kind in table()["data_sets"]:
+            for key, one in definitions[kind]["properties"].items():
+                parts.setdefault(key, []).append(one)
+        known = {key: {"anyOf": ways} for key, ways in parts.items()}
         for index, one in enumerate(value):
-            yield from _data_set(document, (*path, index), one)
+            yield from _section(document, (*path, index), known, one)
     else:
         part = {**part, "$defs": definitions}
         found = list(schema_errors.values(document, path, part, value, AXOLOTL, name))
@@ -87,25 +84,22 @@ def _judged(document: Document, path: Path_, part: catalog.Schema, value: Any) -
             yield from ((None, problem) for problem in found)
 
 
-def _data_set(document: Document, path: Path_, value: Any) -> Iterator[Found]:
-    definitions = catalog.axolotl_settings()["$defs"]
-    known: dict[str, list[catalog.Schema]] = {}
-    for kind in table()["data_sets"]:
-        for key, part in definitions[kind]["properties"].items():
-            known.setdefault(key, []).append(part)
+def _section(document: Document, path: Path_, known: Mapping[str, catalog.Schema], value: Any) -> Iterator[Found]:
+    """The problems of settings in a section. known: their schemas; FSDP's also have old names, with `fsdp_` before them."""
     if not isinstance(value, dict):
         yield None, document.problem(path, *worded("axolotl_files.no-section"))
         return
     for key, one in value.items():
-        if key not in known:
-            yield _dropped(document, (*path, key), known)
+        name = key if key in known or path != ("fsdp_config",) else key.removeprefix("fsdp_")
+        if name in known:
+            yield from _judged(document, (*path, key), known[name], one)
         else:
-            yield from _judged(document, (*path, key), {"anyOf": known[key]}, one)
+            yield _dropped(document, (*path, key), known)
 
 
 def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
     key, home = str(path[-1]), f" under `{path[0]}`" if len(path) > 1 else ""
-    near = nearest(key, known, MEANT)
+    near = nearest(key, known, cutoff=0.75)
     meant = f"Did you mean `{near}`?" if near else "Delete the line. Axolotl's own documentation lists its settings."
     message = f"{AXOLOTL} has no setting `{key}`{home}, and drops it without a message."
     empty = value_at(document.data, path) is None

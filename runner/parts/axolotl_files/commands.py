@@ -1,7 +1,6 @@
 """`recipe import`, and the recipe that other commands make of another trainer's file."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,8 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
         return None
     if made.refused:
         raise Stop(made.refused)
-    title = others.table().get(others.trainer(document) or "", {"title": "Axolotl"})["title"]
     unmodelled = [str(path[-1]) for path in made.values if path[:2] == ("advanced", "axolotl")]
-    message = f"This file of {title} is read as a recipe."
+    message = f"This file of {made.trainer} is read as a recipe."
     if unmodelled:
         message += f" A plan does not count {listed(unmodelled)}."
     hint = f"`recipe import {document.file}` writes the recipe, and names every change of meaning."
@@ -70,7 +68,7 @@ def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tup
     if not checking.is_axolotls(document):
         _paths_from(made, target.parent)
     scenario = recipe.data["scenario"]
-    target.write_text(edited(made.text, changes, partial(by_schema.sentence, scenario)), encoding="utf-8")
+    target.write_text(edited(made.text, changes), encoding="utf-8")
     target.with_name(packaged.schema_file(scenario).name).write_text(by_schema.schema_text(scenario), encoding="utf-8")
     own_gpu = any(change.path[0] == "machines" for change in changes)
     made.notes = [note for note in made.notes if not (own_gpu and note.message == importing.NO_GPU)]

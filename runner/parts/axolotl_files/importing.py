@@ -41,6 +41,7 @@ class Import:
     notes: list[Problem] = field(default_factory=list)
     refused: list[Problem] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    trainer: str = "Axolotl"
 
     def get(self, key: str, default: Any = None) -> Any:
         """A setting of Axolotl's, which then counts as handled."""
@@ -56,8 +57,8 @@ class Import:
             self.sources[path] = source
 
     def choose(self, setting: str, value: Any, key: str) -> None:
-        """Sets one of a setting's few allowed values, or refuses the line."""
-        known = by_schema.part("lora", setting)["enum"]
+        """Sets a setting, or refuses the line if the setting has only a few values, and this is none of them."""
+        known = by_schema.part("lora", setting).get("enum", [value])
         if value in known:
             self.say(setting, value, key)
         else:
@@ -82,8 +83,12 @@ class Import:
             self.say("machines.gpus_per_node", gpus)
         self.note((), NO_GPU, "Change `machines` to what you have.")
 
-    def leave_to_runner(self, more: Mapping[str, Sequence[str]] = {}) -> None:
-        """Notes name the settings that the runner decides. more: settings of other trainers, by the group that they belong to."""
+    def finish(self, refused: Mapping[str, str], more: Mapping[str, Sequence[str]] = {}) -> None:
+        """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names.
+        refused: reasons for settings that no recipe has; more: further settings that the runner decides, by group."""
+        for key, why in refused.items():
+            if self.get(key):
+                self.refuse((key,), why)
         said = {source[0] for source in self.sources.values()}
         for name, group in table()["runner"].items():
             settings = dict.fromkeys((*group["settings"], *more.get(name, ())))
@@ -91,15 +96,22 @@ class Import:
             self.used.update(settings)
             if there:
                 self.note((there[0],), f"{group['says']} The recipe leaves out {listed(there)}.")
+        known, other = catalog.axolotl_settings()["properties"], self.trainer != "Axolotl"
+        for key in self.file.data:
+            if key in self.used or (value := self.get(key)) is None or (other and value in (False, "")):
+                continue
+            if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
+                value = int(value)  # as Axolotl reads it
+            if other and key not in known:
+                self.refuse((key,), f"Recipes have no setting for `{key}` of {self.trainer}.")
+            else:
+                self.say(("advanced", "axolotl", key), value, key)
 
     def note(self, key: Path_, message: str, hint: str = "") -> None:
         self.notes.append(self.file.problem(key, message, hint, key=True, severity="note"))
 
     def refuse(self, key: Path_, message: str, hint: str = "") -> None:
         self.refused.append(self.file.problem(key, message, hint, key=True))
-
-    def refuse_deepspeed(self, file: str) -> None:
-        self.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=file))
 
     def say_sets(self, sets: Sequence[Mapping[str, Any]], *source: str | int) -> None:
         """The data sets; a single one needs no list."""
@@ -118,9 +130,6 @@ class Import:
         else:
             self.say("data.validation_share", 0.001, *place)
             self.note(place, *worded("axolotl_files.no-rows-out"))
-
-    def name_no_layers(self, *key: str) -> None:
-        self.note(key, *worded("axolotl_files.layers-by-peft"))
 
     @property
     def text(self) -> str:
@@ -146,18 +155,15 @@ class Import:
     @property
     def recipe(self) -> Document:
         """The recipe as a document whose settings are at the lines of the Axolotl file that they come from."""
-        made = reading.parse(self.file.file, self.text)
-
-        def source(path: Path_) -> Path_ | None:
-            lengths = (length for length in range(len(path), 0, -1) if path[:length] in self.sources)
-            return next((self.sources[path[:length]] + path[length:] for length in lengths), None)
-
-        places = {path: source(path) for path in (*made.keys, *made.values)}
-        made.keys, made.values = (
-            {path: of[there] for path, there in places.items() if there in of}
-            for of in (self.file.keys, self.file.values)
-        )
-        return replace(made, text=self.file.text)
+        made = replace(reading.parse(self.file.file, self.text), text=self.file.text, keys={}, values={})
+        for path in sorted(self.sources, key=len):
+            source = self.sources[path]
+            for ours, theirs in ((made.keys, self.file.keys), (made.values, self.file.values)):
+                inner = {
+                    there[len(source) :]: place for there, place in theirs.items() if there[: len(source)] == source
+                }
+                ours |= {path + rest: place for rest, place in inner.items()}
+        return made
 
 
 def read(document: Document) -> Import:
@@ -186,7 +192,9 @@ def read(document: Document) -> Import:
     if tokens:
         made.say("advanced.axolotl.special_tokens", tokens, "special_tokens")
     _machines(made)
-    _rest(made)
+    made.finish(table()["refused"])
+    if document.data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
+        made.values.pop(("advanced", "axolotl", "plugins"), None)
     return made
 
 
@@ -211,16 +219,15 @@ def _objective(made: Import) -> str | None:
 
 def _model(made: Import) -> None:
     made.say("model.base", made.get("base_model"), "base_model")
-    if revision := made.get("revision_of_model"):
-        made.say("model.revision", revision, "revision_of_model")
+    for setting, key in table()["switches"].items():
+        if value := made.get(key):
+            made.say(setting, value, key)
     # Axolotl's default is bf16.
     key = next((key for key in ("bf16", "fp16") if made.get(key)), None if "bf16" in made.file.data else "bf16")
     made.say("model.precision", key or "fp32", key or "bf16")
     old = table()["attention"]
     key = next((key for key in old if made.get(key)), "attn_implementation")
     made.choose("model.attention", old.get(key) or made.get(key) or "sdpa", key)
-    if made.get("trust_remote_code"):
-        made.say("model.trust_remote_code", True, "trust_remote_code")
     checkpointing = made.get("gradient_checkpointing", False)
     if offload := {"offload": True, "offload_disk": "disk"}.get(str(checkpointing)):
         made.say("advanced.axolotl.activation_offloading", offload, "gradient_checkpointing")
@@ -240,10 +247,8 @@ def _training(made: Import, scenario: str) -> None:
             if value is None or (key.startswith(("lora", "peft")) and value is False):
                 if (default := table()["defaults"].get(f"{home}.{name}", "")) != "":
                     made.say(path, default)
-            elif "enum" in part:
-                made.choose(f"{home}.{name}", value, key)
             else:
-                made.say(path, value, key)
+                made.choose(f"{home}.{name}", value, key)
     try:
         made.say("train.learning_rate", float(made.get("learning_rate", "")), "learning_rate")
     except ValueError:
@@ -268,8 +273,6 @@ def _training(made: Import, scenario: str) -> None:
                 made.note(("sample_packing" if packed else "batch_flattening",), *worded("axolotl_files.mixes-rows"))
                 packed = flat = False
             made.say("train.packing", "pack" if packed else "flatten" if flat else "none", "sample_packing")
-    if made.get("fp8"):
-        made.say("speed.fp8", True, "fp8")
     if patience := made.get("early_stopping_patience"):
         made.say("train.early_stopping", {"patience": patience}, "early_stopping_patience")
     steps = {key: one for key in ("eval_steps", "save_steps") if isinstance(one := made.get(key), int) and one >= 1}
@@ -315,7 +318,7 @@ def _layers(made: Import) -> None:
     elif made.file.data.get("lora_target_parameters"):
         made.say("train.lora_layers", [], "lora_target_parameters")
     else:
-        made.name_no_layers("adapter")
+        made.note(("adapter",), *worded("axolotl_files.layers-by-peft"))
 
 
 def _rows(made: Import, objective: str | None) -> str:
@@ -471,31 +474,13 @@ def _machines(made: Import) -> None:
         if not deepspeed.startswith("deepspeed_configs/"):
             made.note(("deepspeed",), *worded("axolotl_files.own-deepspeed", way=way[1]))
     elif deepspeed:
-        made.refuse_deepspeed(deepspeed)
+        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
         made.say(f"sharding.offload_{part}", "cpu", key)
     for name, part in by_schema.part("full", "sharding")["properties"].items():
         if (size := made.get(part["x-axolotl"]) if "x-axolotl" in part else 1) and size > 1:
             made.say(("sharding", name), size, name)
     made.name_gpu()
-
-
-def _rest(made: Import) -> None:
-    """Everything else: notes name the settings that the runner decides, and the rest stays under Axolotl's names."""
-    known = catalog.axolotl_settings()["properties"]
-    data = made.file.data
-    for key, why in table()["refused"].items():
-        if made.get(key):
-            made.refuse((key,), why)
-    made.leave_to_runner()
-    for key, value in data.items():
-        if key not in made.used and value is not None:
-            value = checking.as_axolotl_reads(made.file, (key,), value)
-            if isinstance(value, bool) and "boolean" not in str(known.get(key, "boolean")):
-                value = int(value)  # as Axolotl reads it
-            made.say(("advanced", "axolotl", key), value, key)
-    if data.get("plugins") == [LIGER] and made.values["train", "kernels"] == "auto":
-        made.values.pop(("advanced", "axolotl", "plugins"), None)
 
 
 def judged(made: Import, changes: Iterable[Override] = ()) -> list[Problem]:

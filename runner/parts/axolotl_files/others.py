@@ -79,7 +79,8 @@ def _settings(document: Document, words: Sequence[re.Match[str]], at: int) -> Do
 
 def read(document: Document, name: str) -> Import:
     """The recipe that a trainer's file can become. name: of the trainer."""
-    facts, made = table()[name], Import(document)
+    facts = table()[name]
+    made = Import(document, trainer=facts["title"])
     if not isinstance(document.data.get("model_name_or_path"), str):
         made.refuse(("model_name_or_path",), "The file names no model.", "Write `model_name_or_path`.")
     settings = _llama_factory if name == "llama-factory" else _trl
@@ -94,28 +95,22 @@ def read(document: Document, name: str) -> Import:
     if made.get("trust_remote_code") and made.get("model_name_or_path") in catalog.model_ids():
         made.values.pop(("model", "trust_remote_code"), None)
         made.note(("trust_remote_code",), *worded("axolotl_files.no-own-code"))
-    _precision(made, facts["precision"])
+    pure = made.get("pure_bf16")
+    if pure and by_schema.part(made.values["scenario",], "model.master_weights"):
+        made.say("model.master_weights", "bf16", "pure_bf16")
+    usual = "fp32" if document.data.get("bf16") is False else facts["precision"]
+    kind = "bf16" if pure else next((kind for kind in ("bf16", "fp16") if made.get(kind)), usual)
+    made.say("model.precision", kind, kind)
     if not objective and rows != "text":
         key = next((key for key in ("padding_free", "neat_packing", "packing") if made.get(key)), "")
         made.say("train.packing", {"": "none", "padding_free": "flatten"}.get(key, "pack"), key)
-    made.used.update(("packing", "neat_packing", "padding_free"))
     _curves(made)
     _machines(made)
     for key in facts["template"]:
         if made.get(key) is not None and rows != "text":
             made.note((key,), *worded("axolotl_files.own-template"))
     made.used.update(facts["unread"])
-    for key, why in facts["refused"].items():
-        if made.get(key):
-            made.refuse((key,), why)
-    made.leave_to_runner(table()["runner"])
-    for key, value in document.data.items():
-        if key in made.used or value in (None, False, ""):
-            continue
-        if key in catalog.axolotl_settings()["properties"]:
-            made.say(("advanced", "axolotl", key), value, key)
-        else:
-            made.refuse((key,), f"Recipes have no setting for `{key}` of {facts['title']}.")
+    made.finish(facts["refused"], table()["runner"])
     return made
 
 
@@ -142,25 +137,11 @@ def _setting(made: Import, key: str, setting: str, default: Sequence[Any], rows:
             setting = "train.warmup_ratio"
     if setting == "train.optimizer":
         value = importing.table()["optimizers"].get(str(value), value)
-    if "enum" in part and written:
-        made.choose(setting, value, key)
-    else:
-        made.say(setting, value, key)
-
-
-def _precision(made: Import, default: str) -> None:
-    pure = made.get("pure_bf16")
-    if pure and by_schema.part(made.values["scenario",], "model.master_weights"):
-        made.say("model.master_weights", "bf16", "pure_bf16")
-    made.used.add("dtype")  # of the weights that TRL loads; the recipe's are in `precision`, as the computation
-    usual = "fp32" if made.file.data.get("bf16") is False else default
-    kind = "bf16" if pure else next((kind for kind in ("bf16", "fp16") if made.get(kind)), usual)
-    made.used.update(("bf16", "fp16"))
-    made.say("model.precision", kind, kind)
+    made.choose(setting, value, key)
 
 
 def _curves(made: Import) -> None:
-    tools = [str(one) for one in _list(made.get("report_to", "none"))]
+    tools = _names(made.get("report_to", "none"))
     known = by_schema.part("lora", "train.report_to")["enum"]
     tool = next((one for one in tools if one in known), "tensorboard")
     made.say("train.report_to", tool, "report_to")
@@ -182,14 +163,15 @@ def _machines(made: Import) -> None:
     elif "multi_gpu" in name:
         made.say("distribution", "ddp", key)
     elif key == "deepspeed":
-        made.refuse_deepspeed(name)
+        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=name))
     elif name and "single_gpu" not in name:
         made.note((key,), f"The recipe does not read `{name}`.", "Write `distribution` if several GPUs share the work.")
     made.name_gpu()
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _names(value: Any) -> list[str]:
+    """Names in a list, or with commas between them."""
+    return [str(one).strip() for one in (value if isinstance(value, list) else str(value).split(","))]
 
 
 # --- LLaMA-Factory
@@ -211,7 +193,7 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
     rows = "text" if stage == "pt" else "preferences" if loss else "conversations"
     if kind == "lora":
         made.say("train.adapter", "qlora" if bits == 4 else "lora", "quantization_bit")
-        names = _named(made.get("lora_target", "all"))
+        names = _names(made.get("lora_target", "all"))
         if names != ["all"]:
             made.say("train.lora_layers", names, "lora_target")
         if made.file.data.get("lora_alpha") is None and made.get("use_rslora"):
@@ -230,14 +212,9 @@ def _llama_factory(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, s
     return kind == "lora", rows, facts["objectives"].get(loss) if loss else None
 
 
-def _named(value: Any) -> list[str]:
-    """Names in a list, or with commas between them."""
-    return [str(one).strip() for one in (value if isinstance(value, list) else str(value).split(","))]
-
-
 def _described_sets(made: Import, rows: str, labelled: bool) -> None:
     """The data sets, as LLaMA-Factory's dataset_info.json describes them."""
-    names, folder = _named(made.get("dataset", "")), str(made.get("dataset_dir", "data"))
+    names, folder = _names(made.get("dataset", "")), str(made.get("dataset_dir", "data"))
     limit = made.get("max_samples")
     places = [Path(folder), *(above / folder for above in Path(made.file.file).absolute().parents)]
     home = next((place for place in places if (place / "dataset_info.json").is_file()), None)
@@ -318,7 +295,7 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
     command = str(made.get("command") or next(meant, "sft"))
     loss = made.get("loss_type", "sigmoid") if command == "dpo" else command
     objectives = facts["objectives" if command == "dpo" else "other-objectives"]
-    rows, objective = "preferences", objectives.get("".join(map(str, _list(loss))))
+    rows, objective = "preferences", objectives.get("".join(_names(loss)))
     if command == "sft":
         rows = "text" if "dataset_text_field" in keys else "conversations"
     elif objective is None and command == "dpo":
@@ -333,9 +310,9 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
             made.say("train.eight_bit_base", True, "load_in_8bit")
         layers = made.get("lora_target_modules")
         if layers is None:
-            made.name_no_layers()
+            made.note((), *worded("axolotl_files.layers-by-peft"))
         elif layers not in ("all-linear", ["all-linear"]):
-            made.say("train.lora_layers", _list(layers), "lora_target_modules")
+            made.say("train.lora_layers", _names(layers), "lora_target_modules")
     if command in facts["rates"] and made.get("learning_rate") is None:
         made.say("train.learning_rate", facts["rates"][command])
     _trl_sets(made)

@@ -34,10 +34,6 @@ class Field:
     default: str
 
     @property
-    def name(self) -> str:
-        return setting(self.path)
-
-    @property
     def shown(self) -> Any:
         """What its element has: a choice's value, else a text."""
         if self.choices:
@@ -190,7 +186,15 @@ class Form:
             }
             self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
         if shown.name != self.shown or [field.path for field in shown.fields] != list(self.fields):
-            self.build(shown)
+            self.shown, self.fields = shown.name, {}
+            self.panel.clear()
+            with self.panel:
+                ui.label(shown.says.split("\n\n")[0]).classes("recipe-says")
+                for field in shown.fields:
+                    self.fields[field.path] = (field, self._element(field))
+                if shown.in_text:
+                    names = ", ".join(shown.in_text)
+                    ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
         for field in shown.fields:
             known, element = self.fields[field.path]
             self.fields[field.path] = (field, element)
@@ -198,21 +202,15 @@ class Form:
                 element.set_value(field.shown)
             element.error = self.wrong.get(field.path)
 
-    def build(self, section: FormSection) -> None:
-        self.shown, self.fields = section.name, {}
-        self.panel.clear()
-        with self.panel:
-            ui.label(section.says.split("\n\n")[0]).classes("recipe-says")
-            for field in section.fields:
-                self.fields[field.path] = (field, self._element(field))
-            if section.in_text:
-                names = ", ".join(section.in_text)
-                ui.label(f"You can set these only in the text: {names}.").classes("recipe-says")
-
     def _element(self, field: Field) -> Any:
-        hint = field.name
+        hint = setting(field.path)
         if field.choices:
-            element = self._choice(field)
+            choices = dict(field.choices)
+            if field.value is not None:
+                choices.setdefault(field.value, str(field.value))
+            more = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
+            element = ui.select(choices, label=field.title, value=field.value, clearable=True, **more)
+            element.on_value_change(lambda event: self._set(field.path, event.value)).props("options-dense")
         elif field.kind == "lines":
             element = ui.textarea(field.title, value=field.shown).props("autogrow rows=1")
             hint += ", one per line"
@@ -220,20 +218,15 @@ class Form:
             element = ui.input(field.title, value=field.shown).on("keydown.enter", lambda: self._typed(field.path))
         if not field.choices:
             element.on("blur", lambda: self._typed(field.path))
-        element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")
+        element.props("dense outlined hide-bottom-space").classes("recipe-field")
+        element.props["hint"] = hint
         if field.default:
-            element.props(f'placeholder="{_quoted(field.default)}" stack-label')
+            element.props("stack-label")
+            element.props["placeholder"] = field.default
         with element:
             tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
             tooltip.text = field.says.replace("`", "")
         return element
-
-    def _choice(self, field: Field) -> Any:
-        own = {field.value: str(field.value)} if field.value is not None and field.value not in field.choices else {}
-        more = {"with_input": True, "new_value_mode": "add-unique"} if field.free else {}
-        choices = {**field.choices, **own}
-        select = ui.select(choices, label=field.title, value=field.value, clearable=True, **more)
-        return select.on_value_change(lambda event: self._set(field.path, event.value)).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
         """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""
@@ -251,7 +244,3 @@ class Form:
     async def _set(self, path: Path_, value: Any) -> None:
         if value != self.fields[path][0].value:
             await self.write(path, value)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', "'").replace("\n", " ")

@@ -27,13 +27,6 @@ from runner.scenarios.render import place
 from runner.tools.problem import Problem, Stop, report_bug, worded
 
 
-@dataclass
-class ChangedElsewhere(Exception):
-    """Another program has changed or removed the file since it was read. text: of the file now, None if removed."""
-
-    text: str | None
-
-
 class Opened:
     """An edited file. known: its text when last read or written, with Unix line ends. Raises Stop if it is not a text
     file."""
@@ -46,13 +39,12 @@ class Opened:
         self.known = reading.text(self.path).replace("\r\n", "\n")
         return self.known
 
-    def save(self, text: str, over: bool = False) -> None:
-        """Writes the text. over: also over the changes of another program. Raises ChangedElsewhere if another program
-        has changed the file, and Stop if it cannot be written."""
+    def save(self, text: str, over: bool = False) -> bool:
+        """Writes the text, if no other program has changed or removed the file since it was read; returns whether it
+        did. over: also over such changes. Raises Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
-        theirs = now and now.replace("\r\n", "\n")
-        if not over and theirs != self.known:
-            raise ChangedElsewhere(theirs)
+        if not over and (now and now.replace("\r\n", "\n")) != self.known:
+            return False
         try:
             if now is None:
                 self.path.touch()
@@ -60,71 +52,56 @@ class Opened:
         except OSError as error:
             raise Stop(Problem(str(self.path), 0, 0, f"This file cannot be written: {error.strerror}.")) from None
         self.known = text
-
-
-ROWS = 3  # rows of each kind that are shown
+        return True
 
 
 @dataclass(frozen=True)
 class JudgedText:
-    """document: None if the text is not YAML, or names no scenario; recipe: None if it has errors; problems: errors and
-    notes, in the order of their lines."""
+    """problems: errors and notes, in the order of their lines; document: None if the text is not YAML, or names no
+    scenario; recipe: None if it has errors. sentences: the plan, or why there is none; stages: the forecast of each."""
 
-    document: Document | None
-    recipe: Recipe | None
     problems: Sequence[Problem]
-
-
-@dataclass(frozen=True)
-class PlanSummary:
-    """The plan in sentences, and the forecast of each stage; without forecasts, the reason why there is no plan."""
-
-    sentences: Sequence[str]
+    document: Document | None = None
+    recipe: Recipe | None = None
+    sentences: Sequence[str] = ("Fix the errors to see the plan.",)
     stages: Sequence[Forecast] = ()
 
 
-WAITING = PlanSummary(("Fix the errors to see the plan.",))
-
-
-def whole(text: str, file: Path, price: float | None) -> tuple[JudgedText, PlanSummary]:
-    """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour."""
-    found = JudgedText(None, None, [])
-    try:
-        found = judge(text, file)
-        return found, plan(found.recipe, price) if found.recipe else WAITING
-    except Stop as stop:
-        return found, PlanSummary((stop.text,))
-    except Exception:
-        return JudgedText(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
-
-
-def judge(text: str, file: Path, online: bool = False) -> JudgedText:
-    """The problems of a text as if it were in a file. online: whether the hub is asked too."""
+def judge(text: str, file: Path, price: float | None = None, online: bool = False) -> JudgedText:
+    """The problems of a text as if it were in a file, a bug of the runner too, and its plan. price: of a GPU hour;
+    online: whether the hub is asked too."""
     try:
         document = reading.parse(str(file), text)
+        if problem := by_schema.scenario_problem(document):
+            return JudgedText([problem])
+        recipe, problems = examined(document, online)
+        return (
+            JudgedText(problems, document, recipe, *plan(recipe, price)) if recipe else JudgedText(problems, document)
+        )
     except Stop as stop:
-        return JudgedText(None, None, stop.problems)
-    if problem := by_schema.scenario_problem(document):
-        return JudgedText(None, None, [problem])
-    return JudgedText(document, *examined(document, online))
+        return JudgedText(stop.problems)
+    except Exception:
+        return JudgedText([Problem(str(file), 0, 0, report_bug())])
 
 
-def plan(recipe: Recipe, price: float | None) -> PlanSummary:
-    """The needs of a recipe. price: of a GPU hour. Raises Stop if they are unknown."""
+def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[Forecast]]:
+    """The needs of a recipe in sentences, or why they are unknown; and the forecast of each stage."""
     try:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
     except UnknownArchitecture:
-        raise Stop(*worded("editor.no-formulas", recipe=recipe)) from None
-    return PlanSummary(verdict(planned, "a price per GPU hour"), planned.forecasts)
+        return (Stop(*worded("editor.no-formulas", recipe=recipe)).text,), ()
+    except Stop as stop:
+        return (stop.text,), ()
+    return verdict(planned, "a price per GPU hour"), planned.forecasts
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
-    """The first rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
+    """The first three rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
-    return {name: list(islice(found, ROWS)) for name, found in kinds.items()}
+    return {name: list(islice(found, 3)) for name, found in kinds.items()}
 
 
 # Proposals for a place in the text, and the meaning of a setting, both from the scenario's schema. The text may be

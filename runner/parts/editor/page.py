@@ -14,7 +14,7 @@ from runner.check import batch
 from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
-from runner.parts.editor.judging import ChangedElsewhere, JudgedText, Opened
+from runner.parts.editor.judging import JudgedText, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
@@ -24,17 +24,10 @@ from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
 
 HERE = Path(__file__).parent
-# Seconds between two looks at a rehearsal.
-LOOK = 0.3
-# Attempts to write a form's change while somebody types.
-TRIES = 20
 REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
-BLUE = "#2f76e0"  # as in curve.json
 # The most lines of the log, and the most characters of a row, on the page.
 MOST, MOST_LETTERS = 500, 1500
-# Seconds that a browser may take to answer.
-ANSWER = 30.0
 
 
 def opened(path: Path) -> tuple[Path, Path]:
@@ -72,7 +65,7 @@ class Text:
         """Calls a function of editor.js; the answer can be awaited."""
         told = "".join(f", {json.dumps(value)}" for value in values)
         code = f"import('/editor.js').then((m) => m.{function}(getElement({self.editor.id}){told}))"
-        return ui.run_javascript(f"return {code}", timeout=ANSWER)
+        return ui.run_javascript(f"return {code}", timeout=30.0)  # seconds
 
     def show(self, problems: Sequence[Problem]) -> None:
         """Shows the problems of the text. Drawing takes time, so unchanged problems are not drawn again."""
@@ -107,11 +100,12 @@ class RehearsalPane:
 
     def __init__(self, rehearsal: RehearsalProcess) -> None:
         self.rehearsal = rehearsal
-        # The news, the rehearsal and the number of lines that this pane has shown.
+        # The state, the rehearsal and the number of lines that this pane has shown.
         self.seen, self.number, self.lines = (-1, 0, False), -1, 0
         says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
         self.said = ui.label(says).classes("recipe-said")
-        self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
+        # The losses over steps, which the first look draws.
+        self.curve = ui.echart({}).classes("recipe-curve")
         # The style sheet fills it from the bottom, so the browser follows the last line unless a person scrolls up.
         with ui.element("div").classes("recipe-log"):
             self.log = ui.element("div")
@@ -119,10 +113,10 @@ class RehearsalPane:
     def look(self) -> None:
         """Shows what is new since the last look."""
         now = self.rehearsal
-        if (news := now.news) == self.seen:
+        now.read()
+        if (news := (now.number, now.bytes, now.running)) == self.seen:
             return
         self.seen = news
-        now.read()
         if now.number != self.number:
             self.number, self.lines = now.number, 0
             self.log.clear()
@@ -132,20 +126,16 @@ class RehearsalPane:
         while len(self.log.default_slot.children) > MOST:
             self.log.remove(0)
         self.lines = len(now.lines)
+        # The file has the chart's looks.
+        options = json.loads((HERE / "curve.json").read_text(encoding="utf-8"))
+        options["xAxis"]["max"] = now.steps or None
+        for series, points in zip(options["series"], (now.losses, now.measured), strict=True):
+            series["data"] = [list(point) for point in points]
         self.curve.options.clear()
-        self.curve.options.update(_curve(now))
+        self.curve.options.update(options)
         self.curve.update()
         if now.number:
             self.said.text = now.state
-
-
-def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
-    """The losses over steps, as a chart of ECharts; curve.json has its looks."""
-    options: dict[str, Any] = json.loads((HERE / "curve.json").read_text(encoding="utf-8"))
-    options["xAxis"]["max"] = rehearsal.steps or None
-    for series, points in zip(options["series"], (rehearsal.losses, rehearsal.measured), strict=True):
-        series["data"] = [list(point) for point in points]
-    return options
 
 
 class Page:
@@ -154,7 +144,7 @@ class Page:
     def __init__(self, folder: Path, file: Path, rehearsal: RehearsalProcess) -> None:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
-        self.judged = JudgedText(None, None, [])
+        self.judged = JudgedText([])
         self.price: float | None = None  # of a GPU hour
         # After one check, only the latest text is checked.
         self.typed = self.done = 0
@@ -166,38 +156,34 @@ class Page:
 
     def build(self) -> None:
         ui.add_css(HERE / "page.css")
-        ui.colors(primary=BLUE)
+        ui.colors(primary="#2f76e0")  # as in curve.json
         with ui.header().classes("recipe-header"):
-            self._build_header()
+            ui.label("recipe edit").classes("recipe-title")
+            known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
+            chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes("recipe-file")
+            chosen.props("dense borderless dark options-dense")
+            self.state = ui.label().classes("recipe-state")
+            ui.space()
+            for text, icon, action, tooltip in (
+                ("Save", "save", self.save, "Save the text to the file"),
+                ("Check", "fact_check", self.check, "Also ask the hub whether it has the model and the data sets"),
+                ("Rehearse", "play_arrow", self.rehearse, REHEARSE),
+                ("Report", "article", self.show_report, "Show the result page of this recipe's latest run"),
+            ):
+                button = ui.button(text, icon=icon, on_click=action).props("flat no-caps color=white dense")
+                with button.classes(f"recipe-{text.lower()}"):
+                    explained = ui.tooltip(tooltip)
+                if text == "Rehearse":
+                    self.rehearse_button, self.rehearse_tooltip = button, explained
         with ui.element("div").classes("recipe-split"):
             with ui.column().classes("recipe-left"):
                 self.text = Text(self.file.known, self.changed, self.write)
             with ui.column().classes("recipe-right"):
                 self._build_right()
-        self.rehearsal.watch()
+        self.rehearsal.watching += 1
         ui.context.client.on_delete(self.rehearsal.leave)
         ui.timer(0, self.changed, once=True)
-        ui.timer(LOOK, self.look)
-
-    def _build_header(self) -> None:
-        ui.label("recipe edit").classes("recipe-title")
-        known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
-        chosen = ui.select(known, value=str(self.file.path), on_change=self.choose).classes("recipe-file")
-        chosen.props("dense borderless dark options-dense")
-        self.state = ui.label().classes("recipe-state")
-        ui.space()
-        buttons = [
-            ("Save", "save", self.save, "Save the text to the file"),
-            ("Check", "fact_check", self.check, "Also ask the hub whether it has the model and the data sets"),
-            ("Rehearse", "play_arrow", self.rehearse, REHEARSE),
-            ("Report", "article", self.show_report, "Show the result page of this recipe's latest run"),
-        ]
-        for text, icon, action, tooltip in buttons:
-            button = ui.button(text, icon=icon, on_click=action).props("flat no-caps color=white dense")
-            with button.classes(f"recipe-{text.lower()}"):
-                explained = ui.tooltip(tooltip)
-            if text == "Rehearse":
-                self.rehearse_button, self.rehearse_tooltip = button, explained
+        ui.timer(0.3, self.look)  # seconds
 
     def _build_right(self) -> None:
         with ui.row().classes("recipe-verdict"):
@@ -230,10 +216,9 @@ class Page:
             while self.done != self.typed:
                 number = self.typed
                 self.show_state()
-                asked = self.text.value, self.file.path, self.price
-                self.judged, plan = await run.io_bound(judging.whole, *asked)
-                self.plan.content = template(HERE / "plan.html.jinja").render(plan=plan, gib=2**30)
-                self.typed_price.set_visibility(bool(plan.stages))
+                self.judged = await run.io_bound(judging.judge, self.text.value, self.file.path, self.price)
+                self.plan.content = template(HERE / "plan.html.jinja").render(plan=self.judged, gib=2**30)
+                self.typed_price.set_visibility(bool(self.judged.stages))
                 self.text.show(self.judged.problems)
                 self.form.show(self.judged.document, self.judged.problems)
                 self.done = number
@@ -261,7 +246,7 @@ class Page:
     async def write(self, path: Path_, value: Any) -> None:
         """Changes a setting in the text, also while somebody types; None removes it."""
         with _refusals_shown():
-            for _ in range(TRIES):
+            for _ in range(20):  # attempts, because somebody may type meanwhile
                 document = reading.parse(str(self.file.path), self.text.value)
                 if await self.text.put(changed(document, path, value)):
                     return
@@ -283,18 +268,17 @@ class Page:
     def save(self, over: bool = False) -> bool:
         """Writes the text into the file; returns whether it did. over: also over the changes of another program."""
         with _refusals_shown():
-            try:
-                self.file.save(self.text.value, over)
-            except ChangedElsewhere as changed:
-                self.offer_both(changed.text)
+            if not self.file.save(self.text.value, over):
+                self.offer_both()
                 return False
             self.show_state()
             ui.notify(f"{self.file.path.name} was saved.", type="positive", timeout=1500)
             return True
         return False
 
-    def offer_both(self, theirs: str | None) -> None:
+    def offer_both(self) -> None:
         """Asks which of two texts to keep; nothing is written before the answer."""
+        there = self.file.path.is_file()
 
         def mine() -> None:
             dialog.close()
@@ -308,11 +292,11 @@ class Page:
             self.show_state()
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
-            what = "has been changed by another program" if theirs is not None else "no longer exists"
+            what = "has been changed by another program" if there else "no longer exists"
             ui.label(f"{self.file.path.name} {what} since you opened it. Nothing has been written yet.")
             with ui.row():
                 ui.button("Overwrite it with my text", on_click=mine).props("no-caps outline")
-                if theirs is not None:
+                if there:
                     ui.button("Use the text of the file", on_click=other).props("no-caps outline")
                 ui.button("Decide later", on_click=dialog.close).props("no-caps flat")
         dialog.open()
@@ -320,7 +304,7 @@ class Page:
     async def check(self) -> None:
         """Checks with the hub too; the result stays until the text changes."""
         number = self.typed
-        judged = await run.io_bound(judging.judge, self.text.value, self.file.path, True)
+        judged = await run.io_bound(judging.judge, self.text.value, self.file.path, self.price, True)
         if number != self.typed:
             return
         self.judged = judged

@@ -10,22 +10,19 @@ from pathlib import Path
 from runner.commands.run import EVENTS
 from runner.tools import child_process
 
-# The command's exit code after ^C.
-INTERRUPTED = 130
-
 
 class RehearsalProcess:
     """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
 
     lines: the output of the command. losses, measured: (step, loss) of training and of validation in the latest stage;
-    steps: its planned number. number: of rehearsals so far."""
+    steps: its planned number. number: of rehearsals so far; bytes: of the output, as far as it is read;
+    watching: tabs that show it."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.losses: list[tuple[int, float]] = []
         self.measured: list[tuple[int, float]] = []
-        self.steps = self.number = self._watching = 0
-        self._bytes = 0  # of the output, as far as it is read
+        self.steps = self.number = self.bytes = self.watching = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._output = Path(self._folder.name, "output")
@@ -35,16 +32,11 @@ class RehearsalProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def news(self) -> tuple[int, int, bool]:
-        """Another value after each change."""
-        return self.number, self._output.stat().st_size if self.number else 0, self.running
-
-    @property
     def state(self) -> str:
         if self.running:
             return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
         code = self._process.poll() if self._process else None
-        if code == INTERRUPTED:
+        if code == 130:  # after ^C
             return "The rehearsal was stopped. The next one reuses the parts that are finished."
         passed = "The rehearsal passed: the whole recipe works here, with a tiny model. Report shows what it learned."
         return passed if code == 0 else "The rehearsal failed. The last lines below explain why."
@@ -54,7 +46,7 @@ class RehearsalProcess:
         if self.running:
             return
         self.number += 1
-        self.lines, self.losses, self.measured, self.steps, self._bytes = [], [], [], 0, 0
+        self.lines, self.losses, self.measured, self.steps, self.bytes = [], [], [], 0, 0
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 (sys.executable, "-m", "runner", "rehearse", str(file)),
@@ -74,11 +66,11 @@ class RehearsalProcess:
             return
         running = self.running
         with self._output.open("rb") as output:
-            output.seek(self._bytes)
+            output.seek(self.bytes)
             new = output.read()
         if running:
             new = new[: new.rfind(b"\n") + 1]  # the last line may be incomplete
-        self._bytes += len(new)
+        self.bytes += len(new)
         for line in new.decode("utf-8", "replace").removesuffix("\n").split("\n") if new else ():
             events = list(child_process.events(line))
             if not events:
@@ -96,12 +88,8 @@ class RehearsalProcess:
         if self._process and self.running:
             self._process.send_signal(signal.SIGINT)
 
-    def watch(self) -> None:
-        """Counts a tab that shows it."""
-        self._watching += 1
-
     def leave(self) -> None:
         """Counts a closed tab. With the last one the rehearsal ends, because no page could stop it any more."""
-        self._watching -= 1
-        if not self._watching:
+        self.watching -= 1
+        if not self.watching:
             self.stop()

@@ -17,11 +17,6 @@ from runner.run.run_folder import find
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 
-HERE = Path(__file__).parent
-# Seconds of silence until a tab counts as closed; a busy one answers sooner.
-GONE_AFTER = 15
-Scope = MutableMapping[str, Any]
-
 
 class Guarded:
     """An ASGI application behind a token: the address with the token sets a cookie, which every request needs. Other
@@ -31,7 +26,7 @@ class Guarded:
         self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
         self.origins = (f"http://{HOST}:{port}", None)
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await self.inner(scope, receive, send)
             return
@@ -97,11 +92,12 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     for answer in (proposals, meaning):
         application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
-    pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
+    pages.add_static_file(local_file=Path(__file__).with_name("editor.js"), url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
     ui.page("/", title="recipe edit")(shown)
-    # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change.
-    ui.run_with(application, show_welcome_message=False, dark=None, tailwind=False, reconnect_timeout=GONE_AFTER)
+    # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change. After that many
+    # seconds of silence a tab counts as closed; a busy one answers sooner.
+    ui.run_with(application, show_welcome_message=False, dark=None, tailwind=False, reconnect_timeout=15)
     with bound_port(port) as socket:
         number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
         guarded = Guarded(application, token, number)

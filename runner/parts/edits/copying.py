@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+from runner.check import by_schema
 from runner.recipe.document import Document, Path_, Span, leaves
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import parse, read, written
@@ -19,8 +20,6 @@ from runner.tools.problem import Problem, Stop, worded
 
 # The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
-# A function that makes changes in a text.
-Edit = Callable[[str, Iterable[Override]], str]
 EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 
 
@@ -65,10 +64,9 @@ def edit(text: str, changes: Iterable[Override]) -> str:
     return text
 
 
-def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit) -> str:
-    """Changes the file that was read, and returns the difference, a unified diff without context. edited: makes the
-    changes in the text. Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its
-    form does not allow the change."""
+def rewrite(document: Document, changes: Iterable[Override]) -> str:
+    """Changes the file that was read, and returns the difference, a unified diff without context. Raises Stop, and
+    writes nothing, if the file is read-only or has changed meanwhile, or if its form does not allow the change."""
     changes, path = list(changes), Path(document.file)
     lines = listed(f"{change.setting}: {written(change.after)}" for change in changes)
 
@@ -87,11 +85,13 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
 
 
-def faithful(document: Document, changes: Iterable[Override], edited: Edit = edit) -> str | None:
-    """The text with the changes; None if its form does not allow them. edited: as in `rewrite`."""
+def faithful(
+    document: Document, changes: Iterable[Override], way: Callable[[str, Iterable[Override]], str] = edit
+) -> str | None:
+    """The text with the changes; None if its form does not allow them. way: `edit` or `edited`."""
     expected, _ = apply(document, changes := list(changes))
     try:
-        text = edited(document.text, changes)
+        text = way(document.text, changes)
         return text if parse(document.file, text).data == expected.data else None
     except Stop:
         return None
@@ -175,17 +175,6 @@ def _shortened(document: Document, path: Path_, value: Any) -> str:
     return text[:first] + text[_end(document, path) :].partition("\n")[2]
 
 
-def _behind(change: Override, parents: list[str | int]) -> str:
-    """The value after the key of a new line, and the reason, if the runner chose it. A long list has several lines."""
-    value, indent = change.after, "  " * (len(parents) + 1)
-    note = f"# {change.why}" if change.why and change.by == NEW else ""
-    width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
-    if isinstance(value, list) and len(written(value)) > LONGEST_LIST:
-        items = "".join(f"\n{indent}- {flow(item)}" for item in value)
-        return (f"{'':<{width}}{note}" if note else "") + items
-    return f"{flow(value):<{width}}{'' if len(flow(value)) < width else ' '}{note}" if note else flow(value)
-
-
 def flow(value: Any) -> str:
     """A value on one line, without quotes where it needs none."""
     if isinstance(value, dict):
@@ -194,9 +183,16 @@ def flow(value: Any) -> str:
 
 
 def _with(document: Document, path: Path_, change: Override) -> str:
-    """The text with a line for a new setting: first in its section, or at the end of the file."""
+    """The text with a line for a new setting: first in its section, or at the end of the file. It has the reason, if
+    the runner chose the value. A long list has several lines."""
     *parents, key = path
-    added, lines = f"{key}: {_behind(change, parents)}\n", document.text.splitlines(keepends=True)
+    value, items, inner = flow(change.after), "", "  " * len(path)
+    if isinstance(change.after, list) and len(written(change.after)) > LONGEST_LIST:
+        value, items = "", "".join(f"\n{inner}- {flow(item)}" for item in change.after)
+    if change.why and change.by == NEW:
+        width = COMMENTS - len(f"{inner[2:]}{key}: ")
+        value = f"{value:<{width}}{'' if len(value) < width else ' '}# {change.why}"
+    added, lines = f"{key}: {value}{items}\n", document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
     at, section = len(lines), document.lookup(path[:-1])
@@ -220,11 +216,8 @@ def _with(document: Document, path: Path_, change: Override) -> str:
 _FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
-# A sentence that is true for any value of a setting, without its full stop; empty if unknown.
-Says = Callable[[Path_], str]
 
-
-def edited(text: str, changes: Iterable[Override], says: Says) -> str:
+def edited(text: str, changes: Iterable[Override]) -> str:
     """The text with each change, and comments that are still true."""
     changes = list(changes)
     before, text = parse("the copy", text), edit(text, changes)
@@ -234,7 +227,7 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
     lines = text.splitlines(keepends=True)
     for number, paths, column, comment in commented(after):
         own = next((reasons[path] for path in paths if path in made and path in reasons), None)
-        words = own or _words(paths, comment, after, made, says)
+        words = own or _words(paths, comment, after, made, before.data["scenario"])
         if words != comment:
             setting, rest = lines[number][:column], lines[number][column:]
             gap = rest[: len(rest) - len(rest.lstrip())]
@@ -242,20 +235,22 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
     return "".join(lines)
 
 
-def _words(paths: list[Path_], comment: str, document: Document, made: set[Path_], says: Says) -> str:
+def _words(paths: list[Path_], comment: str, document: Document, made: set[Path_], scenario: str) -> str:
     """The comment of a line with the settings at `paths`, now that the settings `made` are changed."""
     changed = next((one for one in paths if one in made), None)
     path = changed or paths[0]
     value = document.lookup(path)
     if changed and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return _sentence(path, says)
+        return _sentence(path, scenario)
     if not changed and (isinstance(path[-1], int) or not any(_reckoned_from(change, path) for change in made)):
         return comment
-    return "; ".join(clause for clause in comment.split("; ") if not _FIGURE.search(clause)) or _sentence(path, says)
+    true = "; ".join(clause for clause in comment.split("; ") if not _FIGURE.search(clause))
+    return true or _sentence(path, scenario)
 
 
-def _sentence(path: Path_, says: Says) -> str:
-    words = "" if isinstance(path[-1], int) else says(path)
+def _sentence(path: Path_, scenario: str) -> str:
+    """What is true for any value of the setting, without a full stop; empty if unknown."""
+    words = "" if isinstance(path[-1], int) else by_schema.sentence(scenario, path)
     return words[:1].lower() + words[1:] if words[1:2].islower() else words
 
 

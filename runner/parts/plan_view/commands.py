@@ -2,14 +2,12 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from runner import catalog, parts
-from runner.check import by_schema
 from runner.check.validate import changed, load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
@@ -132,8 +130,7 @@ def _apply(planned: Planned, found: list[recipe_offers.Offer], taken: int) -> in
         usual = f"They go from 1 to {len(found)}."
         known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(len(found), usual)
         raise Stop(*worded("plan_view.no-suggestion", taken=taken, planned=planned, known=known))
-    edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
-    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
+    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
     return 0
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
 from runner import parts, scenarios
-from runner.check import by_schema
 from runner.check.validate import changed, valid
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.commands.run import at_work, confirm, watch
@@ -245,7 +244,6 @@ def _write(found: Search, each: TriedTrial, file: Path, name: str) -> None:
     document, why = read(found.recipe.file), f"trial {each.trial.number} of {len(found.tried)}"
     tried = [Override(setting, None, value, copying.NEW, why) for setting, value in each.trial.settings.items()]
     text = document.text if name == found.recipe.name else copying.rename(document, name)
-    says = partial(by_schema.sentence, found.recipe.scenario)
-    text = copying.edited(text, [*found.changes, Override("search"), *tried], says)
+    text = copying.edited(text, [*found.changes, Override("search"), *tried])
     valid(parse(str(file), text))
     write_text(file, f"{WRITTEN}\n{text}")

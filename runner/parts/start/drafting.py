@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice, starmap
 from pathlib import Path
@@ -23,7 +23,6 @@ from runner.check.rules import unknown_model
 from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.edits import copying
-from runner.parts.edits.copying import NEW as BY
 from runner.parts.planner import forecast, recipe_offers, samples, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -42,7 +41,6 @@ from runner.tools.problem import Problem, Stop, errors_of, worded
 from runner.trainer.generation import GLANCE
 from runner.trainer.records import evenly
 
-SECRET = "hub-token"  # the secret with the hub token for pods, with the name that the rule about gated models uses
 TABLES = packaged.toml(__file__, "questions.toml")
 
 
@@ -78,6 +76,8 @@ COLUMNS: Mapping[str, list[str]] = TABLES["columns"]
 _, BETTER, WORSE = PAIR = COLUMNS["preferences"]
 LABELLED = COLUMNS["labelled"]
 ABOUT: Mapping[str, list[str]] = TABLES["about"]
+# The question for a song that is a single column, without words around it, or none.
+_ONE_COLUMN = re.compile(r"(\[[^\[\]]*\])?")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, a file is not prepared only to find questions; this many of its rows are read instead.
 LARGE, AMONG = 100_000_000, 50
@@ -196,13 +196,9 @@ class Answers:
         named = self.technique or self.of.techniques[0]
         return TECHNIQUES[TECHNIQUES[named].of_rows.get(self.of.rows, named)]
 
-    @property
-    def origin(self) -> Path:
-        return packaged.named()[self.way.starter]
-
     @cached_property
     def document(self) -> Document:
-        return read(self.origin)
+        return read(packaged.named()[self.way.starter])
 
     @property
     def places(self) -> list[str]:
@@ -256,15 +252,10 @@ class Answers:
         return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
     @property
-    def asked_in_words(self) -> bool:
-        """Whether the question for a song has words around columns, and is not a single column."""
-        return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
-
-    @property
     def reads_otherwise(self) -> bool:
         """Whether the questions for songs have another form than in the starter."""
-        plain = not on_hub(self.data) and not self.asked_in_words
-        return plain and not first_rows("new", replace(self, instruction_form=""), 1)[1]
+        plain = not on_hub(self.data) and _ONE_COLUMN.fullmatch(self.question)
+        return bool(plain) and not first_rows("new", replace(self, instruction_form=""), 1)[1]
 
     def template(self, text: str) -> str:
         """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
@@ -276,8 +267,17 @@ class Answers:
         return whole
 
     def wishes(self) -> list[Override]:
-        """The changes that these answers make to the starter."""
-        said = {**(self._of_data() if self.data else {}), **self._of_stages(), **self._of_place()}
+        """The changes that these answers make to the starter. Raises Stop if the columns of a file are others."""
+        said = self._of_data() if self.data else {}
+        if self.questions:
+            home, own = self.way.places["questions"], Answers("questions", data=self.questions)
+            told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
+            said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
+            said |= dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, "")) if own.form else {}
+        if self.preferences:
+            home = self.way.places["preferences"]
+            said |= source(home, self.preferences) | _preferred(home, self.preferences)
+        said |= self._of_place()
         if self.system_prompt:
             said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and when you ask it")
         if self.model or self.way.model:
@@ -309,7 +309,7 @@ class Answers:
             return said | gone | {"data.form": (self.form, "the form of its rows")}
         guessed = self.guessed
         question, answer = self.question or guessed[0], self.answer or guessed[1]
-        if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
+        if self.of.rows == "questions" or not _ONE_COLUMN.fullmatch(question):
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
         facts = catalog.dataset(self.data)
@@ -321,19 +321,6 @@ class Answers:
             return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
         why = "some are drawn" if on_hub(self.data) else "the number of songs; here all of them"
         return said | gone | {"data.songs": (drawn, why)}
-
-    def _of_stages(self) -> dict[str, tuple[Any, str]]:
-        """The files of later stages. Raises Stop if their columns are others."""
-        said: dict[str, tuple[Any, str]] = {}
-        if self.questions:
-            home, own = self.way.places["questions"], Answers("questions", data=self.questions)
-            told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
-            said |= {home + setting.removeprefix("data"): value for setting, value in told.items()}
-            said |= dict.fromkeys((f"{home}.question", f"{home}.answer"), (None, "")) if own.form else {}
-        if self.preferences:
-            home = self.way.places["preferences"]
-            said |= source(home, self.preferences) | _preferred(home, self.preferences)
-        return said
 
     def _of_place(self) -> dict[str, tuple[Any, str]]:
         said: dict[str, tuple[Any, str]] = {}
@@ -360,17 +347,17 @@ class Answers:
                 said["nodes.output_dir"] = (self.results or SHARED, "results, on storage that all machines share")
         if self.where == "cluster":
             if facts and facts.gated:
-                said["openshift.hub_token_secret"] = (SECRET, "this model needs a token for the hub")
+                # The rule about gated models uses this name of the secret, too.
+                said["openshift.hub_token_secret"] = ("hub-token", "this model needs a token for the hub")
             said["openshift.namespace"] = (self.namespace, "project on the cluster")
         return said
 
 
 def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
-    return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
+    return [Override(setting, None, value, copying.NEW, why) for setting, (value, why) in said.items()]
 
 
 STEPS = 100  # a model hardly learns in fewer steps, so few rows get smaller batches
-QUESTIONS = 3  # the number of questions for the model before and after training
 # What a person has chosen: no change that makes the recipe fit a GPU may replace it.
 CHOSEN = ("machines.", "model.base.")
 
@@ -416,10 +403,10 @@ class Draft:
         return self.judged[0]
 
 
-def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Override] = ()) -> Draft:
+def draft(document: Document, name: str, wishes: list[Override], mending: Sequence[Override] = ()) -> Draft:
     """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
     fix are fixed by `mending`, and for another model notes too, but no setting that the person asked for."""
-    document, target = read(origin), Path(f"{name}.yaml")
+    origin, target = Path(document.file), Path(f"{name}.yaml")
     wished, asked = by_schema.as_text(document, wishes), {change.setting for change in wishes}
     changes = [*wished, *mending]
     own = _with_followers(document, changes)
@@ -429,21 +416,20 @@ def draft(origin: Path, name: str, wishes: list[Override], mending: Sequence[Ove
         named.pop(change.path, None)
     files = {".".join(map(str, path)): file for path, file in named.items() if isinstance(file, str)}
     called = {setting: beside(file, origin.parent) for setting, file in files.items()}
-    moved = [Override(setting, None, name, BY) for setting, name in called.items() if name != files[setting]]
+    moved = [Override(setting, None, name, copying.NEW) for setting, name in called.items() if name != files[setting]]
     changed = with_followers(document, own)
-    says = partial(by_schema.sentence, document.data["scenario"])
-    text = copying.edited(copying.edit(copying.rename(document, name), moved), changed, says)
+    text = copying.edited(copying.edit(copying.rename(document, name), moved), changed)
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     made = Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
     if mending:
         return made
     mends = [
-        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
+        Override(problem.mends[0], None, problem.mends[1], copying.NEW, problem.message.rstrip("."))
         for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]
-    return draft(origin, name, wishes, mends) if mends else made
+    return draft(document, name, wishes, mends) if mends else made
 
 
 def beside(name: str, folder: Path) -> str:
@@ -455,7 +441,7 @@ def beside(name: str, folder: Path) -> str:
 
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    return draft(answers.origin, name, [*answers.wishes(), *more])
+    return draft(answers.document, name, [*answers.wishes(), *more])
 
 
 def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, list[RenderedExample]]:
@@ -470,41 +456,32 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     """The catalog's models for such data, the smallest first, each with the need of the first way that fits a card."""
     models = filter(None, map(catalog.model, catalog.model_ids()))
     suited = [model for model in models if answers.of.rows == "text" or model.chat_template]
-    found = [(model, need) for model in suited if (need := _need(model, answers))]
+    found = [(model, need) for model in suited if (need := need_of(model, answers))]
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
 
-def _need(model: catalog.Model, answers: Answers) -> Need | None:
+def need_of(model: catalog.Model, answers: Answers) -> Need | None:
+    """The need of the first way to train that fits a card; None if there is none."""
     needs = needs_of(model)
     return next((needs[way] for way in answers.way.ways if way in needs and needs[way].cards), None)
-
-
-def card(answers: Answers) -> str:
-    """The smallest GPU with room for the model; a medium one if unknown."""
-    model = catalog.model(answers.base) if answers.base else None
-    need = _need(model, answers) if model else None
-    return need.cards[0] if need else "NVIDIA-L40S"
 
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
     """The complete recipe: with a batch that fits its GPU and makes enough steps, other changes to fit, questions from
     its own data, and a description. sets: further settings of the person, which win. Raises Stop if it has errors, or
     if no change makes it fit its GPU."""
-    more = [*(() if answers.of.keeps else _described(name, answers)), *sets]
+    told: dict[str, tuple[Any, str]] = {}
+    if not answers.of.keeps:
+        count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
+        gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
+        described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
+        told["description"] = (described, "")
+        # Three short questions of validation rows, far from each other.
+        asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(name, answers))
+        if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], 3):
+            told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
+    more = [*_overrides(told), *sets]
     return drafted(name, answers, [*_fitting(name, answers, more), *more])
-
-
-def _described(name: str, answers: Answers) -> list[Override]:
-    """The description, and questions for the demo."""
-    count, of = math.prod(answers.count), f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
-    gpus = f"{'one' if count == 1 else count} {answers.gpu.removeprefix('NVIDIA-')}"
-    described = f"{answers.of.title} of {Path(answers.data).name}{of}, {answers.way.words}, on {gpus}"
-    told: dict[str, Any] = {"description": (described, "")}
-    # A few short questions of validation rows, far from each other.
-    asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(name, answers))
-    if few := evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS):
-        told["demo.questions"] = (few, "of held-out rows; the model answers them before and after training")
-    return _overrides(told)
 
 
 def _held_out(name: str, answers: Answers) -> list[str]:
@@ -589,18 +566,27 @@ def _power(count: float) -> int:
     return 1 << max(0, int(count).bit_length() - 1)
 
 
-def write(made: Draft, origin: Path) -> list[Path]:
+def write(made: Draft) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    schema = packaged.schema_file(made.origin.data["scenario"])
+    scenario, folder, locked = made.origin.data["scenario"], Path(made.origin.file).parent, Path(lock.LOCK)
+    schema, model = Path(packaged.schema_file(scenario).name), str(made.origin.lookup(("model", "base")))
     with ExitStack() as undo:
-        copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
+        copied = _copied(made.files.values(), folder, undo)
+        entry = lock.entries(folder / lock.LOCK).get(model)
+        if entry is not None and model not in lock.entries(locked):
+            if locked.exists():
+                undo.callback(locked.write_text, locked.read_text(encoding="utf-8"), encoding="utf-8")
+            else:
+                undo.callback(locked.unlink, missing_ok=True)
+            lock.add(locked, model, entry)
+            copied.append(locked)
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
-    Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
-    return [*copied, Path(schema.name)]
+    schema.write_text(by_schema.schema_text(scenario), encoding="utf-8")
+    return [*copied, schema]
 
 
 def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
@@ -623,30 +609,18 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
     return copied
 
 
-def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
-    """Copies the model's entry from the lock file beside a recipe to that of this folder."""
-    name, target = str(document.lookup(("model", "base"))), Path(lock.LOCK)
-    entry = lock.entries(folder / lock.LOCK).get(name)
-    if entry is None or name in lock.entries(target):
-        return []
-    before = target.read_text(encoding="utf-8") if target.exists() else None
-    lock.add(target, name, entry)
-    undo.callback(target.unlink) if before is None else undo.callback(target.write_text, before, encoding="utf-8")
-    return [target]
-
-
-def starter(source: str) -> Path:
+def starter(source: str) -> Document:
     """The recipe that `--from` means: a file, or a starter recipe by name."""
     starters = packaged.named()
     if Path(source).is_file():
-        return Path(source)
+        return read(source)
     if source in starters:
-        return starters[source]
+        return read(starters[source])
     meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
     raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
 
 
-def minimal_starter(source: str) -> Path:
+def minimal_starter(source: str) -> Document:
     """The minimal starter of a starter's scenario: one with the same data, else the one with the scenario's name."""
     if source not in packaged.named():
         starter(source)
@@ -657,8 +631,7 @@ def minimal_starter(source: str) -> Path:
     fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
     if not fitting:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
-    best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
-    return Path(best.file)
+    return max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
 
 
 def _with_followers(document: Document, changes: list[Override]) -> list[Override]:

@@ -161,13 +161,10 @@ def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override], stage: 
             shown = planned.memory.shown / GIB
             say(f"The driver counted {summary.gpu_driver_gib:.1f} GiB; planned were {shown:.1f} GiB.")
         if row := public_line(recipe, planned, summary):
-            say(f"\nThis line has nothing private in it; it would help others in {OUTSIDE}:\n{row}")
+            say(f"\nThis line has nothing private in it; it would help others in benchmarks/outside/public.csv:\n{row}")
     for file in run.path.rglob("*"):
         if file.is_file() and not file.is_symlink() and file.stat().st_size > LARGE:
             file.unlink()
-
-
-OUTSIDE = "benchmarks/outside/public.csv"
 
 
 def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:

@@ -12,7 +12,7 @@ from runner import catalog
 from runner.check import by_schema
 from runner.check.validate import examine
 from runner.parts.editor import form, judging
-from runner.parts.editor.judging import ChangedElsewhere, Opened
+from runner.parts.editor.judging import Opened
 from runner.recipe import reading
 from runner.tools.problem import Stop, errors_of
 from tests.conftest import RECIPES, ROOT, STARTERS
@@ -92,7 +92,7 @@ def test_each_field_shows_its_setting_and_writes_it_with_the_comments_kept(path)
         assert made.lookup(field.path) == value
         # A comment within a list that is written anew goes with it.
         kept = [line.partition(" #")[2].strip() for line in text.splitlines() if " #" in line]
-        assert field.kind == "lines" or set(kept) >= set(comments) - {""}, field.name
+        assert field.kind == "lines" or set(kept) >= set(comments) - {""}, field.path
         assert form.changed(made, field.path, None).count("\n") <= text.count("\n")
         written += 1
     assert written == len(fields)
@@ -118,20 +118,20 @@ def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, mon
     path = edited()
     with monkeypatch.context() as broken:
         broken.setattr(judging, "plan", lambda recipe, price: 1 / 0)
-        judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
-    assert "This is a bug in recipe-runner" in judged.problems[0].message and verdict == judging.WAITING
-    judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
-    assert judged.recipe and verdict.stages
+        judged = judging.judge(path.read_text("utf-8"), path)
+    assert "This is a bug in recipe-runner" in judged.problems[0].message
+    assert judged.sentences == ("Fix the errors to see the plan.",)
+    judged = judging.judge(path.read_text("utf-8"), path)
+    assert judged.recipe and judged.stages
 
 
 def test_what_does_not_fit_is_planned_all_the_same(edited):
     batch = ("micro_batch_size: 8", "micro_batch_size: 32"), ("effective_batch_size: 64", "effective_batch_size: 256")
     path = edited(("gpu: NVIDIA-L40S", "gpu: NVIDIA-A10"), *batch)
-    judged = judging.judge(path.read_text("utf-8"), path)
+    judged = judging.judge(path.read_text("utf-8"), path, 2.0)
     assert judged.recipe
-    verdict = judging.plan(judged.recipe, 2.0)
-    assert not verdict.stages[0].fits and verdict.stages[0].memory.total > (verdict.stages[0].usable or 0)
-    assert "does not fit" in verdict.sentences[0] and "at 2" in verdict.sentences[2]
+    assert not judged.stages[0].fits and judged.stages[0].memory.total > (judged.stages[0].usable or 0)
+    assert "does not fit" in judged.sentences[0] and "at 2" in judged.sentences[2]
 
 
 def test_three_rows_are_shown_as_the_model_sees_them():
@@ -157,17 +157,13 @@ def test_a_file_that_is_changed_elsewhere_is_not_overwritten(tmp_path):
     path = tmp_path / "mine.yaml"
     shutil.copy(ROOT / "recipes" / "survival.yaml", path)
     file = Opened(path)
-    file.save("mine: 1\n")
+    assert file.save("mine: 1\n")
     assert path.read_text("utf-8") == "mine: 1\n"
     path.write_text("theirs: 1\n", encoding="utf-8")
-    with pytest.raises(ChangedElsewhere) as changed:
-        file.save("mine: 2\n")
-    assert changed.value.text == "theirs: 1\n" and path.read_text("utf-8") == "theirs: 1\n"
+    assert not file.save("mine: 2\n") and path.read_text("utf-8") == "theirs: 1\n"
     file.save("mine: 2\n", over=True)
     path.unlink()
-    with pytest.raises(ChangedElsewhere) as changed:
-        file.save("mine: 3\n")
-    assert changed.value.text is None and not path.exists()
+    assert not file.save("mine: 3\n") and not path.exists()
     file.save("mine: 3\n", over=True)
     assert path.read_text("utf-8") == "mine: 3\n"
 

@@ -20,7 +20,7 @@ NUMBER = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits
 
 def edited(file: Any, *changes: Override) -> str:
     document = read(file)
-    return copying.edited(document.text, changes, partial(by_schema.sentence, document.data["scenario"]))
+    return copying.edited(document.text, changes)
 
 
 def comment(line: str) -> str:

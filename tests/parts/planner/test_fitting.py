@@ -67,7 +67,7 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_model_needs_is_what_its_plan_says(way):
     name = "Qwen/Qwen2.5-7B-Instruct"
-    starter, changes = WAYS[way]
+    starter, changes = WAYS[way]["starter"], WAYS[way]["settings"]
     wished = {"model.base": name, "model.precision": "bf16", "train.micro_batch_size": 1, **changes}
     path = ROOT / "recipes" / f"{starter}.yaml"
     recipe = load(path, [Override(setting, None, wished[setting]) for setting in wished])[0]

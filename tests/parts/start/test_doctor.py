@@ -31,8 +31,7 @@ Legend:
 """
 LINKS = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n" + LEGEND
 WELL = Machine(
-    python="3.11.7",
-    packages=dict.fromkeys(PACKAGES, "1.0") | {"axolotl": "0.19.0"},
+    packages=dict.fromkeys(PACKAGES, "1.0") | {"python": "3.11.7", "axolotl": "0.19.0"},
     cards=(H100,) * 8,
     driver="580.65",
     cuda="13.0",
@@ -161,7 +160,7 @@ def test_the_port_of_the_recipe_is_looked_at():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         machine = probe(ROOT, ports=doctor.ports_of(gemma(f"nodes.port={port}")[0]))
-    (finding,) = doctor.ports(machine, recipe, plan)
+    (finding,) = [one for one in doctor.findings(machine, recipe, plan) if one.subject == "port"]
     assert (finding.state, f"{port} is used by another program" in finding.text) == (doctor.WARNING, True)
     assert "nodes.port" in finding.mend
     assert doctor.ports_of(recipe) == (29677,)

@@ -403,8 +403,8 @@ def test_each_of_the_five_systems_is_made_by_answers(here, capsys, monkeypatch, 
 
 def test_every_answer_is_an_option(here):
     known = {option for param in new.new.params for option in param.opts}
-    asked = (*new.DATA, *new.PLACE)
-    assert {one.called for one in asked} <= known
+    asked = new.QUESTIONS
+    assert {one.option for one in asked} <= known
     assert {one.name for one in asked} == {field.name for field in fields(Answers)}
 
 

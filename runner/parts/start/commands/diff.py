@@ -110,12 +110,11 @@ def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, st
 
 # The format of a figure, by the first word of its unit.
 _SHOWN = {"bytes": units.gib, "seconds": units.duration, "hours": units.speed, "at": units.speed}
-MOST_LETTERS = 60
 
 
 def row(one: Difference) -> tuple[str, str, str, str]:
     """A difference for people: its name, both values, and its meaning."""
-    show = _SHOWN.get(one.unit.partition(" ")[0], lambda value: shortened(written(value), MOST_LETTERS))
+    show = _SHOWN.get(one.unit.partition(" ")[0], lambda value: shortened(written(value), 60))
     before, after = ("-" if value is None else show(value) for value in (one.before, one.after))
     said = one.meaning or (one.unit if one.unit.startswith(("bytes of", "at ")) else "")
     return one.name, before, after, said.removeprefix("bytes ")

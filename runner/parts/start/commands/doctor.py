@@ -64,7 +64,6 @@ class Machine:
     ports_taken: those in use. hub: None if it answers, else the reason. gated: models, each with the reason why it
     cannot be read, or None."""
 
-    python: str
     packages: dict[str, str | None]
     cards: tuple[Card, ...] = ()
     visible: str | None = None
@@ -86,29 +85,39 @@ class Machine:
 
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
     """Examines this machine. folder: for results; models: names on the hub to try; ports: those that must be free."""
-    hub, installed = why_no_hub(), records.versions(PACKAGES)
+    hub = why_no_hub()
     cards, cuda = _cards()
     # The folder of FlashAttention's kernel (NAME=FOLDER, separated by `:`).
     entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
     kernels = (folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir())
+    token = os.environ.get("HF_TOKEN")
+    with suppress(ImportError):
+        from huggingface_hub import get_token
+
+        token = get_token()
+    taken = []
+    for port in ports:
+        try:
+            free_port(port)
+        except Stop:
+            taken.append(port)
     return Machine(
-        python=installed["python"],
-        packages={**installed},
+        packages={**records.versions(PACKAGES)},
         cards=cards,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
         cuda=cuda,
         links=_said("nvidia-smi", "topo", "-m"),
         memory_gib=memory_gib(),
-        shm_gib=_free_gib(Path("/dev/shm")),
-        disk_gib=_free_gib(folder),
+        shm_gib=shutil.disk_usage(_existing(Path("/dev/shm"))).free / 2**30,
+        disk_gib=shutil.disk_usage(_existing(folder)).free / 2**30,
         folder=str(folder),
         cores=cores(),
         flash_kernel=next(kernels, None),
         ports=ports,
-        ports_taken=tuple(port for port in ports if _taken(port)),
+        ports_taken=tuple(taken),
         hub=hub,
-        token=_token(),
+        token=bool(token),
         gated={name: hub or _refused(name) for name in models},
     )
 
@@ -143,29 +152,9 @@ def _said(*command: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _free_gib(folder: Path) -> float:
-    """Free space at `folder`, which may not exist yet, GiB."""
-    return shutil.disk_usage(_existing(folder)).free / 2**30
-
-
 def _existing(folder: Path) -> Path:
+    """The folder, which may not exist yet, or the nearest one above it that does."""
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
-
-
-def _taken(port: int) -> bool:
-    try:
-        free_port(port)
-    except Stop:
-        return True
-    return False
-
-
-def _token() -> bool:
-    try:
-        from huggingface_hub import get_token
-    except ImportError:
-        return bool(os.environ.get("HF_TOKEN"))
-    return get_token() is not None
 
 
 def _refused(name: str) -> str | None:
@@ -219,7 +208,7 @@ def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None =
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         cards = tuple(machine.cards[index] for index in taken)
         machine = replace(machine, cards=cards, links=_between([*taken.values()], machine.links))
-    return [finding for check in CHECKS for finding in check(machine, recipe, plan)]
+    return [finding for check in (packages, gpus, resources) for finding in check(machine, recipe, plan)]
 
 
 def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
@@ -236,18 +225,14 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
     if site and not site.get("image"):
         yield found("image", needs=hardware.IMAGE_NEEDS)
     if recipe and recipe.model.get("attention") == "flash_attention_2":
-        yield _flash_attention(machine)
+        kernels, version = machine.packages.get("kernels"), machine.packages.get("flash-attn")
+        here = "flash-kernel" if kernels and machine.flash_kernel else ""
+        later = "flash-later" if kernels and machine.hub is None else "flash-missing"
+        words = {"version": version, "machine": machine, "kernel": FLASH_KERNEL, "install": packaged.install("flash")}
+        yield found("flash-attn" if version else here or later, **words)
     for name, why, install in _wanted_packages(recipe) if recipe else ():
         version = machine.packages.get(name)
         yield found("wanted" if version else "wanted-missing", name=name, version=version, why=why, install=install)
-
-
-def _flash_attention(machine: Machine) -> Finding:
-    kernels, version = machine.packages.get("kernels"), machine.packages.get("flash-attn")
-    here = "flash-kernel" if kernels and machine.flash_kernel else ""
-    later = "flash-later" if kernels and machine.hub is None else "flash-missing"
-    words = {"version": version, "machine": machine, "kernel": FLASH_KERNEL, "install": packaged.install("flash")}
-    return found("flash-attn" if version else here or later, **words)
 
 
 def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
@@ -278,7 +263,10 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         fp8, driver = "FP8" if card.fp8 else "no FP8", f", driver {machine.driver}" if machine.driver else ""
         yield found("gpu", count=machine.cards.count(card), card=card, fp8=fp8, driver=driver)
     if len(machine.cards) > 1:
-        yield _links(machine, recipe)
+        slow = "pcie-for-images" if recipe and not recipe.settings.knows("distribution") else "only-pcie"
+        # The legend below the table has `NV#` and NVLinks on every machine.
+        fast = re.search(r"\bNV\d+\b", machine.links)
+        yield found("nvlink" if fast else slow if machine.links else "unknown-links")
     if recipe is None:
         return
     # This machine's GPUs beside those of the recipe, and their number formats beside those of the plan.
@@ -316,32 +304,18 @@ def _between(names: list[str], table: str) -> str:
     return "\n".join(" ".join(row[column] for column in columns) for row in rows if row[0] in labels)
 
 
-def _links(machine: Machine, recipe: Recipe | None) -> Finding:
-    # The legend below the table has `NV#` and NVLinks on every machine.
-    if re.search(r"\bNV\d+\b", machine.links):
-        return found("nvlink")
-    if not machine.links:
-        return found("unknown-links")
-    return found("pcie-for-images" if recipe and not recipe.settings.knows("distribution") else "only-pcie")
-
-
-def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+def resources(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    """Main memory, disk, ports and the hub."""
     less = recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9
     yield found("less-memory" if less else "memory", machine=machine, recipe=recipe)
     if machine.shm_gib < 1:
         yield found("little-shared-memory", machine=machine)
-
-
-def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     needed = needed_gib(recipe, plan)
     needs = f"; models and checkpoints need about {needed:.0f} GiB" if needed else ""
     little = "full-disk" if needed else "small-disk"
     yield found("disk" if machine.disk_gib >= (needed or 20) else little, machine=machine, needs=needs)
     if not os.access(folder := _existing(Path(machine.folder)), os.W_OK):
         yield found("closed-disk", folder=folder)
-
-
-def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     for port in machine.ports_taken:
         nodes = recipe and "nodes" in recipe.settings
         other = "choose another `nodes.port`" if nodes else f"set MASTER_PORT to a free one (not {port})"
@@ -349,9 +323,6 @@ def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterato
     if not machine.ports_taken:
         are = "is" if len(machine.ports) == 1 else "are"
         yield found("free-ports", shown=f"{' and '.join(map(str, machine.ports))} {are}")
-
-
-def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     if machine.hub is not None:
         reads = recipe and (models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets()))
         yield found("needed-hub" if reads else "silent-hub", machine=machine)
@@ -360,9 +331,6 @@ def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[
     yield found("hub", account=account)
     for name, reason in machine.gated.items():
         yield found("readable" if reason is None else "no-access", name=name, reason=reason)
-
-
-CHECKS = (packages, gpus, memory, disk, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:

@@ -28,13 +28,7 @@ from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of, first_line, worded
 from runner.tools.text import json_text
 
-# Ways to train a language model: the minimal starter of each, and the settings that differ from it.
-WAYS = {
-    "qlora": ("minimal/lora", {"train.adapter": "qlora"}),
-    "lora": ("minimal/lora", {}),
-    "last layers": ("minimal/last-layers", {}),
-    "all weights": ("minimal/causal-lm", {}),
-}
+WAYS = packaged.toml(str(Path(__file__).parent), "questions.toml")["ways"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +51,9 @@ def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str,
 
 @cache
 def _need(model: catalog.Model, way: str, precision: str) -> Need:
-    starter, changes = WAYS[way]
-    wished = {"model.precision": precision, "train.micro_batch_size": 1, **changes}
-    document, _ = apply(read(packaged.named()[starter]), [Override(name, None, wished[name]) for name in wished])
+    wished = {"model.precision": precision, "train.micro_batch_size": 1, **WAYS[way]["settings"]}
+    starter = read(packaged.named()[WAYS[way]["starter"]])
+    document, _ = apply(starter, [Override(name, None, value) for name, value in wished.items()])
     recipe = Recipe(document, by_schema.read(document)[0], model)
     forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
     need = max(stage.full.memory.total for stage in forecasts)

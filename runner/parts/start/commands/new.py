@@ -21,7 +21,6 @@ from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
-from runner.recipe.reading import read
 from runner.tools.names import JOB_NAME, did_you_mean, listed
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.text import printable
@@ -32,12 +31,12 @@ BACK, NOT = "back", "not "
 
 @dataclass(frozen=True)
 class Question:
-    """name: a field of Answers. The other fields are as in `questions.toml`."""
+    """name: a field of Answers; option: that name, if `questions.toml` has none. The other fields are as there."""
 
     name: str
     text: str
     help: str
-    option: str = ""
+    option: str
     complete: str = ""
     rows: tuple[str, ...] = ()
     where: str = ""
@@ -45,12 +44,9 @@ class Question:
     choices: str = ""
     what: str = ""
     optional: bool = False
+    most: int = 0
     starts: str = ""
     enter: str = ""
-
-    @property
-    def called(self) -> str:
-        return self.option or f"--{self.name.replace('_', '-')}"
 
     def asked(self, answers: Answers) -> bool:
         """Whether the question makes sense after these answers."""
@@ -78,13 +74,11 @@ class Question:
                 return said
             what = self.what.format(answers.of.title.lower())
             raise Stop(f"`{said}` is not a valid {what}.", f"{did_you_mean(said, known)}Use {listed(known, 'or')}.")
+        if self.most:
+            if said.isdecimal() and 1 <= int(said) <= self.most:
+                return int(said)
+            raise Stop(*worded("start.no-number", said=said, most=self.most, option=self.option))
         return VALUES[self.name](answers, said) if self.name in VALUES else said
-
-
-def _count(said: str, option: str, most: int) -> int:
-    if said.isdecimal() and 1 <= int(said) <= most:
-        return int(said)
-    raise Stop(*worded("start.no-number", said=said, most=most, option=option))
 
 
 def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
@@ -115,21 +109,22 @@ def _show(one: Question, answers: Answers) -> None:
 
 
 def _proposed_card(answers: Answers) -> str:
-    """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else one with enough memory."""
+    """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else the smallest one with room
+    for the model, or a medium one if that is unknown."""
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
     own = next((label for label in doctor.labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
-    return own or drafting.card(answers)
+    model = catalog.model(answers.base) if answers.base else None
+    need = drafting.need_of(model, answers) if model else None
+    return own or (need.cards[0] if need else "NVIDIA-L40S")
 
 
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
     "data": _file,
     **dict.fromkeys(("question", "answer", *PAIR), lambda answers, said: answers.template(said)),
     "column": lambda answers, said: answers.template(said).strip("[]"),
-    "machines": lambda answers, said: _count(said, "--machines", 1024),
     "addresses": lambda answers, said: tuple(said.replace(",", " ").split()),
     "gpu": lambda answers, said: card_named(said).name,
-    "gpus": lambda answers, said: _count(said, "--gpus", 64),
     "numbers": _numbers,
 }
 PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
@@ -141,17 +136,16 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
 }
 STARTERS = ", ".join(name for name in KINDS if Answers(name).way.starter == name)
-
-
-DATA, PLACE = (
-    tuple(Question(name, **row | {"help": row["help"].format(starters=STARTERS)}) for name, row in TABLES[part].items())
-    for part in ("data", "place")
+QUESTIONS = tuple(
+    Question(name, **{"option": f"--{name.replace('_', '-')}", **row, "help": row["help"].format(starters=STARTERS)})
+    for name, row in (TABLES["data"] | TABLES["place"]).items()
 )
+ABOUT_DATA = len(TABLES["data"])  # the number of these, which come first
 
 
 def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for one in reversed((*DATA, *PLACE)):
-        parameter(one.name, str | None, option=one.called, help=one.help, complete=one.complete)(command)
+    for one in reversed(QUESTIONS):
+        parameter(one.name, str | None, option=one.option, help=one.help, complete=one.complete)(command)
     return command
 
 
@@ -176,25 +170,25 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
                 raise
             _say(stop)
         # A question replaces a wrong option. Readable data stays.
-        given, at = {}, len(DATA) if whole else 0
-        answers = Answers(**{one.name: getattr(whole, one.name) for one in DATA}) if whole else Answers()
+        given, at = {}, ABOUT_DATA if whole else 0
+        answers = Answers(**{name: getattr(whole, name) for name in TABLES["data"]}) if whole else Answers()
 
 
 def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool, at: int) -> Answers:
     """The answers, with those to the questions from number `at` on."""
     before: list[tuple[int, Answers]] = []
-    questions, shown, seen = (*DATA, *PLACE), -1, at > 0
-    while at < len(questions):
-        if there and at >= len(DATA) and not seen:
+    shown, seen = -1, at > 0
+    while at < len(QUESTIONS):
+        if there and at >= ABOUT_DATA and not seen:
             seen = _looked(name, answers)
             if not seen:
                 given, (at, answers) = {}, before.pop() if before else (0, Answers())
                 continue
-        one, said = questions[at], given.get(questions[at].name, "")
+        one, said = QUESTIONS[at], given.get(QUESTIONS[at].name, "")
         settled = said or not there or len(one.known(answers)) == 1
         if not one.asked(answers):
             if said:
-                raise Stop(f"`{one.called}` does not fit the other answers.", "Leave it out.", code=2)
+                raise Stop(f"`{one.option}` does not fit the other answers.", "Leave it out.", code=2)
         elif settled:
             if said := said or one.proposed(answers):
                 answers = _taken(one, name, answers, said)
@@ -210,7 +204,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
             said = click.prompt(printable(asking), default=proposed, show_default=False).strip()
             if said == BACK:
                 at, answers = before.pop() if before else (0, Answers())
-                seen = seen and at >= len(DATA)
+                seen = seen and at >= ABOUT_DATA
                 continue
             try:
                 taken = _taken(one, name, answers, said) if said else answers
@@ -273,10 +267,10 @@ def _say(stop: Stop) -> None:
 def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     """The command for the same recipe without questions."""
     words = ["recipe", "new", name]
-    for one in (*DATA, *PLACE):
+    for one in QUESTIONS:
         value = getattr(answers, one.name)
         if one.asked(answers) and value:
-            words += [one.called, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+            words += [one.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
     return shlex.join([*words, *set_words(sets)])
 
 
@@ -303,14 +297,13 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     wished, said = changing.from_options(sets), None
     if source:
         origin = drafting.minimal_starter(source) if short else drafting.starter(source)
-        valid(read(origin))
+        valid(origin)
         made = drafting.draft(origin, name, wished)
     else:
         made, said = asked(name, given, wished)
-        origin = said.origin
-    copied = drafting.write(made, origin)
+    copied = drafting.write(made)
     if not said:
-        called = f"minimal/{origin.stem}" if short else source
+        called = f"minimal/{Path(made.origin.file).stem}" if short else source
         say(f"{made.target}: a copy of {called}")
         for change in changing.apply(made.origin, made.changes)[1]:
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
