@@ -9,7 +9,7 @@ from typing import NamedTuple
 from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import constants, parameters
-from runner.parts.planner.state import State, by_length, copies, gradient, held, loaded, of_words, packed
+from runner.parts.planner.state import State, by_length, copies, gradient, held, of_words, packed, weights_of
 from runner.parts.planner.workload import FULL, HALF, TABLES, Run, Workload
 
 GIB = 2**30
@@ -215,7 +215,11 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     if workload.objective == "ebft":  # features come from the output of every layer
         width = workload.width * (model.num_hidden_layers + 1) * model.hidden_size
         yield Moment("forward", base, earlier_gradients, 0, 0, width * at_once * workload.most_tokens)
-    yield Moment(LOADING, loaded(workload), 0, 0)
+    if workload.sharding == "fsdp" and packed(workload):
+        # Every process has a model in 4 or 8 bits whole on its GPU, and keeps it until all shares exist (Axolotl 0.19.0:
+        # loaders/model.py, `device_map`; fsdp2.py, `original_sd`; in 8 bits transformers 5.16,
+        # quantizers/quantizer_bnb_8bit.py, `update_device_map`). Others wait in main memory.
+        yield Moment(LOADING, weights_of(workload) + state.weights, 0, 0)
 
 
 def writing(workload: Workload, rows: int) -> int:

@@ -75,15 +75,6 @@ def _fsdp(workload: Workload) -> State:
     return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
 
 
-def loaded(workload: Workload) -> int:
-    """Weights on each GPU while a model in 4 or 8 bits is split under FSDP: every process has it whole on its GPU, and
-    keeps it until all shares exist (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py, `original_sd`; in 8 bits
-    transformers 5.16, quantizers/quantizer_bnb_8bit.py, `update_device_map`). 0 otherwise: others wait in main memory."""
-    if workload.sharding != "fsdp" or not packed(workload):
-        return 0
-    return weights_of(workload) + held(workload).weights
-
-
 def _zero(workload: Workload, stage: int) -> State:
     """DeepSpeed's ZeRO with half-precision weights: fp32 master and optimizer (AdamW's moments make it 12 bytes per
     trained weight) are split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is
@@ -307,7 +298,7 @@ def moments(workload: Workload) -> dict[str, int]:
     """The bytes of main memory beyond the processes at each moment that takes more, measured by
     benchmarks/main_memory.py; the moments do not coincide."""
     between, processes = held(workload), workload.machines.gpus_per_node
-    # Weights go from a mapped file to the GPU, also in 4 or 8 bits (`loaded`).
+    # Weights go from a mapped file to the GPU, also in 4 or 8 bits (`memory._moments`).
     loading = 0
     # The first process has whole weights before they are written: ZeRO-3 gathers them, and safetensors (0.8) copies those
     # of a GPU.
