@@ -262,15 +262,14 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
-def _head_backward(
-    workload: Workload, base: int, there: int, kept: int, tokens: int, gradient: int, half: int
-) -> Moment:
-    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
+def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, fresh: int, half: int) -> Moment:
+    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight (fresh), and of its
+    input."""
     wide = workload.width
     logits = wide * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
     if workload.in_fp32(parameters.head(workload.model)):
-        gradient += gradient // 2  # first in half precision, then in fp32
-    return Moment("backward", base, there, kept, logits, gradient + wide * tokens * workload.model.hidden_size + half)
+        fresh += fresh // 2  # first in half precision, then in fp32
+    return Moment("backward", base, there, kept, logits, fresh + wide * tokens * workload.model.hidden_size + half)
 
 
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
