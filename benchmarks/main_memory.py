@@ -66,14 +66,21 @@ def workload(sharding: str = "none", adapter: bool = False, precision: str = "bf
     )
 
 
+def planned(moment: str, *of: Any, **more: Any) -> int:
+    """What is planned at a moment; merging is in a process of its own."""
+    moments = state.moments(workload(*of, **more))
+    return moments[moment] - (state.PROCESS if moment == MERGING else 0)
+
+
 # Processes of a case, and what is planned of it for a machine with so many.
+MERGING, RESUMING = "base model to merge with", "state to continue from"
 CASES: dict[str, tuple[int, Callable[[], int]]] = {
-    "merging, bf16": (1, lambda: state.merging(workload(adapter=True)) - state.PROCESS),
-    "merging, fp32": (1, lambda: state.merging(workload(adapter=True, precision="fp32")) - state.PROCESS),
-    "loading, FSDP": (2, lambda: state.loading(workload("fsdp"))),
-    "saving, FSDP": (2, lambda: state.saving(workload("fsdp"))),
-    "resuming, FSDP": (2, lambda: state.resuming(workload("fsdp"))),
-    "resuming, one GPU": (1, lambda: state.resuming(workload())),
+    "merging, bf16": (1, lambda: planned(MERGING, adapter=True)),
+    "merging, fp32": (1, lambda: planned(MERGING, adapter=True, precision="fp32")),
+    "loading, FSDP": (2, lambda: planned("weights that every process loads", "fsdp")),
+    "saving, FSDP": (2, lambda: planned("weights and state to save", "fsdp")),
+    "resuming, FSDP": (2, lambda: planned(RESUMING, "fsdp")),
+    "resuming, one GPU": (1, lambda: planned(RESUMING)),
 }
 
 

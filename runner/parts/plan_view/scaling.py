@@ -3,11 +3,10 @@
 Every count of machines trains on the same rows. Accumulation shrinks first, so that a step keeps its rows; below one
 micro batch a step has more rows, and there are fewer steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
@@ -43,7 +42,7 @@ class StageOnMachines:
     cost: float | None = None
 
     @classmethod
-    def of(cls, forecast: Forecast, count: int) -> StageOnMachines:
+    def of(cls, forecast: Forecast, count: int) -> Self:
         there = on(forecast, count)
         time, work, gpus = there.time, there.workload, there.stage.machines.world_size
         if not time:

@@ -4,11 +4,10 @@ The store, in the user's configuration folder, has the pace and the allocator sl
 Only `recipe plan` reads it (`constants.taking`), so that checks, rendered files and jobs are the same on every machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Self
 
 from runner import catalog
 from runner.catalog.hardware import PROCESSOR
@@ -29,33 +28,8 @@ from runner.trainer.records import Summary
 MOST_RUNS = 50
 
 
-@dataclass(frozen=True)
-class Beside:
-    """A trained stage beside its prediction."""
-
-    run: RunFolder
-    foreseen: Prediction
-    summary: Summary
-
-    def __str__(self) -> str:
-        return str(constants.sources().beside(self.foreseen, self.summary))
-
-    def observed(self) -> Observed:
-        """The entry of the store, without waiting, which depends on the network and not on the card."""
-        waiting = self.foreseen.waiting_seconds or 0.0
-        return Observed(
-            run=f"{self.run.state.id or self.run.path}/{self.foreseen.stage}",
-            gpu=self.foreseen.label,
-            seconds=max(0.0, (self.summary.step_seconds or 0.0) - waiting),
-            # By the formulas alone, so that every run is compared with the same.
-            planned=max(0.0, (self.foreseen.step_seconds or 0.0) - waiting),
-            allocated=round((self.summary.gpu_memory_gib or 0) * constants.GIB),
-            reserved=round((self.summary.gpu_reserved_gib or 0) * constants.GIB),
-        )
-
-
-def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Beside]:
-    """The stages of a run that trained on the card of their plan, each beside its prediction. Empty for a rehearsal."""
+def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[tuple[Prediction, Summary]]:
+    """The stages of a run that trained on the card of their plan, each with its prediction. Empty for a rehearsal."""
     known = {each.stage: each for each in planned} if run.kind != "rehearsal" else {}
     found = []
     for stage in plan.stages:
@@ -65,11 +39,11 @@ def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Be
             continue
         card = catalog.label_of(summary.gpu) if summary.gpu else PROCESSOR
         if card == foreseen.label and (summary.gpu or (foreseen.step_seconds and summary.step_seconds)):
-            found.append(Beside(run, foreseen, summary))
+            found.append((foreseen, summary))
     return found
 
 
-def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
+def _by_recipe(recipe: Recipe, run: RunFolder) -> list[tuple[Prediction, Summary]]:
     """With the predictions from before the run, if they are on record and comparable; else with new ones."""
     plan, on_record = inference.plan_of(recipe, run), RunManifest.read(run.path)
     if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
@@ -79,19 +53,20 @@ def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
     """The comparison of a run on this machine, in words. It is also stored, if the configuration folder is writable."""
-    return _kept(_by_recipe(recipe, run))
+    return _kept(run, _by_recipe(recipe, run))
 
 
 def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
     """The same without the recipe, from the recorded predictions."""
-    return _kept(beside(run, plan, RunManifest.read(run.path).foreseen))
+    return _kept(run, beside(run, plan, RunManifest.read(run.path).foreseen))
 
 
-def _kept(found: Sequence[Beside]) -> Iterator[str]:
-    yield from map(str, found)
+def _kept(run: RunFolder, found: Sequence[tuple[Prediction, Summary]]) -> Iterator[str]:
+    for foreseen, summary in found:
+        yield str(constants.sources().beside(foreseen, summary))
     if found:
         with suppress(OSError):  # the run is done in any case
-            keep(each.observed() for each in found)
+            keep(Observed.of_stage(run, *each) for each in found)
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:
@@ -103,7 +78,7 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
         found = _by_recipe(recipe, run)
         if not found:
             raise Stop(*worded("planner.no-measurements", name=name))
-        observed += [each.observed() for each in found]
+        observed += [Observed.of_stage(run, *each) for each in found]
     try:
         keep(observed)
     except OSError as error:
@@ -122,6 +97,20 @@ class Observed(Record):
     planned: float = 0.0
     allocated: int = 0
     reserved: int = 0
+
+    @classmethod
+    def of_stage(cls, run: RunFolder, foreseen: Prediction, summary: Summary) -> Self:
+        """Without waiting, which depends on the network and not on the card."""
+        waiting = foreseen.waiting_seconds or 0.0
+        return cls(
+            run=f"{run.state.id or run.path}/{foreseen.stage}",
+            gpu=foreseen.label,
+            seconds=max(0.0, (summary.step_seconds or 0.0) - waiting),
+            # By the formulas alone, so that every run is compared with the same.
+            planned=max(0.0, (foreseen.step_seconds or 0.0) - waiting),
+            allocated=round((summary.gpu_memory_gib or 0) * constants.GIB),
+            reserved=round((summary.gpu_reserved_gib or 0) * constants.GIB),
+        )
 
 
 @dataclass(frozen=True)

@@ -128,20 +128,16 @@ def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = Tru
     counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
     gain = PACE["fp8_gain"] if workload.fp8 and gpu.fp8 else 1.0
     linear, attention = counted.linear / (reached.linear * gain * peak), counted.attention / (reached.attention * peak)
-    weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
+    weights: float = (3 if training else 1) * held(workload).weights
+    if adapter := workload.adapter:
+        # 4-bit weights are unpacked in a micro batch, and DoRA measures weights. At 2 × 512 tokens QLoRA was measured 1.44
+        # to 1.51 times as slow as LoRA (h2oai/h2o-llmstudio, A100).
+        packed = parameters.in_linear(workload.model) if adapter.packed else 0
+        measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
+        weights += (PACE["unpacking"] * packed + PACE["measuring"] * measured) * workload.model.num_hidden_layers
     moving = (traffic(workload, rows, training) + weights) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
     seconds = max(linear + attention + moving, launching(workload, training))
     return seconds * constants.constants(gpu.name).slowness
-
-
-def unpacked(workload: Workload) -> float:
-    """Bytes that 4-bit weights cost to unpack in a micro batch, and DoRA to measure weights. At 2 × 512 tokens QLoRA was
-    measured 1.44 to 1.51 times as slow as LoRA (h2oai/h2o-llmstudio, A100)."""
-    if not (adapter := workload.adapter):
-        return 0
-    linear = parameters.in_linear(workload.model) if adapter.packed else 0
-    measured = sum(adapted(workload)) * (1 + workload.checkpointing) if adapter.dora else 0
-    return (PACE["unpacking"] * linear + PACE["measuring"] * measured) * workload.model.num_hidden_layers
 
 
 def launching(workload: Workload, training: bool = True) -> float:
@@ -174,26 +170,22 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     """Seconds of a step that GPUs wait for each other: messages beyond the computing that hides them. computing:
     seconds of a step. gbit_s: rate between machines, None for the workload's own network."""
     machines = workload.machines
-    messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
+    messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s)
+    if machines.nodes > 1:
+        # What messages take between several machines whatever their size; within one machine the shares of published runs
+        # include it. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the machines (NCCL,
+        # src/graph/tuning.cc, ncclTopoTuneModel: ring and tree).
+        inside = LINKS[gpu.link]["hop"]
+        ring = (machines.nodes - 1) * PACE["hop"] + (machines.world_size - machines.nodes) * inside
+        tree = 2 * (math.log2(machines.nodes) * PACE["hop"] + (machines.world_size / machines.nodes - 1) * inside)
+        if workload.sharding in ("zero3", "fsdp"):
+            messages += 3 * workload.model.num_hidden_layers * workload.accumulation * ring
+        else:
+            messages += math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(2 * ring, tree)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"]["hidden"]
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
     return max(PACE["least_waiting"] * messages, messages - hidden * computing)
-
-
-def latency(workload: Workload, gpu: Gpu) -> float:
-    """Seconds that a step's messages take between several machines whatever their size; within one machine the shares
-    of published runs include them. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the
-    machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
-    machines = workload.machines
-    if machines.nodes == 1:
-        return 0.0
-    inside = LINKS[gpu.link]["hop"]
-    ring = (machines.nodes - 1) * PACE["hop"] + (machines.world_size - machines.nodes) * inside
-    if workload.sharding in ("zero3", "fsdp"):
-        return 3 * workload.model.num_hidden_layers * workload.accumulation * ring
-    tree = 2 * (math.log2(machines.nodes) * PACE["hop"] + (machines.world_size / machines.nodes - 1) * inside)
-    return math.ceil(trained_bytes(workload) / workload.bucket_bytes) * min(2 * ring, tree)
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
@@ -215,20 +207,17 @@ def updating(workload: Workload, gpu: Gpu) -> float:
     moved = 2 * state.optimizer + 3 * state.gradients
     if (workload.rule.lists or workload.rule.largest) and not workload.sharding.startswith("zero"):
         moved = 20 * state.gradients
-    return (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE) + _orthogonal(workload, gpu)
-
-
-def _orthogonal(workload: Workload, gpu: Gpu) -> float:
-    """Seconds in which Muon makes each trained matrix orthogonal; its products of a matrix m × n, m the smaller, are
-    4m²n + 2m³ operations a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the matrices."""
+    seconds = (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
     if not workload.rule.products:
-        return 0.0
+        return seconds
+    # Muon makes each trained matrix orthogonal; its products of a matrix m × n, m the smaller, are 4m²n + 2m³ operations
+    # a round (Axolotl 0.19.0, contribs/mit/muon). FSDP's GPUs share the matrices.
     trained = parameters.trained(workload).items()
     shapes = (sorted(shape[-2:]) for name, shape in trained if not parameters.outside(name))
     operations = sum(4 * one[0] ** 2 * one[1] + 2 * one[0] ** 3 for one in shapes if len(one) == 2)
     split = workload.machines.world_size if workload.sharding == "fsdp" else 1
     rate = shares(gpu).linear * (gpu.bf16_tflops or gpu.fp32_tflops) * 1e12
-    return workload.rule.products * operations / split / rate
+    return seconds + workload.rule.products * operations / split / rate
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:
@@ -268,7 +257,16 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     if count is None:
         return None
     own = computing(workload, gpu)
-    evaluations, pass_of_all = evaluating(workload, gpu, count)
+    evaluations, pass_of_all = 0, 0.0
+    if workload.evaluation_rows:
+        # One comes before the first step.
+        evaluations = workload.times_in(workload.evaluation_steps, count) + 1
+        rows = workload.evaluation_batch_size
+        alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
+        batches = math.ceil((alone.packed(workload.evaluation_rows) or 0) / workload.replicas / rows)
+        batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
+        batch_seconds += writing(workload, gpu, rows)
+        pass_of_all = (1 + workload.passes_beside) * batches * batch_seconds
     return of_run(
         workload,
         gpu,
@@ -324,17 +322,3 @@ def of_run(
         network_seconds=(steps * (usual - wait(run.network.most)), steps * (wait(run.network.least) - usual)),
         **figures,
     )
-
-
-def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
-    """The number of evaluations in a run of this many steps, the first before it starts, and the seconds of one."""
-    if not workload.evaluation_rows:
-        return 0, 0.0
-    rows = workload.evaluation_batch_size
-    alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
-    share = (alone.packed(workload.evaluation_rows) or 0) / workload.replicas
-    batches = math.ceil(share / rows)
-    batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
-    batch_seconds += writing(workload, gpu, rows)
-    passes = 1 + workload.passes_beside
-    return workload.times_in(workload.evaluation_steps, steps) + 1, passes * batches * batch_seconds

@@ -1,8 +1,6 @@
 """Forecast: what each stage of a recipe needs. `plan`, `check` and reports share this one definition, which has the
 formulas of an engine as a subclass (`formulas` in a part's table)."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +19,7 @@ from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, network
+from runner.parts.planner.workload import ASSUMED, Run, Workload, network
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -176,14 +174,6 @@ class Forecast(ABC):
     def full(self) -> Self:
         """The same with rows that fill `sequence_len`, where the longest row is an estimate; else itself."""
         return self.changed(longest=0) if self.rows.longest_source else self
-
-    @property
-    def most_row_tokens(self) -> int | None:
-        """Tokens of the longest row that the card may have room for; None if it may have room for every row."""
-        work = self.workload
-        if not isinstance(work, Workload) or work.packing or not self.changed(longest=0).never_fits:
-            return None
-        return MULTIPLE * largest(lambda count: not self.changed(longest=count * MULTIPLE).never_fits)
 
     @property
     def shorter_rows(self) -> int | None:

@@ -1,11 +1,8 @@
 """The planner's answers to the core (`Forecasting` in scenarios/contract.py): a recipe's needs as problems, as sizes, and
 as predictions for a run."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import constants, forecast, storage
@@ -20,7 +17,7 @@ from runner.tools.problem import Problem
 
 def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
     """An error where a stage never fits its GPU; and notes on stages that may not fit, claims and pods that are too
-    small, a learning rate that never stops rising, a deadline that comes too early."""
+    small, a learning rate that never stops rising, a deadline that comes too early, and too few steps."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
         # Files are opened only where their rows decide, because `check` counts its milliseconds.
@@ -32,22 +29,16 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     notes += [*storage.problems(recipe.document, plan, forecasts), *beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
     notes += ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
-    return [note for note in (*notes, *_few(recipe, plan)) if note]
-
-
-def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
-    """Notes on stages that make too few steps of a small local file, with settings that were tried and make more."""
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
-    if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
-        return []
-    forecasts = forecast.of(recipe, plan)
-    if not too_short(forecasts):
-        return []
-    # Imported here, because only a recipe with too few steps needs the search.
-    from runner.parts.planner import recipe_offers
+    if files and all(file.is_file() and file.stat().st_size < SMALL for file in files):
+        counted = forecast.of(recipe, plan)
+        if too_short(counted):
+            # Imported here, because only a recipe with too few steps needs the search.
+            from runner.parts.planner import recipe_offers
 
-    tried = recipe_offers.more_steps(Planned(recipe, plan, forecasts))
-    return list(too_few_steps(recipe, forecasts, tried))
+            tried = recipe_offers.more_steps(Planned(recipe, plan, counted))
+            notes += too_few_steps(recipe, counted, tried)
+    return [note for note in notes if note]
 
 
 def _known(recipe: Recipe, plan: Plan, look: bool = True) -> list[Forecast]:
@@ -81,14 +72,12 @@ def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty if the model has no formulas."""
-    made = _known(recipe, plan)
+    known = _known(recipe, plan)
     with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
-        # A copy computes its figures again.
-        alone = [named(TABLES["prediction_alone"], replace(one)) for one in made]
-    return tuple(map(_prediction, made, alone))
-
-
-def _prediction(made: Forecast, alone: Mapping[str, Any]) -> Prediction:
-    """alone: the figures by formulas alone."""
-    gpu = made.gpu.title if made.gpu else made.stage.machines.gpu
-    return Prediction(**named(TABLES["prediction"], made), **alone, gpu=gpu)
+        # By the formulas alone; a copy computes its figures again.
+        alone = [named(TABLES["prediction_alone"], replace(one)) for one in known]
+    made = []
+    for one, figures in zip(known, alone, strict=True):
+        gpu = one.gpu.title if one.gpu else one.stage.machines.gpu
+        made.append(Prediction(**named(TABLES["prediction"], one), **figures, gpu=gpu))
+    return tuple(made)

@@ -1,8 +1,6 @@
 """The formulas of stages that Axolotl trains; what a trace finds in their place; and the changes that let them train in
 less memory, by formulas alone, which `recipe_offers` tries on recipes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,24 +53,6 @@ def left_out(run: Run) -> dict[str, Any]:
         return {}
     # Everything is on one GPU, in the precision that the split weights have.
     return {"sharding": "none", "offload": Offload(), "fp32_weights": run.masters}
-
-
-def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageForecast | None:
-    """The forecast for a stage; None if its model is unknown. look: whether to read the hub's cache."""
-    # The stage's model is the recipe's own, else that of its config in the catalog or in the hub's cache.
-    name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
-    recipe = recipe.of_stage(stage.name)
-    model = recipe.model_facts or catalog.model(name, recipe.folder)
-    if model is None and look:
-        model = catalog.cached_model(name, revision or "main")
-    if model is None:
-        return None
-    work = from_stage(stage, model, rows)
-    stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
-    follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
-    speed = (recipe.settings.get("sharding") or {}).get("nvme_mb_s") or work.offload.mb_s
-    offload = replace(work.offload, mb_s=float(speed))
-    return LanguageForecast(stage, replace(work, evaluation_follows=follows, offload=offload), rows)
 
 
 @dataclass(frozen=True)
@@ -146,6 +126,24 @@ class LanguageForecast(Forecast):
             units=units,
         )
         return dict(line.split(": ", 1) for line in text.splitlines())
+
+
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageForecast | None:
+    """The forecast for a stage; None if its model is unknown. look: whether to read the hub's cache."""
+    # The stage's model is the recipe's own, else that of its config in the catalog or in the hub's cache.
+    name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
+    recipe = recipe.of_stage(stage.name)
+    model = recipe.model_facts or catalog.model(name, recipe.folder)
+    if model is None and look:
+        model = catalog.cached_model(name, revision or "main")
+    if model is None:
+        return None
+    work = from_stage(stage, model, rows)
+    stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
+    follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
+    speed = (recipe.settings.get("sharding") or {}).get("nvme_mb_s") or work.offload.mb_s
+    offload = replace(work.offload, mb_s=float(speed))
+    return LanguageForecast(stage, replace(work, evaluation_follows=follows, offload=offload), rows)
 
 
 @dataclass(frozen=True)
@@ -231,35 +229,28 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
     for other in sorted(smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))):
         adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
-        changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
+        patterns: list[str] = []
+        if workload.unfrozen:
+            # As many last layers, and the LM head if it was trained.
+            count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
+            patterns = unfrozen_parameters(other, count, lm_head=False)
+            if workload.trains(parameters.head(workload.model)):
+                patterns.append(f"^{parameters.head(other)}$")
+        changed = replace(workload, model=other, adapter=adapter, unfrozen=tuple(patterns))
         advice = Advice({"model.base": other.id}, changed, Loss.ANOTHER_MODEL)
         if _fits(advice, budget):
             yield advice
             return
 
 
-def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
-    """The patterns of the trained part in another model: as many last layers, and the LM head if it was trained."""
-    if not workload.unfrozen:
-        return ()
-    count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
-    patterns = unfrozen_parameters(other, count, lm_head=False)
-    if workload.trains(parameters.head(workload.model)):
-        patterns.append(f"^{parameters.head(other)}$")
-    return tuple(patterns)
-
-
 def _fits(advice: Advice, budget: float) -> bool:
     return memory.estimate(advice.workload).total <= budget
-
-
-OFFERS: tuple[Callable[[Lines, Workload, float], Iterator[Advice]], ...] = (_within_the_model, _smaller_model)
 
 
 def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice]:
     """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
     combinations if fewer than two single ones lose nothing."""
-    started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
+    started = [*_within_the_model(lines, workload, budget), *_smaller_model(lines, workload, budget)]
     enough = [advice for advice in started if _fits(advice, budget)]
     for _ in range(TOGETHER - 1):
         if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:

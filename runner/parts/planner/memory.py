@@ -1,7 +1,5 @@
 """The memory of one GPU, part by part, at its peak. Bytes throughout."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +9,7 @@ from typing import NamedTuple
 from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import constants, parameters
-from runner.parts.planner.state import State, by_length, copies, gradient, held, loaded, of_words
+from runner.parts.planner.state import State, by_length, copies, gradient, held, of_words, packed, weights_of
 from runner.parts.planner.workload import FULL, HALF, TABLES, Run, Workload
 
 GIB = 2**30
@@ -23,6 +21,21 @@ PHASES = (LOADING, "forward", "loss", "backward", "step")
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl,
 # issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
 NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
+
+
+class Moment(NamedTuple):
+    """A moment of training, in bytes on one GPU. base: state between steps, and gathered or loaded weights."""
+
+    name: str
+    base: int
+    gradients: int
+    activations: int
+    logits: int = 0
+    temporary: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.base + self.gradients + self.activations + self.logits + self.temporary
 
 
 @dataclass(frozen=True)
@@ -128,21 +141,6 @@ def nccl(gpus: int) -> int:
     return 0 if gpus == 1 else min(NCCL_MOST, max(NCCL_LEAST, int(0.39 * GIB) + NCCL_A_PEER * gpus))
 
 
-class Moment(NamedTuple):
-    """A moment of training, in bytes on one GPU. base: state between steps, and gathered or loaded weights."""
-
-    name: str
-    base: int
-    gradients: int
-    activations: int
-    logits: int = 0
-    temporary: int = 0
-
-    @property
-    def size(self) -> int:
-        return self.base + self.gradients + self.activations + self.logits + self.temporary
-
-
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and, before
     all of them, the loading of weights that are then split."""
@@ -156,9 +154,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     layer_input = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, if nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
-    kept_by_layer = [
-        layer_input if workload.checkpointing else 0 if i < lowest else whole_layer[i] for i in range(len(whole_layer))
-    ]
+    kept_by_layer = [layer_input] * len(trained) if workload.checkpointing else [0] * lowest + whole_layer[lowest:]
     activations = sum(kept_by_layer) + parameters.final_norm(workload) * tokens
     # With accumulation the gradients of the micro batches before are there from the start.
     earlier_gradients = state.gradients if workload.accumulation > 1 else 0
@@ -173,31 +169,27 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     yield Moment("forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, gathered)
     if half_copies:
         yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
-    yield from _head_backward(workload, at_loss, earlier_gradients, activations, tokens, kept_copies)
-    head = _of_head(workload)
+    # A reward model has no LM head.
+    head = of_words(workload, parameters.head(model)) if workload.objective != "reward" else 0
+    yield _head_backward(workload, at_loss, earlier_gradients, activations, tokens, head, kept_copies)
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     tied_head = head if model.tied and not state.root else 0
-    tied_and_earlier = tied_head if workload.accumulation > 1 else 0
-    backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
-    linear, wide = parameters.linear(model), workload.width
+    backward_pass, wide = max(parameters.backward(workload) * tokens + in_flight, measuring), workload.width
+    if packed(workload) and workload.checkpointing:
+        # A packed weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
+        unpacked = HALF * max(map(prod, parameters.linear(model).values()))
+        backward_pass += max(0, unpacked - HALF * model.intermediate_size * tokens)
     layers = parameters.of_layers(model, workload.unfrozen)
-    gradients = [0 if workload.adapter else gradient(workload, numbers) for numbers in layers]
     for index in reversed(range(lowest, model.num_hidden_layers)):
-        layer_gradient = remaining_gradient = gradients[index]
-        if workload.adapter:
-            layer_gradient = remaining_gradient = state.gradients // model.num_hidden_layers
-        elif workload.sharding == "fsdp":
+        layer_gradient = state.gradients // len(layers) if workload.adapter else gradient(workload, layers[index])
+        remaining_gradient = layer_gradient
+        if workload.sharding == "fsdp" and not workload.adapter:
             # What a layer leaves behind is its shard, in fp32.
             remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
         made = head + remaining_gradient * (model.num_hidden_layers - index)
         gradients_so_far = max(earlier_gradients, min(state.gradients, made))
         kept = sum(kept_by_layer[: index + 1]) + (whole_layer[index] if workload.checkpointing else 0)
-        fresh_gradient = layer_gradient if workload.accumulation > 1 else 0
         temporary = backward_pass
-        if workload.adapter and workload.adapter.packed and workload.checkpointing:
-            # A packed weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
-            unpacked = HALF * max(map(prod, linear.values()))
-            temporary += max(0, unpacked - HALF * model.intermediate_size * tokens)
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
             temporary -= wide * model.intermediate_size * tokens
@@ -205,7 +197,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         # twice while they are summed and split.
         temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
         temporary += half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        temporary += fresh_gradient // 2 + tied_and_earlier
+        if workload.accumulation > 1:
+            temporary += layer_gradient // 2 + tied_head
         yield Moment("backward", base, gradients_so_far, kept, 0, temporary)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
@@ -222,7 +215,11 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     if workload.objective == "ebft":  # features come from the output of every layer
         width = workload.width * (model.num_hidden_layers + 1) * model.hidden_size
         yield Moment("forward", base, earlier_gradients, 0, 0, width * at_once * workload.most_tokens)
-    yield Moment(LOADING, loaded(workload), 0, 0)
+    if workload.sharding == "fsdp" and packed(workload):
+        # Every process has a model in 4 or 8 bits whole on its GPU, and keeps it until all shares exist (Axolotl 0.19.0:
+        # loaders/model.py, `device_map`; fsdp2.py, `original_sd`; in 8 bits transformers 5.16,
+        # quantizers/quantizer_bnb_8bit.py, `update_device_map`). Others wait in main memory.
+        yield Moment(LOADING, weights_of(workload) + state.weights, 0, 0)
 
 
 def writing(workload: Workload, rows: int) -> int:
@@ -265,20 +262,14 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
-def _of_head(workload: Workload) -> int:
-    """Bytes of the gradient of the LM head's weight; a reward model has no LM head."""
-    return of_words(workload, parameters.head(workload.model)) if workload.objective != "reward" else 0
-
-
-def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, half: int) -> Iterator[Moment]:
-    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
+def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, fresh: int, half: int) -> Moment:
+    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight (fresh), and of its
+    input."""
     wide = workload.width
     logits = wide * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
-    fresh = _of_head(workload)
-    if workload.in_fp32(parameters.head(workload.model)) and fresh:
+    if workload.in_fp32(parameters.head(workload.model)):
         fresh += fresh // 2  # first in half precision, then in fp32
-    flight = fresh + wide * tokens * workload.model.hidden_size + half
-    yield Moment("backward", base, there, kept, logits, flight)
+    return Moment("backward", base, there, kept, logits, fresh + wide * tokens * workload.model.hidden_size + half)
 
 
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:

@@ -1,13 +1,12 @@
 """Planned: a recipe with its plan and its needs, for `plan` and for the trial of offers; the recipe's limits, each judged
 at its line, and stages with too few steps to learn from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Self
 
 from runner.catalog import Gpu
 from runner.parts.planner import forecast, storage
@@ -55,7 +54,7 @@ class Planned:
     rows: int | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, price: float | None = None, rows: int | None = None) -> Planned:
+    def of(cls, recipe: Recipe, price: float | None = None, rows: int | None = None) -> Self:
         """Raises UnknownArchitecture for a model without formulas, and Stop if the recipe makes no plan."""
         plan = translate(recipe, place(recipe))
         return cls(recipe, plan, forecast.of(recipe, plan, price, rows), price, rows)
@@ -208,20 +207,14 @@ _BY_TIME: dict[str, Callable[..., Iterator[Problem]]] = {"time": _time, "cost": 
 
 def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
     """Notes on what may be stopped before its end: training at the recipe's time limit, a job at its deadline."""
-    times, limit = [each.time for each in forecasts if each.time], _time_limit(recipe)
+    times, limit = [each.time for each in forecasts if each.time], stated(recipe).get("time")
     usual, longest = sum(time.total_seconds for time in times), sum(time.range_seconds[1] for time in times)
     # Above the limit, `broken` reports it.
-    if usual <= limit < longest:
+    if limit and usual <= units.seconds(limit) < longest:
         enough = units.at_least(longest)
-        stops, most = stated(recipe)["time"], units.duration(longest)
-        message = worded("planner.over-time", longest=most, limit=stops, enough=enough)
+        message = worded("planner.over-time", longest=units.duration(longest), limit=limit, enough=enough)
         yield recipe.note("limits.time", *message, mending=enough)
     yield from ended_by_deadline(recipe, forecasts, preparations)
-
-
-def _time_limit(recipe: Recipe) -> float:
-    limit = stated(recipe).get("time")
-    return units.seconds(limit) if limit else math.inf
 
 
 def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequence[Preparation]) -> Iterator[Problem]:
@@ -229,12 +222,13 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequenc
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
         return
-    deadline, limit = hours * 3600, _time_limit(recipe)
+    deadline, limit = hours * 3600, stated(recipe).get("time")
+    # At its own limit training stops by itself.
+    most = units.seconds(limit) if limit else math.inf
     late: list[tuple[Duration | Preparation, str]] = [
         (time, forecast.stage.name)
         for forecast in forecasts
-        # At its own limit training stops by itself.
-        if (time := forecast.time) and min(time.range_seconds[1], limit) > deadline
+        if (time := forecast.time) and min(time.range_seconds[1], most) > deadline
     ]
     late += [(each, each.stage) for each in before if each.range_seconds[1] > deadline]
     if late:

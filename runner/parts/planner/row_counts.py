@@ -78,10 +78,6 @@ class RowLengths(report.Lengths):
         padded = [min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length) for length in reached]
         return sum(padded) / _POINTS
 
-    def within(self, limit: float) -> float:
-        """The mean length if none is longer than `limit`."""
-        return self.longest(1, limit)
-
     def beyond(self, limit: float) -> float:
         """The share of rows that are longer than `limit`, 0 to 1."""
         return sum(length > limit for length in _points(self)) / _POINTS

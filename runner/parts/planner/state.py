@@ -57,10 +57,10 @@ def _fsdp(workload: Workload) -> State:
     wide, shards = workload.width, workload.machines.world_size // max(1, workload.copies)
     whole = parameters.of_layers(workload.model, ())[0].whole
     layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
-    if packed(workload):
+    if (adapter := workload.adapter) and adapter.packed:
         # Weights in 4 or 8 bits travel packed, and each is unpacked when it is used.
         linear = parameters.in_linear(workload.model)
-        layer += _packed_bytes(workload, linear) - wide * linear
+        layer += linear // (2 if adapter.four_bit else 1) - wide * linear
     layer, root = layer // workload.tensor, root // workload.tensor
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
@@ -73,15 +73,6 @@ def _fsdp(workload: Workload) -> State:
     # The scales of packed weights are not parameters: every GPU holds all of them, as published states show.
     scales = _scales(workload)
     return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
-
-
-def loaded(workload: Workload) -> int:
-    """Weights on each GPU while a model in 4 or 8 bits is split under FSDP: every process has it whole on its GPU, and
-    keeps it until all shares exist (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py, `original_sd`; in 8 bits
-    transformers 5.16, quantizers/quantizer_bnb_8bit.py, `update_device_map`). 0 otherwise: others wait in main memory."""
-    if workload.sharding != "fsdp" or not packed(workload):
-        return 0
-    return weights_of(workload) + held(workload).weights
 
 
 def _zero(workload: Workload, stage: int) -> State:
@@ -142,18 +133,14 @@ def whole(workload: Workload) -> int:
 
 def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
-    numbers, few = parameters.numbers(workload.model), 0
-    if packed(workload):
-        few = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
-        numbers = replace(numbers, inside=numbers.inside - few)
+    numbers, small = parameters.numbers(workload.model), 0
+    if (adapter := workload.adapter) and adapter.packed:
+        count = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
+        numbers, small = replace(numbers, inside=numbers.inside - count), count // (2 if adapter.four_bit else 1)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
-    frozen = _packed_bytes(workload, few) + _bytes(workload, numbers, trained=False) + _scales(workload)
+    frozen = small + _bytes(workload, numbers, trained=False) + _scales(workload)
     return frozen + raised + adapter_bytes(workload)
-
-
-def _packed_bytes(workload: Workload, count: int) -> int:
-    return count // (2 if workload.adapter and workload.adapter.four_bit else 1)
 
 
 def _scales(workload: Workload) -> int:
@@ -307,49 +294,33 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
     return max(over_pcie, from_disk if workload.offload.weights == "nvme" else 0.0)
 
 
-# Main memory at each moment that takes more than its processes, measured by benchmarks/main_memory.py; files on disk.
-
-
 def moments(workload: Workload) -> dict[str, int]:
-    """The bytes beyond the processes at each moment; the moments do not coincide."""
-    return {
-        "weights that every process loads": loading(workload),
-        "weights and state to save": saving(workload),
-        "state to continue from": resuming(workload),
-        "base model to merge with": merging(workload),
-    }
-
-
-def loading(workload: Workload) -> int:
-    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py). Otherwise, and in 4 or 8 bits
-    (`loaded`), weights go from a mapped file to the GPU."""
-    if workload.sharding != "fsdp" or packed(workload):
-        return 0
-    return workload.machines.gpus_per_node * whole_model(workload)
-
-
-def saving(workload: Workload) -> int:
-    """The first process has whole weights before they are written: FSDP and ZeRO-3 gather them, and safetensors (0.8)
-    copies those of a GPU. FSDP gathers the optimizer's state after that, in the precision of its shards (accelerate
-    1.13.0, save_fsdp_model and save_fsdp_optimizer)."""
-    if workload.sharding != "fsdp":
-        return saved_weights(workload)
-    between = held(workload)
-    return max(between.weights, between.optimizer) * workload.machines.world_size or whole_model(workload)
-
-
-def resuming(workload: Workload) -> int:
-    """The optimizer's state in main memory: a single process reads it (transformers 5.16, Trainer), under FSDP the
-    first one, and under DeepSpeed each its own share. DDP reads it onto each GPU."""
-    optimizer = held(workload).optimizer
+    """The bytes of main memory beyond the processes at each moment that takes more, measured by
+    benchmarks/main_memory.py; the moments do not coincide."""
+    between, processes = held(workload), workload.machines.gpus_per_node
+    # Weights go from a mapped file to the GPU, also in 4 or 8 bits (`memory._moments`).
+    loading = 0
+    # The first process has whole weights before they are written: ZeRO-3 gathers them, and safetensors (0.8) copies those
+    # of a GPU.
+    saving = saved_weights(workload)
+    # A single process reads the optimizer's state (transformers 5.16, Trainer), and under DeepSpeed each its own share.
+    # DDP reads it onto each GPU.
+    resuming = 0 if workload.sharding == "ddp" else processes * between.optimizer
     if workload.sharding == "fsdp":
-        return saving(workload)
-    return 0 if workload.sharding == "ddp" else workload.machines.gpus_per_node * optimizer
-
-
-def merging(workload: Workload) -> int:
-    """A process of its own with the whole base model (`runner.trainer.merging`). 0 without an adapter."""
-    return PROCESS + workload.width * parameters.total(workload.model) if workload.adapter else 0
+        # Every process loads the whole model (Axolotl 0.19.0, loaders/model.py). FSDP gathers the optimizer's state after
+        # the weights, in the precision of its shards, and its first process reads both (accelerate 1.13.0,
+        # save_fsdp_model and save_fsdp_optimizer).
+        loading = 0 if packed(workload) else processes * whole_model(workload)
+        saving = max(between.weights, between.optimizer) * workload.machines.world_size or whole_model(workload)
+        resuming = saving
+    # A process of its own with the whole base model (`runner.trainer.merging`).
+    merging = PROCESS + workload.width * parameters.total(workload.model) if workload.adapter else 0
+    return {
+        "weights that every process loads": loading,
+        "weights and state to save": saving,
+        "state to continue from": resuming,
+        "base model to merge with": merging,
+    }
 
 
 def whole_model(workload: Workload) -> int:

@@ -12,9 +12,9 @@ from runner.catalog.hardware import GIB, pod_memory_gib
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.report import ROOM
 from runner.parts.planner import row_counts, state
-from runner.parts.planner.forecast import Forecast, said
+from runner.parts.planner.forecast import Forecast, largest, said
 from runner.parts.planner.memory import usable
-from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS, TABLES
+from runner.parts.planner.workload import ASSUMED, MULTIPLE, OWN_DISK_MB_S, START_SECONDS, TABLES, Workload
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.recipe.document import Document
@@ -39,8 +39,12 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     """The files of a stage: the download, prepared data, checkpoints, the best model, a merged model."""
     place, sizes = plan.place_of(forecast.stage), forecast.written()
     keep, checkpoint = forecast.workload.keep, sizes.pop("checkpoint")
+    # The hub's files, in a pod as `runner.parts.jobs.podspec.writable` places them.
+    claims, hub = plan.site.get("claims"), "~/.cache/huggingface of each machine"
+    if plan.site:
+        hub = f"{claims[0]['mount']}/huggingface" if claims else "/tmp/home"
     entries = {
-        "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
+        "model download": (place.model_dir if forecast.stage.model else None) or hub,
         "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
         state.ON_DISK: forecast.workload.offload.path,
     }
@@ -51,14 +55,6 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     # While the newest is written there is one more than are kept, and the best is kept beside the latest.
     listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
     return listed + [Disk(what, size, place.run_dir) for what, size in sizes.items() if size]
-
-
-def _hub(plan: Plan) -> str:
-    """The folder of the hub's files in a pod (see `runner.parts.jobs.podspec.writable`), or on a plain machine."""
-    if not plan.site:
-        return "~/.cache/huggingface of each machine"
-    claims = plan.site.get("claims") or ()
-    return f"{claims[0]['mount']}/huggingface" if claims else "/tmp/home"
 
 
 def before_training(plan: Plan) -> Iterator[Disk]:
@@ -123,13 +119,18 @@ def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
     """The arguments of `data.report.require_room`; empty if all rows have room or `--allow` permits what never fits."""
-    most, stage, gpu = forecast.most_row_tokens, forecast.stage, forecast.gpu
-    if most is None or gpu is None or (forecast.rows.longest and forecast.never_fits):
+    work, stage, gpu = forecast.workload, forecast.stage, forecast.gpu
+    if gpu is None or not isinstance(work, Workload) or work.packing:
         return []
+    full = forecast.changed(longest=0)
+    if not full.never_fits or (forecast.rows.longest and forecast.never_fits):
+        return []
+    # Tokens of the longest row that the card may have room for.
+    most = MULTIPLE * largest(lambda count: not forecast.changed(longest=count * MULTIPLE).never_fits)
     source = row_counts.source_of(plan, stage)[0]
     drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
     folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
-    need, there = units.both(forecast.changed(longest=0).memory.total), units.both(usable(gpu))
+    need, there = units.both(full.memory.total), units.both(usable(gpu))
     return [folders, most, *worded("planner.room", forecast=forecast, need=need, there=there, most=most)]
 
 

@@ -299,7 +299,7 @@ class Workload(Run):
         if self.packing or not self.lengths:
             return length
         if self.joined:
-            return self.lengths.within(length)
+            return self.lengths.longest(1, length)
         multiple = 1 if self.answers > 1 else MULTIPLE
         return self.lengths.longest(self.micro_batch_size * self.answers, length, multiple)
 

@@ -63,18 +63,15 @@ def flash(
     width, narrow = query.shape[-1], value.shape[-1]
     if narrow != width:
         value = torch.nn.functional.pad(value, [0, width - narrow])
+    # The (query, key) pairs of a head: half of all if attention is causal, and no more keys than a window holds.
+    queries, keys, causal = query.shape[2], key.shape[2], named.get("is_causal")
+    pairs = queries * keys
+    if (getattr(module, "is_causal", True) if causal is None else causal) and queries == keys:
+        window = min(named.get("sliding_window") or keys, keys)
+        pairs = keys * window - window * window // 2
     swapped = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    output = _Flash.apply(*swapped, _pairs(module, query.shape[2], key.shape[2], named))
+    output = _Flash.apply(*swapped, pairs)
     return output if narrow == width else output[..., :narrow], None
-
-
-def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """The (query, key) pairs of a head: half of all if attention is causal, and no more keys than a window holds."""
-    causal = named.get("is_causal")
-    if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
-        return queries * keys
-    window = min(named.get("sliding_window") or keys, keys)
-    return keys * window - window * window // 2
 
 
 def padded(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any, **kwargs: Any) -> Any:

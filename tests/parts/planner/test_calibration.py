@@ -89,7 +89,8 @@ def test_what_was_said_before_the_run_is_what_it_is_compared_with(recipe, ran):
     plan = inference.plan_of(recipe, run)
     keep(run, recipe, plan)
     (before,) = RunManifest.read(run.path).foreseen
-    assert calibration.beside(run, plan, [before])[0].foreseen == before
+    ((foreseen, _),) = calibration.beside(run, plan, [before])
+    assert foreseen == before
     assert before.step_seconds > before.waiting_seconds
     # Formulas may have changed since.
     said = replace(before, step_seconds=10 * before.step_seconds)

@@ -17,6 +17,8 @@ from runner.scenarios.render import place
 from tests.conftest import ROOT
 
 MIB = 2**20
+LOADING, SAVING = "weights that every process loads", "weights and state to save"
+RESUMING, MERGING = "state to continue from", "base model to merge with"
 
 
 def test_the_formulas_are_those_that_were_measured_against():
@@ -32,22 +34,22 @@ def test_an_adapter_s_base_is_read_whole_and_unquantised_when_it_is_merged():
     recipe, _, _ = load(ROOT / "recipes" / "minimal" / "lora.yaml")
     (found,) = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
     adapter = found.workload
-    assert storage.host(found)["base model to merge with"] == state.merging(adapter)
-    assert state.merging(adapter) == state.PROCESS + 2 * parameters.total(adapter.model)
+    base = state.moments(adapter)[MERGING]
+    assert storage.host(found)[MERGING] == base == state.PROCESS + 2 * parameters.total(adapter.model)
     four = replace(adapter, adapter=replace(adapter.adapter, four_bit=True))
-    assert state.merging(four) == state.merging(adapter)
-    assert state.merging(replace(adapter, adapter=None)) == 0
+    assert state.moments(four)[MERGING] == base
+    assert state.moments(replace(adapter, adapter=None))[MERGING] == 0
 
 
 def test_a_machine_holds_what_its_processes_go_on_from():
     full = Workload(catalog.model("google/gemma-3-270m"), machines=Machines(1, 1, "NVIDIA-L40S", 64, 8))
     count = parameters.total(full.model)
     # AdamW's moments are as wide as the weights.
-    assert (state.resuming(full), state.loading(full)) == (4 * count, 0)
+    assert (state.moments(full)[RESUMING], state.moments(full)[LOADING]) == (4 * count, 0)
     two = Machines(2, 2, full.machines.gpu, 64, 8)
     # DDP reads onto the GPUs; each of ZeRO's processes its own share, half of them here.
-    assert state.resuming(replace(full, machines=two, sharding="ddp")) == 0
-    assert state.resuming(replace(full, machines=two, sharding="zero2")) == 2 * 12 * count // 4
+    assert state.moments(replace(full, machines=two, sharding="ddp"))[RESUMING] == 0
+    assert state.moments(replace(full, machines=two, sharding="zero2"))[RESUMING] == 2 * 12 * count // 4
     # FSDP loads whole models in every process, and gathers once.
     split = replace(full, machines=two, sharding="fsdp", fp32_weights=True)
-    assert (state.loading(split), state.saving(split), state.resuming(split)) == (8 * count,) * 3
+    assert [state.moments(split)[name] for name in (LOADING, SAVING, RESUMING)] == [8 * count] * 3

@@ -97,13 +97,20 @@ def test_operations_of_a_known_architecture_are_those_of_its_formulas(fields):
 def test_a_sliding_window_is_counted_as_far_as_it_reaches():
     from types import SimpleNamespace
 
-    from runner.parts.trace.stand_ins import _pairs
+    import torch
 
-    layer = SimpleNamespace(is_causal=True)
-    assert _pairs(layer, 1000, 1000, {}) == 500_000
-    assert _pairs(layer, 1000, 1000, {"sliding_window": 100}) == 95_000
-    assert _pairs(layer, 1000, 1000, {"sliding_window": 4000}) == 500_000
-    assert _pairs(layer, 1000, 1000, {"is_causal": False}) == 1_000_000
+    from runner.parts.trace.stand_ins import counted, flash
+
+    for named, pairs in (
+        ({}, 500_000),
+        ({"sliding_window": 100}, 95_000),
+        ({"sliding_window": 4000}, 500_000),
+        ({"is_causal": False}, 1_000_000),
+    ):
+        counted.clear()
+        one = torch.empty(1, 1, 1000, 1)
+        flash(SimpleNamespace(is_causal=True), one, one, one, None, **named)
+        assert counted == [4 * pairs], named
 
 
 def test_what_training_would_be_refused_for_is_said_with_what_to_write(tmp_path, golden_message):
