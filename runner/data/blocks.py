@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, data_sets, rows, tokenizers
+from runner.data import Made, RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
 from runner.data.report import Examined, Examiner, Lengths, examiners, lines_of, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
@@ -30,8 +30,6 @@ SIDES = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
 BATCH_CHARACTERS = 64 * 1024
 GROUP_TOKENS = 512 * 1024  # tokens in a group of written rows, 2 MB
-
-Made = TypeVar("Made")
 
 
 @dataclass
@@ -91,10 +89,11 @@ def prepare(
         counts = write(texts, tokenizer, plain_text.sequence_len, file, most_blocks=sample_rows)
         setattr(report, side, vars(counts))
         report.cut_short |= counts.blocks == sample_rows
-        require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
+        require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.lines("left_out"))
         if not counts.blocks:
             share = "raise `data.validation_share`, " if side == "validation" and plain_text.validation_share else ""
-            named, lines = {"train": "training"}.get(side, side), "".join(f"\n{line}" for line in report.left_out())
+            named = "training" if side == "train" else side
+            lines = "".join(f"\n{line}" for line in report.lines("left_out"))
             raise Stop(*worded("data.no-block", side=named, counts=counts, report=report, lines=lines, share=share))
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)

@@ -39,16 +39,6 @@ class Object:
 def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iterator[Any]:
     """The file system of S3, in which a path is `BUCKET/NAME`. keys: variables in the place of the environment's. Raises
     Stop for any error in the block, in words that name the cause."""
-    store = _client(keys)
-    try:
-        yield store
-    except Stop:
-        raise
-    except Exception as error:  # of botocore, aiohttp and s3fs, some twenty kinds
-        raise why(store, address, error) from None
-
-
-def _client(keys: Mapping[str, str]) -> Any:
     try:
         import s3fs
     except ImportError:
@@ -60,7 +50,13 @@ def _client(keys: Mapping[str, str]) -> Any:
     endpoint = next((value for name in ENDPOINTS if (value := known.get(name))), None)
     own = {"key": keys["AWS_ACCESS_KEY_ID"], "secret": keys["AWS_SECRET_ACCESS_KEY"]} if keys else {}
     place = {"region_name": known.get("AWS_DEFAULT_REGION")}
-    return s3fs.S3FileSystem(endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh)
+    store = s3fs.S3FileSystem(endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh)
+    try:
+        yield store
+    except Stop:
+        raise
+    except Exception as error:  # of botocore, aiohttp and s3fs, some twenty kinds
+        raise why(store, address, error) from None
 
 
 def why(store: Any, address: str, error: Exception) -> Stop:

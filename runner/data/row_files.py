@@ -5,10 +5,11 @@ import csv
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from runner.tools.files import table
 from runner.tools.problem import Stop, worded
@@ -115,7 +116,11 @@ class JsonLines(RowFile):
         return _first_columns(file, in_list=False)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        quick = _quick()
+        quick: Callable[[bytes], Any] | None = None
+        with suppress(ImportError):
+            import orjson
+
+            quick = orjson.loads
         with file.open("rb") as lines:
             part = part or FilePart(0, file.stat().st_size, 1)
             lines.seek(part.start)
@@ -144,22 +149,13 @@ class JsonLines(RowFile):
         return marks, place
 
 
-def _quick() -> Callable[[bytes], Any]:
-    """orjson's reader; without it, one that leaves every line to the standard library."""
-    try:
-        from orjson import loads
-    except ImportError:
-        return lambda line: None
-    return cast(Callable[[bytes], Any], loads)
-
-
-def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> DataRow | Bad:
-    try:
-        row = quick(line)
+def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad:
+    """The row of a line of JSON. quick: orjson's reader, if it is installed."""
+    # Of an error that `quick` finds, the standard library gives the reason, or it accepts the line, for example NaN.
+    with suppress(ValueError, RecursionError):
+        row = quick(line) if quick else None
         if type(row) is dict and _exact(row.values()):
             return row
-    except (ValueError, RecursionError):
-        pass  # The standard library reports the error, or accepts the line, for example NaN.
     try:
         return _named(json.loads(line.decode()), escaped=b"\\u" in line)
     except UnicodeDecodeError as error:

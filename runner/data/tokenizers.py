@@ -69,13 +69,6 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
     return None
 
 
-def by_mistral(tokenizer: Any) -> bool:
-    """Whether a tokenizer is that of mistral-common, which transformers takes wherever a model has a file of it."""
-    from transformers.tokenization_mistral_common import MistralCommonBackend
-
-    return isinstance(tokenizer, MistralCommonBackend)
-
-
 def unfit(template: str, base: str, tekken: bool) -> tuple[str, str] | None:
     """Why a chat template does not fit a model's tokenizer, and the remedy. tekken: whether that is mistral-common's."""
     if tekken == (template == MISTRAL):

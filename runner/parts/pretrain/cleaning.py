@@ -225,7 +225,8 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     # Asked even without a limit: a dataset that cannot be read is reported before tasks begin.
-    limit, files = -1, data_sets.hub_files(one)
+    with data_sets.from_hub(one, stream=True) as dataset:
+        limit, files = -1, dataset.n_shards
     if one.limit is not None:
         # datatrove 0.10.1 divides whole files among the tasks if there are several.
         limit = -(-one.limit // (min(tasks, files) if files > 1 else tasks))
