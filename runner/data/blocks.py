@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def prepare(
     key = content_hash([settings, contents, tokens, sample_rows], 32)
     known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
-        known.notes = _notes(plain_text, known)
+        known.notes = lines_of("text_notes", plain_text, known)
         return known
     said_as = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
     report = TextReport(key=key, source=plain_text.name, tokenizer=said_as, block_len=plain_text.sequence_len)
@@ -99,7 +99,7 @@ def prepare(
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:
         examiner.end()
-    report.notes = _notes(plain_text, report)
+    report.notes = lines_of("text_notes", plain_text, report)
     report.write(out)
     return report
 
@@ -115,7 +115,8 @@ def documents(
     """The texts of one side, in order. A hash of seed and text draws the share for validation, so that equal documents
     are on the same side, and a new document moves no other. Several data sets give one document each in turn, so that
     the first blocks have some of all. examining: examiners that get the training rows."""
-    source = plain_text.of(side)
+    own = plain_text.validation_sets if side == "validation" else ()
+    source = replace(plain_text, sets=own or plain_text.sets)
     waiting = deque(_of_set(source, index, side, report, examining) for index in range(len(source.sets)))
     while waiting:
         if (text := next(waiting[0], None)) is None:
@@ -160,11 +161,6 @@ def _wrong(row: DataRow, column: str) -> str:
     if not isinstance(text, str | None):
         return f"column `{column}` is not text"
     return "" if text and text.strip() else "the text is empty"
-
-
-def _notes(plain_text: PlainText, report: TextReport) -> list[str]:
-    steps = int(-(-report.train["blocks"] // plain_text.effective_batch_size) * plain_text.epochs)
-    return lines_of("text_notes", plain_text, steps)
 
 
 @dataclass

@@ -77,12 +77,11 @@ class ConversationRows(ItemPreparer[Talk]):
                 if name:
                     report.lose(line, f"`{name}`, which the tokenizer's chat template does not write")
             kept = kept[np.array(written)]
-        if not len(kept):
-            return kept
         if asked.special_tokens.axolotl == MISTRAL:
             kept, lengths = self._by_mistral(kept, tokenizer)
-            return self.within(asked.sequence_len, kept, lengths, tokenizer) if len(kept) else kept
-        return self.within(asked.sequence_len, kept, self.lengths(kept, tokenizer), tokenizer)
+        else:
+            lengths = self.lengths(kept, tokenizer)
+        return self.within(asked.sequence_len, kept, lengths, tokenizer) if len(kept) else kept
 
     def _by_mistral(self, kept: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the items that mistral-common can write, and their lengths. It would stop training at others."""

@@ -61,13 +61,9 @@ class Conversation:
     tools: str = ""
 
     @property
-    def asking(self) -> int:
-        """The number of the turn that asks first, from 0. Raises ValueError if there is none."""
-        return [turn.role for turn in self.turns].index("user")
-
-    @property
     def question(self) -> str:
-        return self.turns[self.asking].content
+        """The words of the turn that asks first. Raises ValueError if there is none."""
+        return self.turns[[turn.role for turn in self.turns].index("user")].content
 
     @property
     def said(self) -> str:

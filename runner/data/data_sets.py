@@ -5,9 +5,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from runner.data import object_store
 from runner.data.row_files import DataRow
@@ -110,10 +110,6 @@ class PlainText(DataSets):
     epochs: float
     warmup_steps: int
     eval_steps: int | None
-
-    def of(self, side: str) -> Self:
-        """The sources of the documents of `train` or `validation`, before a share of them is drawn."""
-        return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
 Where = int | str  # a row's place, after the word `line`: its number, and its set if there are several

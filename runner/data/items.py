@@ -146,11 +146,10 @@ class ItemPreparer(ABC, Generic[Asked]):
                     report.add(counted)
         files = tuple(file for spool in spools for file in spool.files)
         self.spool = Spool(files, np.concatenate([spool.facts for spool in spools]))
-        order, starts = runs(self.spool.facts["key"])
-        kept = np.sort(order[starts])
+        kept = np.sort(np.unique(self.spool.facts["key"], return_index=True)[1])
         report.duplicates = len(self.spool) - len(kept)
         report.duplicate_lines = self.where(np.delete(np.arange(len(self.spool)), kept)[:MOST_NAMED])
-        report.distinct = len(runs(self.spool.facts["group"][kept])[1])
+        report.distinct = len(np.unique(self.spool.facts["group"][kept]))
         if sample_rows is not None and len(kept) > sample_rows:
             report.sampled_from = len(kept)
             kept = kept[sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))]
@@ -226,9 +225,9 @@ class ItemPreparer(ABC, Generic[Asked]):
             examiner.end()
 
 
-# For each item: its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
-# data set that it came from. The seed fixes the order of groups.
-FACTS = np.dtype([("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64)])
+# For each item: its key and its group, as the first 128 bits of a hash; the line and the number of the data set that it
+# came from. The seed fixes the order of groups.
+FACTS = np.dtype([("key", "S16"), ("group", "S16"), ("line", np.int64), ("origin", np.int64)])
 
 
 @dataclass(frozen=True)
@@ -257,19 +256,9 @@ class Spool:
         return chain.from_iterable(self.batches(kept))
 
 
-def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts pairs (stable), and where in it each run of equal pairs begins."""
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    ordered = pairs[order]
-    new = np.ones(len(pairs), bool)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return order, np.flatnonzero(new)
-
-
 def hashes(texts: Sequence[str], before: str = "") -> np.ndarray:
-    """SHA-256 of `before` and each text: its first 128 bits as two numbers, which sort like the hash."""
-    digests = b"".join([hashlib.sha256((before + text).encode()).digest()[:16] for text in texts])
-    return np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    """The first 128 bits of SHA-256 of `before` and each text."""
+    return np.array([hashlib.sha256((before + text).encode()).digest()[:16] for text in texts], "S16")
 
 
 @contextmanager
@@ -346,16 +335,12 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
     """Which items are for validation. Groups are drawn in order until `share` of all items is reached; a group stays
     together, and one remains for training."""
-    order, starts = runs(groups)
-    sizes = np.diff(np.append(starts, len(groups)))
-    target, taken, count = max(1, round(share * len(groups))), 0, 0
-    chosen = np.zeros(len(groups), bool)
-    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-        if taken >= target or count == len(starts) - 1:
+    _, number_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    target, taken, chosen = max(1, round(share * len(groups))), 0, list[int]()
+    for number, size in enumerate(sizes.tolist()):
+        if taken >= target or len(chosen) == len(sizes) - 1:
             break
-        if count and taken + size > target:
-            continue
-        chosen[order[start : start + size]] = True
-        count += 1
-        taken += size
-    return chosen
+        if not chosen or taken + size <= target:
+            chosen.append(number)
+            taken += size
+    return np.isin(number_of, chosen)

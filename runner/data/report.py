@@ -85,9 +85,6 @@ class DataFinding:
 
         return cls(kind, count, said, remedy, tuple(sorted(lines, key=place)[:MOST_NAMED]))
 
-    def told_of(self) -> str:
-        return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
-
 
 @dataclass
 class Examined:

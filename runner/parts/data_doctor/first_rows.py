@@ -48,7 +48,9 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
-    from runner.parts.data_doctor import doctor  # its patterns take longer than the rest of a check
+    # The doctor's patterns take longer than the rest of a check.
+    from runner.data.report import numbers
+    from runner.parts.data_doctor import doctor
 
     among = f"Of the first {len(read):,} rows of `{file}`"
     if lost := [(number, row) for number, row in read if isinstance(row, str)]:
@@ -58,9 +60,8 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     good = [doctor.ExaminedRow(number, row.said, row.turns[-1].content) for number, row in talks]
     # A pattern in a few rows means nothing, but personal data in one row does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
-        told = finding.told_of().replace(finding.said, f"({finding.said})", 1)
         have = f"{finding.count:,} {'has' if finding.count == 1 else 'have'} {finding.kind}"
-        yield f"{among}, {have} {told}.", finding.remedy
+        yield f"{among}, {have} ({finding.said}){numbers(finding.lines, finding.count)}.", finding.remedy
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:

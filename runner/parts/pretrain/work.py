@@ -30,12 +30,6 @@ TOKENIZER_DOCUMENTS = 1_000_000
 
 def text(everything: Data, tell: Tell) -> None:
     """Prepares tokenizer and blocks below `out`. Of several pods the first does it all; others help to clean."""
-    if pod := helping_pod():
-        from runner.parts.pretrain import cleaning
-
-        cleaning.clean(everything.text, Path(everything.out), everything.cleaning)
-        tell(f"Pod {pod} has cleaned its part.")
-        return
     out, text, weights, lines = Path(everything.out), everything.text, dict(everything.lengths), list[str]()
     if text.packed:
         tokenizer = tokenizer_for(everything.tokenizer, (), out / "tokenizer")
@@ -43,7 +37,11 @@ def text(everything: Data, tell: Tell) -> None:
     else:
         from runner.parts.pretrain import cleaning
 
-        lines += cleaning.clean(text, out, everything.cleaning).lines()
+        cleaned = cleaning.clean(text, out, everything.cleaning)
+        if pod := helping_pod():
+            tell(f"Pod {pod} has cleaned its part.")
+            return
+        lines += cleaned.lines()
         first = islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
         tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
