@@ -27,7 +27,6 @@ from pyarrow import parquet
 from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
 from runner.data.conversation_formats import Conversation, Conversations, Judged
-from runner.data.data_sets import Where
 from runner.data.report import MOST_NAMED, DataFinding, Lengths, Report, examiners
 from runner.data.row_files import DataRow, FilePart
 from runner.data.tokenizers import TokenizerFor
@@ -99,7 +98,9 @@ class ItemPreparer(ABC, Generic[Asked]):
             report.lost -= len(lines)
         return kept[lengths <= limit]
 
-    def find_too_long(self, lengths: np.ndarray, limit: int, lines: list[Where], lost: int, fate: str) -> None:
+    def find_too_long(
+        self, lengths: np.ndarray, limit: int, lines: list[data_sets.Where], lost: int, fate: str
+    ) -> None:
         """Reports rows of more than `limit` tokens. lengths: tokens of each row; lines: of the long ones; lost: tokens
         that they lose; fate: what happens to them."""
         if not lines:
@@ -174,7 +175,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         """The tokens of items as the model will see them. how: for `told`."""
         return blocks.lengths(map(partial(self.told, **how), self.spool.items(kept)), tokenizer)
 
-    def where(self, kept: np.ndarray) -> list[Where]:
+    def where(self, kept: np.ndarray) -> list[data_sets.Where]:
         """The places of items in the data sets, as messages name them."""
         return [data_sets.where(self.asked, *place) for place in self.spool.facts[["origin", "line"]][kept].tolist()]
 

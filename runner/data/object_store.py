@@ -19,9 +19,6 @@ from runner.tools.problem import Stop, first_line, worded
 S3 = "s3://"
 # The variables with the server's address, by which S3's own tools know it, and the key of a connection's Secret.
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_S3_ENDPOINT")
-# S3's answers: to wrong keys, to keys without a right, and about a missing bucket.
-_WRONG_KEY = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError")
-_NO_RIGHT, _NO_BUCKET = ("AccessDenied", "403"), ("NoSuchBucket", "404")
 SECONDS = 10  # until a server counts as away
 
 
@@ -69,11 +66,11 @@ def why(store: Any, address: str, error: Exception) -> Stop:
         cause = refusal.__cause__ or refusal
         code = (getattr(cause, "response", None) or {}).get("Error", {}).get("Code") or type(cause).__name__
         reason = first_line(refusal)
-    if code in _WRONG_KEY:
+    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"):
         return Stop(*worded("data.wrong-key", server=server, address=address, error=reason))
-    if code in _NO_BUCKET:
+    if code in ("NoSuchBucket", "404"):
         return Stop(*worded("data.no-bucket", server=server, address=address, bucket=bucket))
-    if code in _NO_RIGHT or (not code and isinstance(error, PermissionError)):
+    if code in ("AccessDenied", "403") or (not code and isinstance(error, PermissionError)):
         return Stop(*worded("data.no-permission", server=server, address=address, error=reason))
     if code:
         return Stop(*worded("data.store-away", server=server, address=address, error=reason))

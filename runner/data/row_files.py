@@ -154,11 +154,12 @@ class JsonLines(Json):
 
 def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad:
     """The row of a line of JSON. quick: orjson's reader, if it is installed."""
-    # Of an error that `quick` finds, the standard library gives the reason, or it accepts the line, for example NaN.
-    with suppress(ValueError, RecursionError):
+    try:
         row = quick(line) if quick else None
         if type(row) is dict and _exact(row.values()):
             return row
+    except (ValueError, RecursionError):
+        pass  # The standard library reports the error, or accepts the line, for example NaN.
     try:
         return _named(json.loads(line.decode()), escaped=b"\\u" in line)
     except UnicodeDecodeError as error:

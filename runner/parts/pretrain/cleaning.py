@@ -311,7 +311,7 @@ def counts_of(work: Path) -> tuple[int, int, Counter[str]]:
         for step in json.loads(file.read_text(encoding="utf-8")):
             for name, value in step["stats"].items():
                 count = round(float(value["total"] if isinstance(value, Mapping) else value))
-                reason = name.removeprefix("dropped_") if name.startswith("dropped_") else ""
+                reason = name.partition("dropped_")[2]
                 if name == "dropped" and folder in ("4-exact", "8-near"):
                     reason = folder.split("-")[1]
                 if reason:
