@@ -112,8 +112,13 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
     words += [bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added]
     known = packaged.toml(__file__, "tekken.toml")
     special = [{"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(known["special"])]
-    sizes = {"num_vocab_tokens": len(words), "default_vocab_size": len(words) + len(special)}
-    config = {**known["config"], **sizes, "default_num_special_tokens": len(special)}
+    config = {
+        "pattern": known["pattern"],
+        "num_vocab_tokens": len(words),
+        "default_vocab_size": len(words) + len(special),
+        "default_num_special_tokens": len(special),
+        "version": known["version"],
+    }
     vocabulary = [
         {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": word.decode(errors="replace")}
         for rank, word in enumerate(words)
