@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 LINES = Path(__file__).with_name("report.jinja")  # the macros of the lines about text and blocks
 OF_MODEL = packaged.toml(__file__, "model.toml")
 END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuation by the model
-# The results of the data stage for other stages, by folder, and the settings that each depends on.
-PARTS = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
 
 
 def model_facts(settings: Settings) -> Model:

@@ -326,8 +326,6 @@ def counts_of(work: Path) -> tuple[int, int, Counter[str]]:
 
 # The most distinct words that a tokenizer remembers before it starts again: about 100 MB in each process.
 MOST_WORDS = 500_000
-# Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
-MOST_CHUNKS = 200_000
 
 
 class QuickWords(SpaCyTokenizer):
@@ -345,7 +343,8 @@ class QuickWords(SpaCyTokenizer):
             self._tokenizer = None  # so that `tokenizer` is a new one
             new: Any = self.tokenizer
             new.vocab.lex_attr_getters = {}
-            new.tokenizer.max_cache_size = MOST_CHUNKS
+            # Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
+            new.tokenizer.max_cache_size = 200_000
         # The name IS_ALPHA breaks spaCy's tokenizer; datatrove removes it too (`SpaCyTokenizer._do_tokenize`).
         try:
             tokens = self._tokenizer.tokenizer(text)

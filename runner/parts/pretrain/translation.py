@@ -60,7 +60,9 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     everything = asdict(architecture.everything(recipe, place, tokens), dict_factory=stated)
     machines = common.machines(recipe, place)
     pods = recipe.data.cleaning.pods if place.on_cluster and not recipe.data.packed else None
-    prepares = common.work(place, common.DATA, everything, machines, parts=architecture.PARTS, pods=pods or 1)
+    # The results for other stages, by folder, and the settings that each depends on.
+    parts = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
+    prepares = common.work(place, common.DATA, everything, machines, parts=parts, pods=pods or 1)
     model, precision = recipe.model, recipe.pretrain.precision or recipe.model.precision
     weights = architecture.FirstWeights(
         out=place.below("init").best_model_dir,
@@ -247,9 +249,6 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
 
 # The rules.
 
-# How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
-MOST_TIMES = 40
-
 
 def order(recipe: Recipe) -> Iterator[Problem]:
     parts, most = recipe.pretrain.curriculum, recipe.model.context
@@ -273,7 +272,8 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     data, pretrain = recipe.data, recipe.pretrain
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
-    if (limit := data.get("limit")) and (has := limit * 1000) * MOST_TIMES < tokens:
+    # Reading a document four times is hardly worse than new text (arXiv 2305.16264); 40 times are reported.
+    if (limit := data.get("limit")) and (has := limit * 1000) * 40 < tokens:
         said = worded(
             "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
         )

@@ -24,9 +24,6 @@ from runner.tools.run_files import REPORT
 from runner.tools.text import Tell
 from runner.tools.tokenizer import tokenizer_in
 
-# Documents that a tokenizer learns from; more would hardly change its entries, and take memory.
-TOKENIZER_DOCUMENTS = 1_000_000
-
 
 def text(everything: Data, tell: Tell) -> None:
     """Prepares tokenizer and blocks below `out`. Of several pods the first does it all; others help to clean."""
@@ -42,7 +39,8 @@ def text(everything: Data, tell: Tell) -> None:
             tell(f"Pod {pod} has cleaned its part.")
             return
         lines += cleaned.lines()
-        first = islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
+        # More documents would hardly change the tokenizer's entries, and take memory.
+        first = islice(cleaning.documents(out), 1_000_000)
         tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
         counts = pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
