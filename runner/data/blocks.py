@@ -8,16 +8,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, data_sets, rows, tokenizers
+from runner.data import Made, RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
 from runner.data.report import Examined, Examiner, Lengths, examiners, lines_of, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
@@ -30,8 +30,6 @@ SIDES = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
 BATCH_CHARACTERS = 64 * 1024
 GROUP_TOKENS = 512 * 1024  # tokens in a group of written rows, 2 MB
-
-Made = TypeVar("Made")
 
 
 @dataclass
@@ -80,7 +78,7 @@ def prepare(
     key = content_hash([settings, contents, tokens, sample_rows], 32)
     known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
-        known.notes = _notes(plain_text, known)
+        known.notes = lines_of("text_notes", plain_text, known)
         return known
     said_as = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
     report = TextReport(key=key, source=plain_text.name, tokenizer=said_as, block_len=plain_text.sequence_len)
@@ -91,16 +89,17 @@ def prepare(
         counts = write(texts, tokenizer, plain_text.sequence_len, file, most_blocks=sample_rows)
         setattr(report, side, vars(counts))
         report.cut_short |= counts.blocks == sample_rows
-        require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
+        require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.lines("left_out"))
         if not counts.blocks:
             share = "raise `data.validation_share`, " if side == "validation" and plain_text.validation_share else ""
-            named, lines = {"train": "training"}.get(side, side), "".join(f"\n{line}" for line in report.left_out())
+            named = "training" if side == "train" else side
+            lines = "".join(f"\n{line}" for line in report.lines("left_out"))
             raise Stop(*worded("data.no-block", side=named, counts=counts, report=report, lines=lines, share=share))
     if sample_rows is None:
         report.licence = data_sets.licences(plain_text)
     for examiner in examining:
         examiner.end()
-    report.notes = _notes(plain_text, report)
+    report.notes = lines_of("text_notes", plain_text, report)
     report.write(out)
     return report
 
@@ -116,7 +115,8 @@ def documents(
     """The texts of one side, in order. A hash of seed and text draws the share for validation, so that equal documents
     are on the same side, and a new document moves no other. Several data sets give one document each in turn, so that
     the first blocks have some of all. examining: examiners that get the training rows."""
-    source = plain_text.of(side)
+    own = plain_text.validation_sets if side == "validation" else ()
+    source = replace(plain_text, sets=own or plain_text.sets)
     waiting = deque(_of_set(source, index, side, report, examining) for index in range(len(source.sets)))
     while waiting:
         if (text := next(waiting[0], None)) is None:
@@ -161,11 +161,6 @@ def _wrong(row: DataRow, column: str) -> str:
     if not isinstance(text, str | None):
         return f"column `{column}` is not text"
     return "" if text and text.strip() else "the text is empty"
-
-
-def _notes(plain_text: PlainText, report: TextReport) -> list[str]:
-    steps = int(-(-report.train["blocks"] // plain_text.effective_batch_size) * plain_text.epochs)
-    return lines_of("text_notes", plain_text, steps)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from runner.data import RenderedExample, blocks
 from runner.data import conversation_formats as formats
 from runner.data.conversation_formats import ChatData, Conversation, Conversations, Labels, Preferences, Prompts, Turn
 from runner.data.items import ItemOf, ItemPreparer
-from runner.data.report import Report, too_long
+from runner.data.report import Report
 from runner.data.tokenizers import MISTRAL, TokenizerFor
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.tokenizer import tokens
@@ -77,12 +77,11 @@ class ConversationRows(ItemPreparer[Talk]):
                 if name:
                     report.lose(line, f"`{name}`, which the tokenizer's chat template does not write")
             kept = kept[np.array(written)]
-        if not len(kept):
-            return kept
         if asked.special_tokens.axolotl == MISTRAL:
             kept, lengths = self._by_mistral(kept, tokenizer)
-            return self.within(asked.sequence_len, kept, lengths, tokenizer) if len(kept) else kept
-        return self.within(asked.sequence_len, kept, self.lengths(kept, tokenizer), tokenizer)
+        else:
+            lengths = self.lengths(kept, tokenizer)
+        return self.within(asked.sequence_len, kept, lengths, tokenizer) if len(kept) else kept
 
     def _by_mistral(self, kept: np.ndarray, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of the items that mistral-common can write, and their lengths. It would stop training at others."""
@@ -101,23 +100,21 @@ class ConversationRows(ItemPreparer[Talk]):
         return kept[counted > 0], counted[counted > 0]
 
     def table(self, batch: list[Conversation]) -> pa.Table:
-        rows = [
-            {
-                "full-question": conversation.question,
-                "answer": conversation.turns[-1].content,
-                "messages": self._messages(conversation),
-                "tools": conversation.tools or None,
-            }
-            for conversation in batch
-        ]
+        rows = []
+        for conversation in batch:
+            messages = formats.behind(self.asked.system_prompt, conversation.turns)
+            if self.asked.train_on == "last":
+                for message in messages:
+                    message[formats.TRAINING] = message is messages[-1]
+            rows.append(
+                {
+                    "full-question": conversation.question,
+                    "answer": conversation.turns[-1].content,
+                    "messages": messages,
+                    "tools": conversation.tools or None,
+                }
+            )
         return pa.Table.from_pylist(rows, self.schema)
-
-    def _messages(self, conversation: Conversation) -> list[formats.Message]:
-        messages = formats.behind(self.asked.system_prompt, conversation.turns)
-        if self.asked.train_on == "last":
-            for message in messages:
-                message[formats.TRAINING] = message is messages[-1]
-        return messages
 
 
 class ChatRows(ConversationRows[ChatData]):
@@ -170,12 +167,12 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         """Counts the tokens of each row's prompt with its longest answer, and the tokens that training cuts."""
-        report, limit = self.report, self.asked.sequence_len
+        limit = self.asked.sequence_len
         lengths = np.stack([self.lengths(kept, tokenizer, answer=name) for name in self.answers])
         longer = lengths.max(axis=0)
-        report.token_lengths = blocks.figures(longer)
+        self.report.token_lengths = blocks.figures(longer)
         lost = int((lengths - limit).clip(min=0).sum())
-        report.findings += too_long(longer, limit, self.where(kept[longer > limit]), lost, "cut in training")
+        self.find_too_long(longer, limit, self.where(kept[longer > limit]), lost, "cut in training")
         return kept
 
     def table(self, batch: list[formats.Answered]) -> pa.Table:

@@ -1,7 +1,7 @@
 """Conversations: the forms of their rows, the turns that each row becomes, and the text that the model sees."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
@@ -31,8 +31,6 @@ ROLES = {
 TrainOn = Literal["assistant", "last", "all"]
 # The field of a turn that Axolotl's `message_field_training` names, needed if not all turns of a role are learned.
 TRAINING = "training"
-# Separates the parts of a conversation when it is compared with others; no real text contains it.
-SEPARATOR = "\x1f"
 # Axolotl's name for the template in the model's own tokenizer. The catalog's templates write only roles and contents.
 OWN = "tokenizer_default"
 # Additional fields of a turn, for templates that support them.
@@ -63,13 +61,9 @@ class Conversation:
     tools: str = ""
 
     @property
-    def asking(self) -> int:
-        """The number of the turn that asks first, from 0. Raises ValueError if there is none."""
-        return [turn.role for turn in self.turns].index("user")
-
-    @property
     def question(self) -> str:
-        return self.turns[self.asking].content
+        """The words of the turn that asks first. Raises ValueError if there is none."""
+        return self.turns[[turn.role for turn in self.turns].index("user")].content
 
     @property
     def said(self) -> str:
@@ -77,7 +71,8 @@ class Conversation:
 
     @property
     def key(self) -> str:
-        return SEPARATOR.join(chain((self.tools,), *self.turns))
+        # No real text contains this separator.
+        return "\x1f".join(chain((self.tools,), *self.turns))
 
     @property
     def group(self) -> str:
@@ -175,15 +170,6 @@ def told(columns: Collection[str]) -> Form | None:
 def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ...]:
     """The turns of a row in a form other than columns; the last one answers. thoughts: the field with these. Raises
     KeyError with the name of a column that the row lacks, NoText if it is not a conversation."""
-    said = tuple(_turns(form, row, thoughts))
-    if "user" not in [turn.role for turn in said]:
-        raise NoText("it has no user turn")
-    if said[-1].role != "assistant":
-        raise NoText(f"it ends with the role `{said[-1].role}`, but an answer must be last")
-    return said
-
-
-def _turns(form: Form, row: DataRow, thoughts: str) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
@@ -196,12 +182,18 @@ def _turns(form: Form, row: DataRow, thoughts: str) -> Iterator[Turn]:
         said = _turns_in(row[column], column)
     if row.get("system") and _role(said[0], 1) != "system":
         said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
+    kept = []
     for number, message in enumerate(said, 1):
         turn = _turn(message, number, thoughts)
         if turn.content or turn.besides:
-            yield turn
+            kept.append(turn)
         elif turn.role != "system":
             raise NoText(f"turn {number}, the {turn.role}'s, is empty")
+    if "user" not in [turn.role for turn in kept]:
+        raise NoText("it has no user turn")
+    if kept[-1].role != "assistant":
+        raise NoText(f"it ends with the role `{kept[-1].role}`, but an answer must be last")
+    return tuple(kept)
 
 
 def _text(value: Any, column: str) -> str:

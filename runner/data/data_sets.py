@@ -5,12 +5,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from runner.data import object_store
-from runner.data.row_files import DataRow, Numbered
+from runner.data.row_files import DataRow
 from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of, remote
 from runner.tools.problem import Stop, worded
@@ -111,10 +111,6 @@ class PlainText(DataSets):
     warmup_steps: int
     eval_steps: int | None
 
-    def of(self, side: str) -> Self:
-        """The sources of the documents of `train` or `validation`, before a share of them is drawn."""
-        return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
-
 
 Where = int | str  # a row's place, after the word `line`: its number, and its set if there are several
 
@@ -152,8 +148,9 @@ class Unreachable(Stop):
 
 
 @contextmanager
-def _from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
-    """A dataset on the hub; an error of the library while it is read becomes a Stop."""
+def from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
+    """A dataset on the hub. stream: its rows as they come, else after a download. Raises Stop if it cannot be read in the
+    block, Unreachable if the hub does not answer; a stream asks the hub only when its first row is read."""
     try:
         from datasets import load_dataset
 
@@ -163,27 +160,13 @@ def _from_hub(source: DataSource, stream: bool) -> Iterator[Any]:
         raise no_dataset(source, error) from None
 
 
-def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
-    """Rows as (number from 1, row). stream: as they come, else after a download. Raises Stop if the dataset cannot be
-    read, Unreachable if the hub does not answer."""
-    with _from_hub(source, stream) as dataset:
-        # A stream asks the hub only when its first row is read.
-        yield from enumerate(dataset, 1)
-
-
 def hub_columns(source: DataSource) -> list[str]:
-    """The names of a dataset's columns. Raises as `hub_rows` does."""
+    """The names of a dataset's columns. Raises as `from_hub` does."""
     from datasets.utils.logging import set_verbosity_error
 
     set_verbosity_error()
-    with _from_hub(source, stream=True) as dataset:
+    with from_hub(source, stream=True) as dataset:
         return list(dataset.column_names or next(iter(dataset), ()))
-
-
-def hub_files(source: DataSource) -> int:
-    """The number of a dataset's files. Raises as `hub_rows` does."""
-    with _from_hub(source, stream=True) as dataset:
-        return int(dataset.n_shards)
 
 
 def licence(source: DataSource) -> str:

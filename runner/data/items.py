@@ -27,7 +27,7 @@ from pyarrow import parquet
 from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
 from runner.data.conversation_formats import Conversation, Conversations, Judged
-from runner.data.report import MOST_NAMED, Lengths, Report, examiners, too_long
+from runner.data.report import MOST_NAMED, DataFinding, Lengths, Report, examiners
 from runner.data.row_files import DataRow, FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
@@ -92,11 +92,27 @@ class ItemPreparer(ABC, Generic[Asked]):
         lines = self.where(kept[lengths > limit])
         for line in lines:
             report.lose(line, f"longer than {limit} tokens")
-        report.findings += too_long(lengths, limit, lines, int(lengths[lengths > limit].sum()))
+        self.find_too_long(lengths, limit, lines, int(lengths[lengths > limit].sum()), "left out")
         # A twin's tokenizer gives other lengths than the model's.
         if hasattr(tokenizer, "said_as"):
             report.lost -= len(lines)
         return kept[lengths <= limit]
+
+    def find_too_long(
+        self, lengths: np.ndarray, limit: int, lines: list[data_sets.Where], lost: int, fate: str
+    ) -> None:
+        """Reports rows of more than `limit` tokens. lengths: tokens of each row; lines: of the long ones; lost: tokens
+        that they lose; fate: what happens to them."""
+        if not lines:
+            return
+        ordered = np.sort(lengths)
+        # The first multiple of 256 that keeps 99 % of the rows.
+        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
+        needed = -(-enough // 256) * 256
+        said = f"{fate}, which loses {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all"
+        still = int((lengths > needed).sum()) or "none"
+        remedy = f"With `sequence_len: {needed}`, {still} would be too long. Or shorten them."
+        self.report.findings.append(DataFinding.of("too long", len(lines), said, remedy, lines))
 
     def first(self) -> Iterator[RenderedExample]:
         """The items of all rows, one after the other, duplicates included."""
@@ -108,14 +124,33 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
         """Spools the items of all rows below `place`; returns the numbers of items without an equal one before them, or
-        of a sample of these."""
-        report = self.report
-        self.spool = of_sets(self.asked, list(self.items_of()), place, report)
-        order, starts = runs(self.spool.facts["key"])
-        kept = np.sort(order[starts])
+        of a sample of these. A process for each core reads large files of lines or row groups."""
+        report, sets = self.report, self.asked.sets
+        spools = []
+        for index, item_of in enumerate(self.items_of()):
+            file, parts = sets[index].file, None
+            if file and file.is_file():
+                count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
+                parts = rows.parts_of_file(file, None, count) if count > 1 else None
+            jobs = [
+                (self.asked, index, part, item_of, place / f"{index}-{number}.arrow")
+                for number, part in enumerate(parts or [None])
+            ]
+            with ExitStack() as opened:
+                made: Iterator[tuple[Spool, Report]] = map(_of_rows, jobs)
+                if parts:
+                    # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
+                    pool = ProcessPoolExecutor(len(parts), get_context("spawn"), _begin, (os.getpid(),))
+                    made = opened.enter_context(pool).map(_of_rows, jobs)
+                for part, counted in made:
+                    spools.append(part)
+                    report.add(counted)
+        files = tuple(file for spool in spools for file in spool.files)
+        self.spool = Spool(files, np.concatenate([spool.facts for spool in spools]))
+        kept = np.sort(np.unique(self.spool.facts["key"], return_index=True)[1])
         report.duplicates = len(self.spool) - len(kept)
         report.duplicate_lines = self.where(np.delete(np.arange(len(self.spool)), kept)[:MOST_NAMED])
-        report.distinct = len(runs(self.spool.facts["group"][kept])[1])
+        report.distinct = len(np.unique(self.spool.facts["group"][kept]))
         if sample_rows is not None and len(kept) > sample_rows:
             report.sampled_from = len(kept)
             kept = kept[sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))]
@@ -127,8 +162,11 @@ class ItemPreparer(ABC, Generic[Asked]):
         if tokenizer is None:
             self.report.tokenizer = self.uncounted
             return kept
+        from transformers.tokenization_mistral_common import MistralCommonBackend
+
         template, base = self.asked.special_tokens.axolotl, str(tokenizer.name_or_path)
-        if said := tokenizers.unfit(template, base, tokenizers.by_mistral(tokenizer)):
+        # transformers takes mistral-common wherever a model has a file of it.
+        if said := tokenizers.unfit(template, base, isinstance(tokenizer, MistralCommonBackend)):
             raise Stop(*said)
         self.report.tokenizer = getattr(tokenizer, "said_as", base)
         return self.counted(kept, tokenizer)
@@ -165,7 +203,17 @@ class ItemPreparer(ABC, Generic[Asked]):
             lost, rows_before = report.lost, len(kept)
             kept = self.measured(kept, tokenizer_for)
             report.require_few_lost(report.lost - lost, rows_before, asked.max_lost_share, out)
-            self._write_sides(kept, out)
+            is_validation = drawn(self.spool.facts["group"][kept], asked.validation_share)
+            sides = [kept[~is_validation], kept[is_validation]]
+            report.train_rows, report.validation_rows = map(len, sides)
+            for index, counts in enumerate(report.sets):
+                counts.train_rows = int((self.spool.facts["origin"][sides[0]] == index).sum())
+            if not all(map(len, sides)):
+                raise Stop(*worded("data.too-few-rows", lines="\n".join(report.lines()), report=report))
+            for name, side in zip(SIDES, sides, strict=True):
+                with replacing(out / f"{name}.parquet") as begun:
+                    _write(map(self.table, self.spool.batches(side)), begun)
+                report.bytes_after += (out / f"{name}.parquet").stat().st_size
         report.write(out)
         return report
 
@@ -177,25 +225,10 @@ class ItemPreparer(ABC, Generic[Asked]):
                 examiner.add(line, *self.said(item))
             examiner.end()
 
-    def _write_sides(self, kept: np.ndarray, out: Path) -> None:
-        """Splits the items, and writes both sides. Raises Stop if too few are left."""
-        facts, report = self.spool.facts, self.report
-        is_validation = drawn(facts["group"][kept], self.asked.validation_share)
-        sides = [kept[~is_validation], kept[is_validation]]
-        report.train_rows, report.validation_rows = map(len, sides)
-        for index, counts in enumerate(report.sets):
-            counts.train_rows = int((facts["origin"][sides[0]] == index).sum())
-        if not all(map(len, sides)):
-            raise Stop(*worded("data.too-few-rows", lines="\n".join(report.lines()), report=report))
-        for name, side in zip(SIDES, sides, strict=True):
-            with replacing(out / f"{name}.parquet") as begun:
-                _write(map(self.table, self.spool.batches(side)), begun)
-            report.bytes_after += (out / f"{name}.parquet").stat().st_size
 
-
-# For each item: its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
-# data set that it came from. The seed fixes the order of groups.
-FACTS = np.dtype([("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64)])
+# For each item: its key and its group, as the first 128 bits of a hash; the line and the number of the data set that it
+# came from. The seed fixes the order of groups.
+FACTS = np.dtype([("key", "S16"), ("group", "S16"), ("line", np.int64), ("origin", np.int64)])
 
 
 @dataclass(frozen=True)
@@ -224,19 +257,9 @@ class Spool:
         return chain.from_iterable(self.batches(kept))
 
 
-def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts pairs (stable), and where in it each run of equal pairs begins."""
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    ordered = pairs[order]
-    new = np.ones(len(pairs), bool)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return order, np.flatnonzero(new)
-
-
 def hashes(texts: Sequence[str], before: str = "") -> np.ndarray:
-    """SHA-256 of `before` and each text: its first 128 bits as two numbers, which sort like the hash."""
-    digests = b"".join([hashlib.sha256((before + text).encode()).digest()[:16] for text in texts])
-    return np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    """The first 128 bits of SHA-256 of `before` and each text."""
+    return np.array([hashlib.sha256((before + text).encode()).digest()[:16] for text in texts], "S16")
 
 
 @contextmanager
@@ -264,32 +287,6 @@ def spool(items: Iterable[tuple[Conversation, int, int]], seed: int, file: Path)
             part["line"], part["origin"] = places
             facts.append(part)
     return Spool((file,), np.concatenate(facts))
-
-
-def of_sets(sources: data_sets.DataSets, items_of: Sequence[ItemOf], place: Path, report: Report) -> Spool:
-    """The items of all rows that are taken, counted in `report`. A process for each core reads large files of lines or
-    row groups. items_of: one for each data set."""
-    spools = []
-    for index, item_of in enumerate(items_of):
-        file, parts = sources.sets[index].file, None
-        if file and file.is_file():
-            count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
-            parts = rows.parts_of_file(file, None, count) if count > 1 else None
-        jobs = [
-            (sources, index, part, item_of, place / f"{index}-{number}.arrow")
-            for number, part in enumerate(parts or [None])
-        ]
-        with ExitStack() as opened:
-            made: Iterator[tuple[Spool, Report]] = map(_of_rows, jobs)
-            if parts:
-                # Fresh interpreters, because a fork would copy the locks of threads, but not the threads.
-                pool = ProcessPoolExecutor(len(parts), get_context("spawn"), _begin, (os.getpid(),))
-                made = opened.enter_context(pool).map(_of_rows, jobs)
-            for part, counted in made:
-                spools.append(part)
-                report.add(counted)
-    files = tuple(file for spool in spools for file in spool.files)
-    return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
 def _begin(parent: int) -> None:
@@ -339,16 +336,12 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
     """Which items are for validation. Groups are drawn in order until `share` of all items is reached; a group stays
     together, and one remains for training."""
-    order, starts = runs(groups)
-    sizes = np.diff(np.append(starts, len(groups)))
-    target, taken, count = max(1, round(share * len(groups))), 0, 0
-    chosen = np.zeros(len(groups), bool)
-    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-        if taken >= target or count == len(starts) - 1:
+    _, number_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    target, taken, chosen = max(1, round(share * len(groups))), 0, list[int]()
+    for number, size in enumerate(sizes.tolist()):
+        if taken >= target or len(chosen) == len(sizes) - 1:
             break
-        if count and taken + size > target:
-            continue
-        chosen[order[start : start + size]] = True
-        count += 1
-        taken += size
-    return chosen
+        if not chosen or taken + size <= target:
+            chosen.append(number)
+            taken += size
+    return np.isin(number_of, chosen)

@@ -19,9 +19,6 @@ from runner.tools.problem import Stop, first_line, worded
 S3 = "s3://"
 # The variables with the server's address, by which S3's own tools know it, and the key of a connection's Secret.
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_S3_ENDPOINT")
-# S3's answers: to wrong keys, to keys without a right, and about a missing bucket.
-_WRONG_KEY = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError")
-_NO_RIGHT, _NO_BUCKET = ("AccessDenied", "403"), ("NoSuchBucket", "404")
 SECONDS = 10  # until a server counts as away
 
 
@@ -39,16 +36,6 @@ class Object:
 def asking(address: str, keys: Mapping[str, str] = MappingProxyType({})) -> Iterator[Any]:
     """The file system of S3, in which a path is `BUCKET/NAME`. keys: variables in the place of the environment's. Raises
     Stop for any error in the block, in words that name the cause."""
-    store = _client(keys)
-    try:
-        yield store
-    except Stop:
-        raise
-    except Exception as error:  # of botocore, aiohttp and s3fs, some twenty kinds
-        raise why(store, address, error) from None
-
-
-def _client(keys: Mapping[str, str]) -> Any:
     try:
         import s3fs
     except ImportError:
@@ -60,7 +47,13 @@ def _client(keys: Mapping[str, str]) -> Any:
     endpoint = next((value for name in ENDPOINTS if (value := known.get(name))), None)
     own = {"key": keys["AWS_ACCESS_KEY_ID"], "secret": keys["AWS_SECRET_ACCESS_KEY"]} if keys else {}
     place = {"region_name": known.get("AWS_DEFAULT_REGION")}
-    return s3fs.S3FileSystem(endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh)
+    store = s3fs.S3FileSystem(endpoint_url=endpoint, client_kwargs=place, config_kwargs=patience, **own, **fresh)
+    try:
+        yield store
+    except Stop:
+        raise
+    except Exception as error:  # of botocore, aiohttp and s3fs, some twenty kinds
+        raise why(store, address, error) from None
 
 
 def why(store: Any, address: str, error: Exception) -> Stop:
@@ -73,11 +66,11 @@ def why(store: Any, address: str, error: Exception) -> Stop:
         cause = refusal.__cause__ or refusal
         code = (getattr(cause, "response", None) or {}).get("Error", {}).get("Code") or type(cause).__name__
         reason = first_line(refusal)
-    if code in _WRONG_KEY:
+    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"):
         return Stop(*worded("data.wrong-key", server=server, address=address, error=reason))
-    if code in _NO_BUCKET:
+    if code in ("NoSuchBucket", "404"):
         return Stop(*worded("data.no-bucket", server=server, address=address, bucket=bucket))
-    if code in _NO_RIGHT or (not code and isinstance(error, PermissionError)):
+    if code in ("AccessDenied", "403") or (not code and isinstance(error, PermissionError)):
         return Stop(*worded("data.no-permission", server=server, address=address, error=reason))
     if code:
         return Stop(*worded("data.store-away", server=server, address=address, error=reason))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 from runner import parts
 from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, where
@@ -22,18 +22,10 @@ from runner.tools.names import content_hash
 from runner.tools.problem import Stop, worded
 from runner.tools.text import macros
 
-if TYPE_CHECKING:
-    import numpy as np
-
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10
 # At most this many lines of each kind are named, also in the file; all of them are counted.
 MOST_NAMED = 10_000
-
-
-def _sort_key(where: Where) -> tuple[str, int]:
-    number, _, of_set = str(where).partition(" of ")
-    return of_set, int(number)
 
 
 def numbers(lines: Sequence[Where], count: int) -> str:
@@ -86,31 +78,12 @@ class DataFinding:
     @classmethod
     def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()) -> Self:
         """A finding with the first of some unsorted lines."""
-        return cls(kind, count, said, remedy, tuple(sorted(lines, key=_sort_key)[:MOST_NAMED]))
 
-    def told_of(self) -> str:
-        return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
+        def place(line: Where) -> tuple[str, int]:
+            number, _, of_set = str(line).partition(" of ")
+            return of_set, int(number)
 
-
-def too_long(
-    lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "left out"
-) -> Iterator[DataFinding]:
-    """The finding about rows of more than `limit` tokens, if there are any. lengths: tokens of each row; lines: places
-    of the long rows; lost: tokens that they lose; what: happens to them."""
-    import numpy as np
-
-    if lines:
-        ordered = np.sort(lengths)
-        # The first multiple of 256 that keeps 99 % of the rows.
-        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
-        needed = -(-enough // 256) * 256
-        yield DataFinding.of(
-            "too long",
-            len(lines),
-            f"{what}, which loses {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
-            f"With `sequence_len: {needed}`, {int((lengths > needed).sum()) or 'none'} would be too long. Or shorten them.",
-            lines,
-        )
+        return cls(kind, count, said, remedy, tuple(sorted(lines, key=place)[:MOST_NAMED]))
 
 
 @dataclass
@@ -150,12 +123,8 @@ class Examined:
         elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
             named.append(line)
 
-    def left_out(self) -> list[str]:
-        """The rows that are left out, for people, with the first bad lines."""
-        return self.lines("left_out")
-
     def lines(self, part: str = "lines") -> list[str]:
-        """The report, for people; or the part that the macro KIND_`part` writes."""
+        """The report, for people; or the part that the macro KIND_`part` writes, such as the rows that are left out."""
         return lines_of(f"{self.KIND}_{part}", self, template=self.TEMPLATE)
 
     def write(self, folder: Path) -> None:
@@ -249,7 +218,7 @@ class Report(Examined):
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
         """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
         try:
-            require_few(lost, of, share, [*self.left_out(), *lines_of("findings", self)])
+            require_few(lost, of, share, [*self.lines("left_out"), *lines_of("findings", self)])
         except Stop:
             self.key = ""
             self.write(folder)

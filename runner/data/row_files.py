@@ -5,10 +5,11 @@ import csv
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from runner.tools.files import table
 from runner.tools.problem import Stop, worded
@@ -71,26 +72,6 @@ class RowFile:
         return None
 
 
-def _first_columns(file: Path, in_list: bool) -> list[str]:
-    """The columns of the first row of JSON. in_list: whether the rows are in a list, else in lines."""
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        text = lines.read(FIRST_BYTES).lstrip()
-    if not text:
-        raise Unreadable("it is empty.")
-    if in_list and not text.startswith("["):
-        hint = "A file with one object on each line must end in .jsonl."
-        raise Unreadable("it does not contain a list of rows.", hint=hint)
-    if not in_list and text.startswith("["):
-        raise Unreadable("it contains a list, not one object on each line.", hint="Such a file must end in .json.")
-    try:
-        row, _ = json.JSONDecoder().raw_decode(text, max(0, text.find("{")) if in_list else 0)
-    except (ValueError, RecursionError):
-        raise Unreadable("its first row is not JSON.") from None
-    if not isinstance(row, dict):
-        raise Unreadable("its first row is not an object with named columns.")
-    return list(row)
-
-
 def _named(row: Any, escaped: bool) -> DataRow | Bad:
     """A row of JSON, or why it is not one. escaped: whether it may contain half a character (`\\ud83d` alone), which no
     tokenizer accepts."""
@@ -110,12 +91,39 @@ def _whole(text: str) -> bool:
     return True
 
 
-class JsonLines(RowFile):
+class Json(RowFile):
+    """Rows as objects of JSON. in_list: whether they are in a list, else in lines."""
+
+    in_list: bool
+
     def columns(self, file: Path) -> list[str]:
-        return _first_columns(file, in_list=False)
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            text = lines.read(FIRST_BYTES).lstrip()
+        if not text:
+            raise Unreadable("it is empty.")
+        if self.in_list and not text.startswith("["):
+            hint = "A file with one object on each line must end in .jsonl."
+            raise Unreadable("it does not contain a list of rows.", hint=hint)
+        if not self.in_list and text.startswith("["):
+            raise Unreadable("it contains a list, not one object on each line.", hint="Such a file must end in .json.")
+        try:
+            row, _ = json.JSONDecoder().raw_decode(text, max(0, text.find("{")) if self.in_list else 0)
+        except (ValueError, RecursionError):
+            raise Unreadable("its first row is not JSON.") from None
+        if not isinstance(row, dict):
+            raise Unreadable("its first row is not an object with named columns.")
+        return list(row)
+
+
+class JsonLines(Json):
+    in_list = False
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        quick = _quick()
+        quick: Callable[[bytes], Any] | None = None
+        with suppress(ImportError):
+            import orjson
+
+            quick = orjson.loads
         with file.open("rb") as lines:
             part = part or FilePart(0, file.stat().st_size, 1)
             lines.seek(part.start)
@@ -144,18 +152,10 @@ class JsonLines(RowFile):
         return marks, place
 
 
-def _quick() -> Callable[[bytes], Any]:
-    """orjson's reader; without it, one that leaves every line to the standard library."""
+def _of_line(line: bytes, quick: Callable[[bytes], Any] | None) -> DataRow | Bad:
+    """The row of a line of JSON. quick: orjson's reader, if it is installed."""
     try:
-        from orjson import loads
-    except ImportError:
-        return lambda line: None
-    return cast(Callable[[bytes], Any], loads)
-
-
-def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> DataRow | Bad:
-    try:
-        row = quick(line)
+        row = quick(line) if quick else None
         if type(row) is dict and _exact(row.values()):
             return row
     except (ValueError, RecursionError):
@@ -181,9 +181,8 @@ def _exact(values: Iterable[Any]) -> bool:
     return True
 
 
-class JsonList(RowFile):
-    def columns(self, file: Path) -> list[str]:
-        return _first_columns(file, in_list=True)
+class JsonList(Json):
+    in_list = True
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
@@ -208,16 +207,11 @@ class Documents(RowFile):
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
-            first, document = 0, list[str]()
-            # The added empty line ends the last document.
-            for number, line in enumerate(chain(lines, [""]), 1):
-                if line.strip():
-                    first = first if document else number
-                    document.append(line)
-                elif document:
+            for is_text, numbered in groupby(enumerate(lines, 1), lambda each: bool(each[1].strip())):
+                if is_text:
+                    numbers, document = zip(*numbered, strict=True)
                     text = "".join(document).rstrip("\n")
-                    yield first, {self.column: text} if _whole(text) else Bad(NOT_UTF8)
-                    document = []
+                    yield numbers[0], {self.column: text} if _whole(text) else Bad(NOT_UTF8)
 
 
 class _Lines(Iterator[str]):

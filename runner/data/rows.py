@@ -173,7 +173,8 @@ def read(
     file or the dataset cannot be read."""
     file = source.file
     if not file:
-        yield from data_sets.hub_rows(source, stream)
+        with data_sets.from_hub(source, stream) as dataset:
+            yield from enumerate(dataset, 1)
         return
     reader = _reader(file, source.split, column)
     if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog import ChatTemplate, Model
-from runner.tools import text
+from runner.tools import packaged, text
 from runner.tools.files import read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop, first_line, worded
@@ -37,12 +37,6 @@ FILES = (
 )
 # The chat template that is not a template: mistral-common writes and splits the turns.
 MISTRAL = "mistral_common"
-# The special tokens of version 7 that mistral-common asks for, in their order.
-MISTRALS_TOKENS = (
-    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
-    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
-    *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
-)
 
 
 def content(base: str) -> str:
@@ -67,13 +61,6 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
             # Unknown code may fail in any way.
             raise Stop(*worded("data.tokenizer-code-fails", base=base, reason=first_line(error))) from None
     return None
-
-
-def by_mistral(tokenizer: Any) -> bool:
-    """Whether a tokenizer is that of mistral-common, which transformers takes wherever a model has a file of it."""
-    from transformers.tokenization_mistral_common import MistralCommonBackend
-
-    return isinstance(tokenizer, MistralCommonBackend)
 
 
 def unfit(template: str, base: str, tekken: bool) -> tuple[str, str] | None:
@@ -123,18 +110,19 @@ def _tekken(tokenizer: Any) -> Mapping[str, Any]:
     merged = sorted((number, token) for token, number in tokenizer.get_vocab().items() if len(token) > 1)
     words = [bytes([byte]) for byte in range(256)]
     words += [bytes(map(byte_of.__getitem__, token)) for _, token in merged if token not in added]
+    known = packaged.toml(__file__, "tekken.toml")
+    special = [{"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(known["special"])]
     config = {
-        "pattern": r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
+        "pattern": known["pattern"],
         "num_vocab_tokens": len(words),
-        "default_vocab_size": len(words) + len(MISTRALS_TOKENS),
-        "default_num_special_tokens": len(MISTRALS_TOKENS),
-        "version": "v7",
+        "default_vocab_size": len(words) + len(special),
+        "default_num_special_tokens": len(special),
+        "version": known["version"],
     }
     vocabulary = [
         {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": word.decode(errors="replace")}
         for rank, word in enumerate(words)
     ]
-    special = [{"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(MISTRALS_TOKENS)]
     return {"config": config, "vocab": vocabulary, "special_tokens": special}
 
 

@@ -91,7 +91,17 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
     yield from _named("short texts", texts, *short)
     yield from _named("exact duplicates", _repeated(rows), *worded("data_doctor.exact-duplicates"))
-    yield from one_sided(rows)
+    beginnings, count = dict[str, list[Where]](), 0
+    for row in rows:
+        if row.wanted is not None:
+            count += 1
+            words = row.wanted.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
+            beginnings.setdefault(" ".join(words), []).append(row.line)
+    for beginning, lines in beginnings.items():
+        if count >= FEW and len(lines) > BEGINNING_SHARE * count:
+            shown = beginning if not personal_in(beginning) else "something personal"
+            said = worded("data_doctor.one-sided-answers", shown=shown[:60], part=len(lines) / count)
+            yield from _named("one-sided answers", lines, *said)
     yield from labels([row for row in rows if row.label is not None])
     yield from personal(rows)
 
@@ -105,20 +115,6 @@ def _repeated(rows: list[ExaminedRow]) -> list[Where]:
                 lines.append(row.line)
             seen.add(digest)
     return lines
-
-
-def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    beginnings, answers = dict[str, list[Where]](), 0
-    for row in rows:
-        if row.wanted is not None:
-            answers += 1
-            words = row.wanted.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
-            beginnings.setdefault(" ".join(words), []).append(row.line)
-    for beginning, lines in beginnings.items():
-        if answers >= FEW and len(lines) > BEGINNING_SHARE * answers:
-            shown = beginning if not personal_in(beginning) else "something personal"
-            said = worded("data_doctor.one-sided-answers", shown=shown[:60], part=len(lines) / answers)
-            yield from _named("one-sided answers", lines, *said)
 
 
 def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:

@@ -8,7 +8,6 @@ from runner.check import sources
 from runner.data import conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet, Conversation
 from runner.data.data_sets import BYTES_A_TOKEN
-from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.tools.problem import Problem, Stop, worded
@@ -34,7 +33,23 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             continue  # another rule reports a file that cannot be read or lacks columns
         for message, hint in _shown(file, read[:FIRST_ROWS]):
             yield recipe.note((*home, "path"), message, hint)
-        yield from _too_long(recipe, home, file, [row for _, row in read if isinstance(row, Conversation)])
+        # Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their bytes.
+        talks = [row for _, row in read if isinstance(row, Conversation)]
+        where, limit = recipe.longest_row(home)
+        if not limit or not talks:
+            continue
+        written = recipe.document.lookup(home)
+        prompt = (written.get("system_prompt") if isinstance(written, dict) else None) or ""
+        texts = [f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in talks[:FIRST_ROWS]]
+        certain = sum(len(text.split()) > limit for text in texts)
+        likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
+        whole = len(talks) <= FIRST_ROWS
+        among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
+        if certain == len(texts):
+            said = worded("data_doctor.all-too-long", among=among, limit=limit)
+            yield recipe.problem(where, *said, severity="error" if whole else "note")
+        elif likely > len(texts) / 2:
+            yield recipe.note(where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit))
 
 
 def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> Iterator[tuple[int, Conversation | str]]:
@@ -48,7 +63,9 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
-    from runner.parts.data_doctor import doctor  # its patterns take longer than the rest of a check
+    # The doctor's patterns take longer than the rest of a check.
+    from runner.data.report import numbers
+    from runner.parts.data_doctor import doctor
 
     among = f"Of the first {len(read):,} rows of `{file}`"
     if lost := [(number, row) for number, row in read if isinstance(row, str)]:
@@ -58,28 +75,8 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     good = [doctor.ExaminedRow(number, row.said, row.turns[-1].content) for number, row in talks]
     # A pattern in a few rows means nothing, but personal data in one row does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
-        told = finding.told_of().replace(finding.said, f"({finding.said})", 1)
         have = f"{finding.count:,} {'has' if finding.count == 1 else 'have'} {finding.kind}"
-        yield f"{among}, {have} {told}.", finding.remedy
-
-
-def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
-    """Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their bytes."""
-    where, limit = recipe.longest_row(home)
-    if not limit or not conversations:
-        return
-    data = recipe.document.lookup(home)
-    prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
-    texts = [f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in conversations[:FIRST_ROWS]]
-    certain = sum(len(text.split()) > limit for text in texts)
-    likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
-    whole = len(conversations) <= FIRST_ROWS
-    among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
-    if certain == len(texts):
-        said = worded("data_doctor.all-too-long", among=among, limit=limit)
-        yield recipe.problem(where, *said, severity="error" if whole else "note")
-    elif likely > len(texts) / 2:
-        yield recipe.note(where, *worded("data_doctor.many-too-long", among=among, likely=likely, limit=limit))
+        yield f"{among}, {have} ({finding.said}){numbers(finding.lines, finding.count)}.", finding.remedy
 
 
 RULES = ()

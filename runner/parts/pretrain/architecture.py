@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 LINES = Path(__file__).with_name("report.jinja")  # the macros of the lines about text and blocks
 OF_MODEL = packaged.toml(__file__, "model.toml")
 END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuation by the model
-# The results of the data stage for other stages, by folder, and the settings that each depends on.
-PARTS = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
 
 
 def model_facts(settings: Settings) -> Model:
@@ -33,7 +31,7 @@ def model_facts(settings: Settings) -> Model:
     shape: sections.Model = settings["model"]
     return Model(
         id=settings.get("name", "model"),
-        **_sizes(shape),
+        **sizes(shape),
         head_dim=shape.hidden_size // shape.attention_heads,
         tied=shape.tied,
         parameters=parameters(shape),
@@ -42,7 +40,7 @@ def model_facts(settings: Settings) -> Model:
     )
 
 
-def _sizes(shape: sections.Model) -> dict[str, Any]:
+def sizes(shape: sections.Model) -> dict[str, Any]:
     """The architecture by transformers' names, without the tying of embeddings."""
     return {theirs: shape[ours] for theirs, ours in OF_MODEL["sizes"].items()}
 
@@ -156,30 +154,14 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
     """The task of the stage `data`. lengths: as in Data."""
     data, chosen = recipe.data, recipe.tokenizer
     local = chosen.base and (recipe.folder / chosen.base).is_dir()
+    base = common.data_file(recipe, place, chosen.base) if local else chosen.base
     instead = {"sets": ()} if data.packed else {}
     return Data(
         out=place.data_dir,
         text=common.rows(Corpus, recipe, place, data, packed=common.data_file(recipe, place, data.packed), **instead),
-        tokenizer=Tokenizer(
-            base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
-            revision=chosen.revision,
-            vocabulary=chosen.vocabulary,
-            most=recipe.model.vocabulary,
-        ),
+        tokenizer=common.made(Tokenizer, chosen, base=base, most=recipe.model.vocabulary),
         lengths=lengths,
         cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **data.cleaning.plain()),
-    )
-
-
-def first_weights(recipe: Recipe, place: Place) -> FirstWeights:
-    model, stated = recipe.model, recipe.pretrain.precision or recipe.model.precision
-    return FirstWeights(
-        out=place.below("init").best_model_dir,
-        tokenizer=f"{place.data_dir}/tokenizer",
-        seed=model.seed,
-        architecture=_sizes(model) | {"tie_word_embeddings": model.tied},
-        parameters=parameters(model),
-        dtype="float32" if stated == "fp32" or model.master_weights != "bf16" else "bfloat16",
     )
 
 

@@ -79,17 +79,13 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
         if stale != work:
             shutil.rmtree(stale)
     last = _worked(corpus, work, on)
-    counts, dropped = counts_of(work), Counter[str]()
-    for reason, count in counts.items():
-        if reason not in ("documents_in", "kept"):
-            words = "phrases repeat" if "gram" in reason else reason.replace("_", " ")
-            dropped[REASONS.get(reason, words)] += count
-    whole, read = sum(one.limit or 0 for one in corpus.sets), counts.get("documents_in", 0)
+    read, kept, dropped = counts_of(work)
+    whole = sum(one.limit or 0 for one in corpus.sets)
     report = CleaningReport(
         key=key,
         source=corpus.name,
         documents_in=read,
-        kept=counts.get("kept", 0),
+        kept=kept,
         dropped=dict(dropped),
         workers=on.tasks,
         missed=max(0, whole - read) if any(one.hub for one in corpus.sets) else 0,
@@ -125,11 +121,34 @@ def parts_of(one: CorpusSet, count: int) -> list[Part]:
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     """Runs datatrove's steps; returns the folder of the kept documents, a file for each task that has some."""
     doctor.quiet_datatrove()
-    last = filtered(corpus, work, on)
+    language, dropped = words_of(corpus.language), work / "dropped"
+    # The list of common words is English; in other languages their absence means nothing.
+    english = () if corpus.language == "en" else ("min_stop_words",)
+    running = GopherQualityFilter(
+        min_doc_words=corpus.min_words or None,
+        max_doc_words=corpus.max_words,
+        language=language,
+        exclusion_writer=_writer(dropped / "filters"),
+        **dict.fromkeys(english if corpus.drop_low_quality else BESIDE_COUNTS),
+    )
+    repeats = GopherRepetitionFilter(language=language, exclusion_writer=_writer(dropped / "repetition"))
+    readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
+    last = _run("1-filtered", [*readers, running, *([repeats] if corpus.drop_repetitive else [])], work, on)
     if corpus.deduplicate != "off":
-        last = without_exact(last, work, on)
+        marks, found = str(work / "exact-marks"), str(work / "exact-found")
+        _run("2-exact-marks", [Again(last), Marks(marks, EXACT)], work, on, writes=False)
+        _run("3-exact-found", [dedup.ExactFindDedups(marks, found, EXACT)], work, on, writes=False, tasks=1)
+        unlike = dedup.ExactDedupFilter(found, EXACT, exclusion_writer=_writer(dropped / "exact"))
+        last = _run("4-exact", [Again(last), unlike], work, on)
     if corpus.deduplicate == "near":
-        last = without_near(last, work, on, corpus.language)
+        marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
+        signature = dedup.MinhashDedupSignature(marks, NEAR, language=language)
+        _run("5-near-marks", [Again(last), signature], work, on, writes=False)
+        buckets = dedup.MinhashDedupBuckets(marks, pairs, config=NEAR)
+        _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
+        _run("7-near-groups", [dedup.MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
+        alone = dedup.MinhashDedupFilter(groups, exclusion_writer=_writer(dropped / "near"))
+        last = _run("8-near", [Again(last), alone], work, on)
     return last
 
 
@@ -192,29 +211,8 @@ def whole_text(document: Document) -> str:
     return str(document.text)
 
 
-# datatrove's priorities are two bytes, and begin at 1.
-HIGHEST = 65535
 NEAR = doctor.minhash()
 EXACT = dedup.ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
-
-
-def filtered(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
-    """Reads the documents, and drops those that are not running text."""
-    dropped = work / "dropped"
-    # The list of common words is English; in other languages their absence means nothing.
-    english = () if corpus.language == "en" else ("min_stop_words",)
-    running = GopherQualityFilter(
-        min_doc_words=corpus.min_words or None,
-        max_doc_words=corpus.max_words,
-        language=words_of(corpus.language),
-        exclusion_writer=_writer(dropped / "filters"),
-        **dict.fromkeys(english if corpus.drop_low_quality else BESIDE_COUNTS),
-    )
-    repeats = GopherRepetitionFilter(
-        language=words_of(corpus.language), exclusion_writer=_writer(dropped / "repetition")
-    )
-    readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
-    return _run("1-filtered", [*readers, running, *([repeats] if corpus.drop_repetitive else [])], work, on)
 
 
 def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> PipelineStep:
@@ -225,7 +223,8 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     # Asked even without a limit: a dataset that cannot be read is reported before tasks begin.
-    limit, files = -1, data_sets.hub_files(one)
+    with data_sets.from_hub(one, stream=True) as dataset:
+        limit, files = -1, dataset.n_shards
     if one.limit is not None:
         # datatrove 0.10.1 divides whole files among the tasks if there are several.
         limit = -(-one.limit // (min(tasks, files) if files > 1 else tasks))
@@ -274,26 +273,8 @@ class Marks(dedup.ExactDedupSignature):
         super().run(data, rank, world_size)
 
     def get_hashes(self, doc: Document, doc_idx: int) -> list[Any]:
-        return [(digest, HIGHEST - self.rank, place) for digest, _, place in super().get_hashes(doc, doc_idx)]
-
-
-def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
-    marks, duplicates = work / "exact-marks", work / "exact-found"
-    _run("2-exact-marks", [Again(source), Marks(str(marks), EXACT)], work, on, writes=False)
-    _run("3-exact-found", [dedup.ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
-    drop = dedup.ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
-    return _run("4-exact", [Again(source), drop], work, on)
-
-
-def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
-    marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
-    signature = dedup.MinhashDedupSignature(marks, NEAR, language=words_of(language))
-    _run("5-near-marks", [Again(source), signature], work, on, writes=False)
-    buckets = dedup.MinhashDedupBuckets(marks, pairs, config=NEAR)
-    _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
-    _run("7-near-groups", [dedup.MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
-    drop = dedup.MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
-    return _run("8-near", [Again(source), drop], work, on)
+        # datatrove's priorities are two bytes.
+        return [(digest, 65535 - self.rank, place) for digest, _, place in super().get_hashes(doc, doc_idx)]
 
 
 class Again(JsonlReader):
@@ -321,30 +302,30 @@ def _run(
     return out
 
 
-def counts_of(work: Path) -> dict[str, int]:
-    """`documents_in`, `kept`, and dropped documents by datatrove's reason, from the statistics of each task."""
-    documents: Counter[str] = Counter()
+def counts_of(work: Path) -> tuple[int, int, Counter[str]]:
+    """The documents that were read, those that are kept, and dropped ones by reason, from each task's statistics."""
+    read, kept, dropped = 0, 0, Counter[str]()
     last = max(path.name for path in (work / LOGS).iterdir())
     for file in sorted((work / LOGS).glob("*/stats/*.json")):
         folder = file.parents[1].name
         for step in json.loads(file.read_text(encoding="utf-8")):
             for name, value in step["stats"].items():
                 count = round(float(value["total"] if isinstance(value, Mapping) else value))
-                if name == "documents_in" or (name == "documents" and "Hugging" in step["name"]):
-                    documents["documents_in"] += count
-                elif name.startswith("dropped_"):
-                    documents[name.removeprefix("dropped_")] += count
-                elif name == "dropped" and folder in ("4-exact", "8-near"):
-                    documents[folder.split("-")[1]] += count
+                reason = name.partition("dropped_")[2]
+                if name == "dropped" and folder in ("4-exact", "8-near"):
+                    reason = folder.split("-")[1]
+                if reason:
+                    words = "phrases repeat" if "gram" in reason else reason.replace("_", " ")
+                    dropped[REASONS.get(reason, words)] += count
+                elif name == "documents_in" or (name == "documents" and "Hugging" in step["name"]):
+                    read += count
                 elif name == "total" and folder == last and re.search("writer.*jsonl", step["name"], re.IGNORECASE):
-                    documents["kept"] += count
-    return dict(documents)
+                    kept += count
+    return read, kept, dropped
 
 
 # The most distinct words that a tokenizer remembers before it starts again: about 100 MB in each process.
 MOST_WORDS = 500_000
-# Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
-MOST_CHUNKS = 200_000
 
 
 class QuickWords(SpaCyTokenizer):
@@ -358,18 +339,17 @@ class QuickWords(SpaCyTokenizer):
         return words_of, (self.asked,)
 
     def word_tokenize(self, text: str) -> list[str]:
-        if self._tokenizer is not None and len(self._tokenizer.vocab) > MOST_WORDS:
-            self._tokenizer = None
-        new = self._tokenizer is None
-        language: Any = self.tokenizer
-        if new:
-            language.vocab.lex_attr_getters = {}
-            language.tokenizer.max_cache_size = MOST_CHUNKS
+        if self._tokenizer is None or len(self._tokenizer.vocab) > MOST_WORDS:
+            self._tokenizer = None  # so that `tokenizer` is a new one
+            new: Any = self.tokenizer
+            new.vocab.lex_attr_getters = {}
+            # Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
+            new.tokenizer.max_cache_size = 200_000
         # The name IS_ALPHA breaks spaCy's tokenizer; datatrove removes it too (`SpaCyTokenizer._do_tokenize`).
         try:
-            tokens = language.tokenizer(text)
+            tokens = self._tokenizer.tokenizer(text)
         except Exception:
-            tokens = language.tokenizer(text.replace("IS_ALPHA", ""))
+            tokens = self._tokenizer.tokenizer(text.replace("IS_ALPHA", ""))
         return cast(list[str], strip_strings([token.text for token in tokens]))
 
 

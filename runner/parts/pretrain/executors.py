@@ -128,12 +128,15 @@ class Ray:
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.ray import RayPipelineExecutor
 
-        cleaning = self.cleaning
+        seconds = None
+        if written := self.cleaning.time:  # `[days-]hours:minutes:seconds`, as Slurm writes times
+            parts = zip(re.split("[-:]", written)[::-1], (1, 60, 3600, 86400), strict=False)
+            seconds = sum(int(part) * unit for part, unit in parts)
         executor = RayPipelineExecutor(
             pipeline,
             tasks=tasks,
-            **_size(cleaning),
-            time=_seconds(cleaning.time),
+            **_size(self.cleaning),
+            time=seconds,
             logging_dir=str(logs),
         )
         executor.run()
@@ -176,12 +179,6 @@ def _size(cleaning: Cleaning) -> dict[str, int]:
 def _in_queue(job: Any) -> bool:
     asked = subprocess.run(["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False)
     return asked.returncode == 0 and bool(asked.stdout.strip())
-
-
-def _seconds(text: str | None) -> int | None:
-    """Seconds of `[days-]hours:minutes:seconds`, as Slurm writes times."""
-    parts = re.split("[-:]", text or "")[::-1]
-    return sum(int(part) * unit for part, unit in zip(parts, (1, 60, 3600, 86400), strict=False)) if text else None
 
 
 def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:

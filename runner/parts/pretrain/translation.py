@@ -60,9 +60,19 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
     everything = asdict(architecture.everything(recipe, place, tokens), dict_factory=stated)
     machines = common.machines(recipe, place)
     pods = recipe.data.cleaning.pods if place.on_cluster and not recipe.data.packed else None
-    prepares = common.work(place, common.DATA, everything, machines, parts=architecture.PARTS, pods=pods or 1)
-    weights = asdict(architecture.first_weights(recipe, place))
-    init = common.work(place, "init", weights, machines, reads={common.DATA: ("tokenizer/",)})
+    # The results for other stages, by folder, and the settings that each depends on.
+    parts = {"tokenizer": ("text", "tokenizer"), "blocks": ("text", "tokenizer", "lengths")}
+    prepares = common.work(place, common.DATA, everything, machines, parts=parts, pods=pods or 1)
+    model, precision = recipe.model, recipe.pretrain.precision or recipe.model.precision
+    weights = architecture.FirstWeights(
+        out=place.below("init").best_model_dir,
+        tokenizer=f"{place.data_dir}/tokenizer",
+        seed=model.seed,
+        architecture=architecture.sizes(model) | {"tie_word_embeddings": model.tied},
+        parameters=architecture.parameters(model),
+        dtype="float32" if precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
+    )
+    init = common.work(place, "init", asdict(weights), machines, reads={common.DATA: ("tokenizer/",)})
     trained = [init]
     for length in lengths:
         trained.append(_of_length(recipe, place, length, [stage.name for stage in trained]))
@@ -239,9 +249,6 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
 
 # The rules.
 
-# How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
-MOST_TIMES = 40
-
 
 def order(recipe: Recipe) -> Iterator[Problem]:
     parts, most = recipe.pretrain.curriculum, recipe.model.context
@@ -265,7 +272,8 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     data, pretrain = recipe.data, recipe.pretrain
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe)) for length in curriculum(recipe))
-    if (limit := data.get("limit")) and (has := limit * 1000) * MOST_TIMES < tokens:
+    # Reading a document four times is hardly worse than new text (arXiv 2305.16264); 40 times are reported.
+    if (limit := data.get("limit")) and (has := limit * 1000) * 40 < tokens:
         said = worded(
             "pretrain.documents-read-often", pretrain=pretrain, tokens=tokens, limit=limit, has=has, times=tokens // has
         )
@@ -353,7 +361,17 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
     made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(BY)]
     for kind in filter(recipe.settings.get, TRAINED):
-        made += _few_steps(recipe, kind)
+        section = recipe.settings[kind]
+        made += rehearsal.without_kernels(recipe, BY, f"{kind}.optimizer")
+        if kind == "lora":
+            made += rehearsal.narrow("lora.", section.rank, section.alpha)
+        if "packing" in section:
+            made.append(rehearsal.packing(recipe, kind, section))
+        made += rehearsal.any_improvement(kind, section)
+        for name, value, why in rehearsal.table(kind, REHEARSAL):
+            for bound, limit in value.items() if isinstance(value, dict) else ():
+                value = {"most": min, "least": max}[bound](limit, section[name])
+            made.append(substitute(f"{kind}.{name}", value, why))
     return [*made, *rehearsal.gates(recipe)]
 
 
@@ -362,21 +380,6 @@ after_data = None  # nothing more follows from the rows, and the stage `init` ma
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
-
-
-def _few_steps(recipe: Recipe, kind: str) -> Iterator[Override]:
-    """The substitutions of a stage."""
-    section = recipe.settings[kind]
-    yield from rehearsal.without_kernels(recipe, BY, f"{kind}.optimizer")
-    if kind == "lora":
-        yield from rehearsal.narrow("lora.", section.rank, section.alpha)
-    if "packing" in section:
-        yield rehearsal.packing(recipe, kind, section)
-    yield from rehearsal.any_improvement(kind, section)
-    for name, value, why in rehearsal.table(kind, REHEARSAL):
-        for bound, limit in value.items() if isinstance(value, dict) else ():
-            value = {"most": min, "least": max}[bound](limit, section[name])
-        yield substitute(f"{kind}.{name}", value, why)
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:

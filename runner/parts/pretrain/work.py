@@ -24,18 +24,9 @@ from runner.tools.run_files import REPORT
 from runner.tools.text import Tell
 from runner.tools.tokenizer import tokenizer_in
 
-# Documents that a tokenizer learns from; more would hardly change its entries, and take memory.
-TOKENIZER_DOCUMENTS = 1_000_000
-
 
 def text(everything: Data, tell: Tell) -> None:
     """Prepares tokenizer and blocks below `out`. Of several pods the first does it all; others help to clean."""
-    if pod := helping_pod():
-        from runner.parts.pretrain import cleaning
-
-        cleaning.clean(everything.text, Path(everything.out), everything.cleaning)
-        tell(f"Pod {pod} has cleaned its part.")
-        return
     out, text, weights, lines = Path(everything.out), everything.text, dict(everything.lengths), list[str]()
     if text.packed:
         tokenizer = tokenizer_for(everything.tokenizer, (), out / "tokenizer")
@@ -43,8 +34,13 @@ def text(everything: Data, tell: Tell) -> None:
     else:
         from runner.parts.pretrain import cleaning
 
-        lines += cleaning.clean(text, out, everything.cleaning).lines()
-        first = islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
+        cleaned = cleaning.clean(text, out, everything.cleaning)
+        if pod := helping_pod():
+            tell(f"Pod {pod} has cleaned its part.")
+            return
+        lines += cleaned.lines()
+        # More documents would hardly change the tokenizer's entries, and take memory.
+        first = islice(cleaning.documents(out), 1_000_000)
         tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
         counts = pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")

@@ -98,37 +98,36 @@ def prove_config(
     the config's own; tokenizer: a folder, if it is not with the base model; show: rows to show. Raises Stop with the
     problem, or if the engine fails."""
     tokenizers.forget_older(config)
+    changes, told = TABLES["config"], config["recipe_runner"]
+    dropped, kinds = changes["dropped"], tuple(changes["dropped_kinds"])
+    kernels = [name for name in config if name.startswith("lora_") and name.endswith("_kernel")]
+    wished = {"show": show, "planned": config.get("attn_implementation"), **changes["proof"]}
     with tempfile.TemporaryDirectory() as scratch:
+        # The same rows, batches and template, and a tiny model.
+        here = {
+            **{name: value for name, value in config.items() if name not in dropped and not name.startswith(kinds)},
+            **dict.fromkeys(kernels, False),
+            **changes["settings"],
+            **({"adapter": "lora"} if config.get("adapter") else {}),
+            **({"trl": {**config["trl"], "use_vllm": False}} if "trl" in config else {}),
+            "base_model": str(Path(scratch, "twin")),
+            "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
+            "output_dir": str(Path(scratch, "out")),
+            "plugins": [axolotl.PLUGIN],
+            "recipe_runner": {
+                **told,
+                "run_dir": str(folder),
+                **changes["runner"],
+                "proof": {**told.get("proof", {}), **wished},
+            },
+        }
         known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
         assert known is not None
         twin.bare(known, Path(scratch, "twin"))
         file = Path(scratch, "axolotl.yaml")
-        write_text(file, yaml_text(_here(config, scratch, folder, tokenizer, show)))
+        write_text(file, yaml_text(here))
         most = int(os.environ.get(tokenizers.TOKENISING_PROCESSES) or os.cpu_count() or 1)
         workers = {tokenizers.TOKENISING_PROCESSES: str(tokenizers.processes(config, most))}
         env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED | workers
         follow([*TRAIN, str(file), "--launcher", "python"], env, folder, lambda event: None, "Proving")
     return Proof.read(folder)
-
-
-def _here(config: EngineConfig, scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
-    """The config for this machine: the same rows, batches and template, and a tiny model."""
-    changes = TABLES["config"]
-    dropped, kinds = changes["dropped"], tuple(changes["dropped_kinds"])
-    kept = {name: value for name, value in config.items() if name not in dropped and not name.startswith(kinds)}
-    told = config["recipe_runner"]
-    wished = {"show": show, "planned": config.get("attn_implementation"), **changes["proof"]}
-    facts = {**told, "run_dir": str(folder), **changes["runner"], "proof": {**told.get("proof", {}), **wished}}
-    kernels = [name for name in config if name.startswith("lora_") and name.endswith("_kernel")]
-    return {
-        **kept,
-        **dict.fromkeys(kernels, False),
-        **changes["settings"],
-        **({"adapter": "lora"} if config.get("adapter") else {}),
-        **({"trl": {**config["trl"], "use_vllm": False}} if "trl" in config else {}),
-        "base_model": str(Path(scratch, "twin")),
-        "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
-        "output_dir": str(Path(scratch, "out")),
-        "plugins": [axolotl.PLUGIN],
-        "recipe_runner": facts,
-    }

@@ -82,6 +82,7 @@ class Prover:
 
     def prove(self) -> Proof:
         begun = time.monotonic()
+        self.counts["rows"] = len(self.trainer.train_dataset) - self.engine.first
         with judging.undisturbed(self.trainer.model):
             getattr(self, f"_{self.kind}")()
             if self.kind != "prompts":
@@ -99,12 +100,6 @@ class Prover:
             seconds=round(time.monotonic() - begun, 1),
             **self.facts | self.counts,
         )
-
-    @property
-    def first(self) -> int:
-        """The number of the first row; earlier rows belong to the previous context length."""
-        blocks = self.settings.blocks
-        return blocks.first_step * self.settings.effective_batch_size if blocks else 0
 
     @property
     def kind(self) -> Kind:
@@ -143,7 +138,9 @@ class Prover:
 
     @cached_property
     def engine(self) -> judging.Engine:
-        return judging.Engine(self.trainer, self.first)
+        """The rows before its first one belong to the previous context length."""
+        blocks = self.settings.blocks
+        return judging.Engine(self.trainer, blocks.first_step * self.settings.effective_batch_size if blocks else 0)
 
     def _files(self, side: str) -> list[Path]:
         return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
@@ -191,7 +188,7 @@ class Prover:
         if whole and self.reader.masks:
             self.faults.add("nothing_masked", times=whole)
         trained = int(rows.trained.sum())
-        counts.update(rows=len(rows.lengths), trained=trained, seen=int(rows.lengths.sum()) - trained)
+        counts.update(trained=trained, seen=int(rows.lengths.sum()) - trained)
 
     def _show(self, number: int, tokens: Sequence[int], trained: Iterable[bool]) -> None:
         """Adds one of the first rows to `Proof.shown`. number: from 0. trained: of each token; the engine left out the
@@ -214,7 +211,6 @@ class Prover:
         """Every prompt must be as in inference, and both answers must have an end; counts cut tokens."""
         dataset, limit = [_answered(row) for row in self.trainer.train_dataset], self.trainer.args.max_length
         prompts = {tuple(prompt) for prompt, *_ in dataset}
-        self.counts["rows"] = len(dataset)
         for prepared in self._prepared():
             prompt = self._talk(prepared["messages"]).prompts[-1] or ()
             self.counts["judged"] += 1
@@ -233,7 +229,6 @@ class Prover:
     def _scores(self) -> None:
         """Both answers of a reward model's rows must be whole conversations, as they are when it is asked for a score."""
         dataset, limit = self.trainer.train_dataset, self.cfg.sequence_len
-        self.counts["rows"] = len(dataset)
         trained = {(tuple(row["chosen_ids"]), tuple(row["rejected_ids"])) for row in dataset}
         for prepared in self._prepared():
             both = [self._talk(prepared["messages"], prepared[side]).tokens for side in judging.ANSWERS[:2]]
@@ -249,7 +244,6 @@ class Prover:
     def _prompts(self) -> None:
         """Every prompt must be as in inference; and rewards, which are tried, must see what belongs together."""
         dataset = self.trainer.train_dataset
-        self.counts["rows"] = len(dataset)
         for number in spread(len(dataset), MOST_ROWS):
             row = dataset[number]
             (trained,) = self.trainer._tokenize_prompts([row["prompt"]])[0]
@@ -264,10 +258,8 @@ class Prover:
                 self.faults.add(*fault)
 
     def _text(self) -> None:
-        dataset = self.trainer.train_dataset
-        self.counts["rows"] = len(dataset) - self.first
-        for number in (self.first + number for number in spread(len(dataset) - self.first, MOST_ROWS)):
-            row = dataset[number]
+        for number in (self.engine.first + number for number in spread(self.counts["rows"], MOST_ROWS)):
+            row = self.trainer.train_dataset[number]
             tokens, labels = np.asarray(row["input_ids"]), np.asarray(row["labels"])
             trained = int((labels != UNTRAINED).sum())
             self.counts.update(judged=1, trained=trained, seen=len(labels) - trained)
@@ -289,7 +281,13 @@ class Prover:
                 rows = [{"input_ids": tokens, "labels": tokens} for tokens in sides]
                 batch = {**batch, "labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, UNTRAINED)}
             elif self.kind == "preferences":
-                rows = self._sides([_answered(row) for row in rows])
+                # All better answers, then all worse ones; or those with a label.
+                answered, limit = [_answered(row) for row in rows], self.trainer.args.max_length
+                rows = [
+                    {"input_ids": (prompt + answer)[:limit], "labels": ([UNTRAINED] * len(prompt) + answer)[:limit]}
+                    for side in zip(*(answers for _, *answers in answered), strict=True)
+                    for (prompt, *_), answer in zip(answered, side, strict=True)
+                ]
                 if "chosen_input_ids" in batch:
                     joined = self.trainer.concatenated_inputs(batch, padding_value=self.tokenizer.pad_token_id)
                     batch = {name.removeprefix("concatenated_"): part for name, part in joined.items()}
@@ -297,15 +295,6 @@ class Prover:
                     trained = batch["completion_mask"] != 0
                     batch = {**batch, "labels": batch["input_ids"].masked_fill(~trained, UNTRAINED)}
             self.counts.update(batches=1, padding=judging.judge(batch, rows, self.ends, self.faults))
-
-    def _sides(self, rows: Sequence[list[list[int]]]) -> list[judging.Row]:
-        """The rows of a batch of preferences: all better answers, then all worse ones; or those with a label."""
-        limit = self.trainer.args.max_length
-        return [
-            {"input_ids": (prompt + answer)[:limit], "labels": ([UNTRAINED] * len(prompt) + answer)[:limit]}
-            for side in zip(*(answers for _, *answers in rows), strict=True)
-            for (prompt, *_), answer in zip(rows, side, strict=True)
-        ]
 
     def _leaks(self) -> None:
         """Finds validation rows, and questions of the demo and of the evaluation, in the training rows."""
@@ -346,7 +335,8 @@ class Prover:
     def _model(self) -> None:
         """Rows of one batch must not see each other, and a loss must be the same in one batch and in eight."""
         trainer, vocabulary = self.trainer, len(self.tokenizer)
-        numbers = range(self.first, min(len(trainer.train_dataset), self.first + 8 * judging.ROWS))
+        first = self.engine.first
+        numbers = range(first, min(len(trainer.train_dataset), first + 8 * judging.ROWS))
         rows = judging.few(self.engine, vocabulary, numbers)
         attention = str(getattr(trainer.model.config, "_attn_implementation", ""))
         if (planned := self.settings.proof.planned) not in (None, attention):

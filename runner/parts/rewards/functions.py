@@ -3,7 +3,7 @@ the config. They are tried before the first step: whether each sees a row's prom
 whether they distinguish right answers from wrong ones."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog
 from runner.trainer.telemetry import History
 
+Texts = tuple[str, str, str]  # a question, its answer and the reference answer
 # The answers that were scored last: their texts, with each reward's score.
-Texts = tuple[str, str, str]
 last: dict[str, list[tuple[Texts, float]]] = defaultdict(list)
 KEPT = 8  # samples of an evaluation
 MOST_ALIKE = 20  # logged steps without anything to learn from
@@ -37,19 +37,14 @@ def scores() -> dict[str, scoring.Score]:
     return scoring.scores(settings().rewards)
 
 
-def texts(prompts: Any, completions: Any, references: Any) -> list[Texts]:
-    """Each question, its answer and the reference answer, from what TRL hands to a reward."""
-    asked = (next(turn["content"] for turn in reversed(prompt) if turn["role"] == "user") for prompt in prompts)
-    said = (completion[-1]["content"] for completion in completions)
-    return list(zip(asked, said, references, strict=True))
-
-
 def __getattr__(name: str) -> Callable[..., list[float]]:
     if name.startswith("_"):
         raise AttributeError(name)
 
     def reward(prompts: Any, completions: Any, answer: Any, **other: Any) -> list[float]:
-        seen = texts(prompts, completions, answer)
+        asked = (next(turn["content"] for turn in reversed(prompt) if turn["role"] == "user") for prompt in prompts)
+        said = (completion[-1]["content"] for completion in completions)
+        seen: list[Texts] = list(zip(asked, said, answer, strict=True))
         try:
             given = [scores()[name](*each) for each in seen]
         except scoring.BadReward as error:
@@ -59,17 +54,6 @@ def __getattr__(name: str) -> Callable[..., list[float]]:
 
     reward.__name__ = name
     return reward
-
-
-def samples(step: int, rules: Mapping[str, scoring.Rule]) -> list[dict[str, Any]]:
-    """The answers that were scored last, each with its scores and its reward."""
-    first = last[next(iter(rules))][:KEPT] if rules else []
-    rows = []
-    for index, ((question, answer, reference), _) in enumerate(first):
-        each = {name: last[name][index][1] for name in rules}
-        said = {"step": step, "question": question, "answer": answer, "reference": reference}
-        rows.append({**said, "scores": each, "reward": scoring.total(rules, each)})
-    return rows
 
 
 class Samples(TrainerCallback):
@@ -87,8 +71,16 @@ class Samples(TrainerCallback):
             Watchdog(self.settings).stop(*said)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and (now := samples(state.global_step, self.rules)):
-            write_json(self.file, [row for row in read_json(self.file) or [] if row["step"] < state.global_step] + now)
+        """Adds the answers that were scored last, each with its scores and its reward."""
+        if not state.is_world_process_zero:
+            return
+        step, now = state.global_step, list[dict[str, Any]]()
+        for index, ((question, answer, reference), _) in enumerate(last[next(iter(self.rules))][:KEPT]):
+            each = {name: last[name][index][1] for name in self.rules}
+            said = {"step": step, "question": question, "answer": answer, "reference": reference}
+            now.append({**said, "scores": each, "reward": scoring.total(self.rules, each)})
+        if now:
+            write_json(self.file, [row for row in read_json(self.file) or [] if row["step"] < step] + now)
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:

@@ -52,29 +52,25 @@ def number(text: str | None) -> float | None:
     return float(every[-1].replace(",", "")) if every else None
 
 
-def _exact(rule: Rule, question: str, answer: str, reference: str) -> float:
-    part = found(answer, rule.get("within"))
-    return float(part is not None and same(part) == same(reference))
-
-
-def _number(rule: Rule, question: str, answer: str, reference: str) -> float:
-    given, right = number(found(answer, rule.get("within"))), number(reference)
-    return float(given is not None and right is not None and abs(given - right) <= rule["tolerance"])
-
-
-def _pattern(rule: Rule, question: str, answer: str, reference: str) -> float:
-    return float(bool(re.search(rule["matches"], answer.strip(), re.DOTALL)))
-
-
-def _length(rule: Rule, question: str, answer: str, reference: str) -> float:
-    words = len(answer.split())
-    return max(0.0, min(1.0, 2 - words / rule["words"])) if words else 0.0
-
-
-def _overlap(rule: Rule, question: str, answer: str, reference: str) -> float:
-    said = re.findall(r"\w+", answer.lower())
-    known = set(re.findall(r"\w+", (question if rule["of"] == "question" else reference).lower()))
-    return sum(word in known for word in said) / len(said) if said else 0.0
+def _plain(name: str, rule: Rule, question: str, answer: str, reference: str) -> float:
+    """The score of a reward that is no person's own code."""
+    match name:
+        case "exact":
+            part = found(answer, rule.get("within"))
+            return float(part is not None and same(part) == same(reference))
+        case "number":
+            given, right = number(found(answer, rule.get("within"))), number(reference)
+            return float(given is not None and right is not None and abs(given - right) <= rule["tolerance"])
+        case "pattern":
+            return float(bool(re.search(rule["matches"], answer.strip(), re.DOTALL)))
+        case "length":
+            words = len(answer.split())
+            return max(0.0, min(1.0, 2 - words / rule["words"])) if words else 0.0
+        case "overlap":
+            said = re.findall(r"\w+", answer.lower())
+            known = set(re.findall(r"\w+", (question if rule["of"] == "question" else reference).lower()))
+            return sum(word in known for word in said) / len(said) if said else 0.0
+    raise KeyError(name)
 
 
 def _python(rule: Rule) -> Score:
@@ -101,12 +97,9 @@ def _python(rule: Rule) -> Score:
     return score
 
 
-PLAIN = {"exact": _exact, "number": _number, "pattern": _pattern, "length": _length, "overlap": _overlap}
-
-
 def scores(rules: Mapping[str, Rule]) -> dict[str, Score]:
     """The function of each reward, by its name. Raises BadReward for code that cannot be loaded."""
-    return {name: _python(rule) if name == "python" else partial(PLAIN[name], rule) for name, rule in rules.items()}
+    return {name: _python(rule) if name == "python" else partial(_plain, name, rule) for name, rule in rules.items()}
 
 
 def total(rules: Mapping[str, Rule], each: Mapping[str, float]) -> float:
