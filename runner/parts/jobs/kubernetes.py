@@ -116,7 +116,19 @@ def made(api_version: str, kind: str, plan: Plan, name: str, marks: Manifest, **
 
 def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
     """The object from which an operator creates pods. spec: what that operator needs."""
-    notes = origin(spec, plan, stage) | foreseen(stage) | dashboard(plan)
+    # `recipe status` compares the planned figures with the real ones.
+    foreseen = {
+        # The same text before and after JSON, which turns 103718 into 103718.0.
+        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
+        for what, amount in stage.needs.items()
+    }
+    # OpenShift AI's dashboard shows a training job as its own by these. A connection's name has its namespace in front
+    # (opendatahub-operator, connections of a Notebook).
+    profile = plan.site.get("hardware_profile")
+    shown = {f"opendatahub.io/hardware-profile-{part}": profile[part] for part in ("name", "namespace") if profile}
+    if names := plan.site.get("connections"):
+        shown["opendatahub.io/connections"] = ",".join(f"{plan.site['namespace']}/{name}" for name in names)
+    notes = origin(spec, plan, stage) | foreseen | shown
     marks = {"labels": pod_labels(plan, stage) | queue(plan), "annotations": notes}
     return made(api_version, kind, plan, job_name(plan), marks, spec=spec)
 
@@ -124,15 +136,6 @@ def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -
 def queue(plan: Plan) -> dict[str, str]:
     """The label that puts a job into a Kueue queue."""
     return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}
-
-
-def dashboard(plan: Plan) -> dict[str, str]:
-    """The annotations by which OpenShift AI's dashboard shows a training job as its own. A connection's name has its
-    namespace in front (opendatahub-operator, connections of a Notebook)."""
-    profile = plan.site.get("hardware_profile")
-    notes = {f"opendatahub.io/hardware-profile-{part}": profile[part] for part in ("name", "namespace") if profile}
-    connections = ",".join(f"{plan.site['namespace']}/{name}" for name in plan.site.get("connections") or ())
-    return notes | ({"opendatahub.io/connections": connections} if connections else {})
 
 
 def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
@@ -144,15 +147,6 @@ def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
         RUN_DIR: plan.place.run_dir,
         IMAGE: image(plan),
         **({KEY: stage.keys[""]} if stage.keys else {}),
-    }
-
-
-def foreseen(stage: Stage) -> dict[str, str]:
-    """Annotations of a training job with the planned figures, which `recipe status` compares with the real ones."""
-    return {
-        # The same text before and after JSON, which turns 103718 into 103718.0.
-        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
-        for what, amount in stage.needs.items()
     }
 
 

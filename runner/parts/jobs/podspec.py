@@ -60,20 +60,17 @@ def pod(
     needs; None for any. own: of the container, as in `kubernetes.container`; how: `restart` and `grace` of `pod.yaml`."""
     words = {**where(plan, machines), **how, "metadata": meta, "volumes": kubernetes.volumes(folders)}
     words |= {"container": kubernetes.container(plan, name, folders, **own), "account": account(plan, folders)}
-    before = [_cloner(plan, plan.code_from_git)] if plan.code_from_git else None
-    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before, security=POD_SECURITY, **words)
-
-
-def _cloner(plan: Plan, git: Mapping[str, str]) -> Manifest:
-    """The container that clones the code before the pod's own starts. It has the pod's own image, so that no second one
-    is downloaded."""
-    # No more than the pod's own container, so the pod requests nothing in addition.
-    share = {"cpu": "1", "memory": "1Gi"}
-    # Otherwise git waits for a user name and password.
-    env = listed(stated(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
-    # Its last words are git's message, if it fails.
-    own: Manifest = {"resources": {"requests": share, "limits": share}, "words": kubernetes.LAST_WORDS}
-    return kubernetes.container(plan, CLONER, [CLONED, SCRATCH], command=_clone(git, CLONE), env=env, **own)
+    if plan.code_from_git:
+        # No more than the pod's own container, so the pod requests nothing in addition.
+        share = {"cpu": "1", "memory": "1Gi"}
+        # Otherwise git waits for a user name and password.
+        env = listed(stated(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
+        # Its last words are git's message, if it fails.
+        git = {"resources": {"requests": share, "limits": share}, "words": kubernetes.LAST_WORDS, "env": env}
+        git["command"] = _clone(plan.code_from_git, CLONE)
+        # It has the pod's own image, so that no second one is downloaded.
+        words["before"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
+    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), security=POD_SECURITY, **words)
 
 
 def wrapped(plan: Plan, command: list[str]) -> list[str]:
@@ -166,16 +163,13 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
+    """The folders of a stage's container."""
     own = [config(plan, stage), kubernetes.memory(stage.shm_gib), SCRATCH, *code_folders(plan), *claims(plan)]
-    return [*own, *base_model(plan), *([TOKEN] if tracking(plan, stage) else [])]
-
-
-def base_model(plan: Plan) -> list[Folder]:
-    """The folder of a base model in an image, if the plan has one. As for KServe, its files are in the image's `/models`."""
-    if not plan.model_image:
-        return []
-    volume = {"image": {"reference": plan.model_image}}
-    return [kubernetes.folder("base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models")]
+    if plan.model_image:
+        # As for KServe, the files of a base model in an image are in its `/models`.
+        volume = {"image": {"reference": plan.model_image}}
+        own.append(kubernetes.folder("base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models"))
+    return [*own, *([TOKEN] if tracking(plan, stage) else [])]
 
 
 def tracking(plan: Plan, stage: Stage) -> dict[str, str]:

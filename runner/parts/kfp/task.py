@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.jobs.stage import say
 from runner.parts.kfp import target
 from runner.parts.openshift import controller, pipeline
@@ -47,7 +46,11 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     place = plan.on_claim(folder)
     about = {"recipe": plan.name, "stage": wanted.name, "fingerprint": plan.fingerprint, "key": wanted.keys.get("", "")}
     about |= {"model_uri": place.uri if place else folder, "job": str(done.job["metadata"]["name"]), "job_uid": uid}
-    return {"made": uid}, {"model": about, "metrics": measured(cluster, done.job)}
+    # The last values that the job logged on its first machine.
+    values: dict[str, float] = {}
+    for event in child_process.events(first_log(cluster, done.job, pods_of(cluster, done.job))):
+        values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
+    return {"made": uid}, {"model": about, "metrics": values}
 
 
 def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
@@ -77,14 +80,6 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
             gone_states = (pipeline.MISSING, pipeline.GOING)
             while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
                 pause()
-
-
-def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
-    """The last values that a training job logged on its first machine."""
-    values: dict[str, float] = {}
-    for event in child_process.events(first_log(cluster, job, pods_of(cluster, job))):
-        values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
-    return values
 
 
 def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:

@@ -206,7 +206,7 @@ def queue_of(manifest: Manifest) -> str:
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit, or empty."""
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.job`), memory with its unit, or empty."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
