@@ -71,8 +71,7 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     """The Job that measures a stage's result on the claim, and succeeds only if the gate is open; empty without a gate.
-    It is not in `kustomization.yaml`, because it runs later. Its pod tries once, because the same result has the same
-    verdict."""
+    It is not in `kustomization.yaml`, because it runs later. Its pod tries once: the same result has one verdict."""
     if not stage.gates:
         return []
     machines = stage.machines.one_gpu

@@ -32,22 +32,16 @@ CODE_DIR = "/opt/recipe-code"  # where a pod clones its code
 # The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of this project.
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
 MODEL_DIR = "/opt/base-model"  # where pods mount a base model from an image
-# The folder of the files that `recipe submit` sends, below the results folder on the claim.
-SENT_FILES = "files"
+SENT_FILES = "files"  # the folder of what `recipe submit` sends, below the results folder on the claim
 # Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
 KEY, RUN_DIR = "recipe-runner/key", "recipe-runner/run-dir"
 PLANNED = "recipe-runner/planned-"  # the annotations with planned figures begin with this
-# The pods' image: a label with its short name, an annotation with its full name.
-IMAGE = "recipe-runner/image"
+IMAGE = "recipe-runner/image"  # a label with the short name of the pods' image, an annotation with its full name
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
-# The end of a container's log is the reason for its end, if it leaves no other.
-LAST_WORDS = "FallbackToLogsOnError"
-# What restricted-v2 requires of a container.
-CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-# The same for a container that writes only to volumes.
-CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}
-# The modes of a claim for several machines, and for one.
-SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
+LAST_WORDS = "FallbackToLogsOnError"  # the end of a container's log is the reason for its end, if it leaves no other
+CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}  # what restricted-v2 requires
+CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}  # if it writes only to volumes
+SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"  # the modes of a claim for several machines, and for one
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 # The parts of a checkout that a build does not need. `oc` leaves out only `.git`; an environment has 5 to 8 GB.
 UNSENT = r"(^|/)(\.git|\.venv|build|runs)(/|$)"
@@ -169,8 +163,8 @@ def pull(image: str) -> str | None:
 def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
     """A container of the plan's image, which writes only to volumes. own: the other blanks of `container.yaml`."""
     words = {"name": name, "image": image(plan), "pull": pull(image(plan))}
-    file = Path(__file__).with_name("container.yaml")
-    return filled(file, **words, **own, mounts=mounts(folders), security=CONTAINER_SECURITY)
+    file, mounts = Path(__file__).with_name("container.yaml"), [mount for mount, _ in folders]
+    return filled(file, **words, **own, mounts=mounts, security=CONTAINER_SECURITY)
 
 
 def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
@@ -183,17 +177,8 @@ def memory(gib: int) -> Folder:
     return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
 
 
-def mounts(folders: list[Folder]) -> list[Manifest]:
-    return [mount for mount, _ in folders]
-
-
-def volumes(folders: list[Folder]) -> list[Manifest]:
-    return [volume for _, volume in folders]
-
-
 def filled(template: Path, /, **words: Any) -> Manifest:
-    """An object from a template in YAML: each text `$NAME` becomes the word of that name. Keys whose word is None, or
-    missing, disappear."""
+    """An object from a YAML template: each `$NAME` becomes that word. Keys whose word is None or missing disappear."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):

@@ -17,10 +17,7 @@ CONNECTION = VARIABLES["connection"]
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")  # of its keys
 HOME = CACHES["HOME"]
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
-# The volumes of a pod that are not claims.
-_OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")
-# The variables of Weights & Biases and MLflow.
-TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+_OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")  # those that are not claims
 # OpenShift AI's own MLflow: since this version; and the account that may write to it, if the recipe names none.
 MLFLOW_SINCE, MLFLOW_ACCOUNT = (3, 4), "recipe-mlflow"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -33,9 +30,7 @@ CODE, CLONER = f"{CODE_DIR}/repository", "clone-code"
 # Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some servers send a commit
 # only with its branch, so the second fetch takes everything.
 CLONE = Path(__file__).with_name("clone.sh").read_text(encoding="utf-8")
-# Seconds from SIGTERM to SIGKILL for a training pod, if no estimate says how long a checkpoint takes.
-USUAL_GRACE = 600
-LAUNCHERS = 10  # the part of it that torchrun needs after its processes have ended
+LAUNCHERS = 10  # the seconds of a pod's grace that torchrun needs after its processes have ended
 # The Secret with the key that seals evaluations. `recipe submit` creates one in each namespace.
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 # What restricted-v2 requires of a pod, which gets its user id from the namespace.
@@ -58,7 +53,7 @@ def pod(
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
     needs; None for any. own: of the container, as in `kubernetes.container`; how: `restart` and `grace` of `pod.yaml`."""
-    words = {**where(plan, machines), **how, "metadata": meta, "volumes": kubernetes.volumes(folders)}
+    words = {**where(plan, machines), **how, "metadata": meta, "volumes": [volume for _, volume in folders]}
     words |= {"container": kubernetes.container(plan, name, folders, **own), "account": account(plan, folders)}
     if plan.code_from_git:
         # No more than the pod's own container, so the pod requests nothing in addition.
@@ -107,8 +102,8 @@ def account(plan: Plan, folders: list[Folder]) -> str | None:
 
 
 def grace(stage: Stage) -> int:
-    """The seconds that a pod has for its last checkpoint after SIGTERM."""
-    return stage.grace_seconds or USUAL_GRACE
+    """The seconds that a pod has for its last checkpoint, from SIGTERM to SIGKILL; 600 if no estimate says how long."""
+    return stage.grace_seconds or 600
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
@@ -196,8 +191,9 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
     if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
         entries.append(_from_secret("HF_TOKEN", secret, "token", needed=True))
     if secret := plan.site.get("tracking_secret"):
-        # A Secret has the keys of one tool; the others are missing.
-        entries += [_from_secret(name, secret, name) for name in TRACKING]
+        # A Secret has the keys of Weights & Biases or MLflow; the others are missing.
+        tracking_keys = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+        entries += [_from_secret(name, secret, name) for name in tracking_keys]
     return entries
 
 

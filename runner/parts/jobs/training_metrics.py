@@ -100,10 +100,6 @@ class Metrics(TrainerCallback):
         return "".join(f"{line}\n" for line in lines)
 
 
-# Training's figures in the platform's own trainers, which also report every figure that begins with `eval_`.
-TRAINER_FIGURES = ("loss", "learning_rate", "grad_norm", "train_loss")
-
-
 class TrainingProgress(TrainerCallback):
     """The answer for the Trainer: exactly these fields, whole numbers except `currentEpoch`, and None for unknown. The
     Trainer would discard an answer with another kind of number. For a context length of pretraining, the steps are
@@ -118,28 +114,9 @@ class TrainingProgress(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.began, self.began_at = time.monotonic(), state.global_step
-        self._steps(state)
+        self.on_step_end(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._steps(state)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        trained, evaluated = dict(self.answer["trainMetrics"]), dict(self.answer["evalMetrics"])
-        for name, value in (logs or {}).items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                if name in TRAINER_FIGURES:
-                    trained[name] = value
-                elif name.startswith("eval_"):
-                    evaluated[name] = value
-        self.answer = self.answer | {"trainMetrics": trained, "evalMetrics": evaluated}
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # After the last step the remaining time is unknown. The code that ends the pod reports that nothing remains.
-        self._steps(state)
-        self.answer = self.answer | {"estimatedRemainingSeconds": None}
-        write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})
-
-    def _steps(self, state: Any) -> None:
         first, last = (self.blocks.first_step, self.blocks.last_step) if self.blocks else (0, state.max_steps)
         done, steps = state.global_step - first, last - first
         made, left = state.global_step - self.began_at, last - state.global_step
@@ -154,6 +131,23 @@ class TrainingProgress(TrainerCallback):
             "currentEpoch": round(state.epoch or 0.0, 4),
             "totalEpochs": int(state.num_train_epochs),
         }
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        trained, evaluated = dict(self.answer["trainMetrics"]), dict(self.answer["evalMetrics"])
+        # The figures that the platform's own trainers report.
+        for name, value in (logs or {}).items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                if name in ("loss", "learning_rate", "grad_norm", "train_loss"):
+                    trained[name] = value
+                elif name.startswith("eval_"):
+                    evaluated[name] = value
+        self.answer = self.answer | {"trainMetrics": trained, "evalMetrics": evaluated}
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # After the last step the remaining time is unknown. The code that ends the pod reports that nothing remains.
+        self.on_step_end(args, state, control)
+        self.answer = self.answer | {"estimatedRemainingSeconds": None}
+        write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})
 
     def text(self) -> str:
         return json.dumps(self.answer, allow_nan=False)

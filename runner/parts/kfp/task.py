@@ -17,10 +17,8 @@ from runner.parts.jobs.stage import say
 from runner.parts.kfp import target
 from runner.parts.openshift import controller, pipeline
 from runner.parts.openshift.client import Cluster
-from runner.parts.openshift.controller import walk
 from runner.parts.openshift.errors import patiently, pause
 from runner.parts.openshift.jobs import pods_of
-from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED, first_log
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
@@ -69,12 +67,12 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
     return {"verdict": found, "said": refusal or "\n".join(table)}, {"metrics": {**values, "verdict": found}}
 
 
-def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
+def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> pipeline.Milestone | None:
     """As `walk`; but if somebody deletes a job and not the run (`recipe stop` ends both), the task waits: the pipeline
     server would retry a failed task, and so send the job again."""
     while True:
         try:
-            return walk(cluster, plan, None, "", say, wanted.name, of_gate)
+            return controller.walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
             say(f"{gone.text}\nUntil then the run waits. `recipe stop` ends it.")
             gone_states = (pipeline.MISSING, pipeline.GOING)
