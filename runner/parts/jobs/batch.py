@@ -99,10 +99,10 @@ def gate_key(stage: Stage) -> str:
 
 def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str], tries: Manifest) -> Manifest:
     """What a Job does. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
-    env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | podspec.code_path(plan))
+    plain = plain | podspec.tracking(plan, stage) | podspec.code_path(plan)
     own: Manifest = {
         "command": command,
-        "env": env + podspec.connection(plan, stage),
+        "env": podspec.variables(plan, stage, plain),
         "resources": podspec.as_text(podspec.resources(plan, stage)),
         "words": kubernetes.LAST_WORDS,
     }

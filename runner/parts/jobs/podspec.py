@@ -185,7 +185,7 @@ def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
     return found
 
 
-def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
+def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]:
     """Environment variables of a container. Tokens are references to Secrets; without the hub there is no hub token."""
     entries = listed(stated(plan) | plain) + seal_key(plan)
     if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
@@ -194,7 +194,7 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
         # A Secret has the keys of Weights & Biases or MLflow; the others are missing.
         tracking_keys = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
         entries += [_from_secret(name, secret, name) for name in tracking_keys]
-    return entries
+    return entries + connection(plan, stage)
 
 
 def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:

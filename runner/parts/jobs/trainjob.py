@@ -33,7 +33,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     mounts = [podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount for mount, _ in folders]
     parts = {**podspec.where(plan, stage.machines), "mounts": mounts, "volumes": [volume for _, volume in folders]}
     parts |= {"image": kubernetes.image(plan), "command": podspec.wrapped(plan, list(stage.command))}
-    parts |= {"env": podspec.variables(plan, podspec.environment(plan, stage)), "nodes": stage.machines.nodes}
+    parts |= {"env": podspec.variables(plan, stage, podspec.environment(plan, stage)), "nodes": stage.machines.nodes}
     parts |= {"processes": max(1, stage.machines.gpus_per_node), "resources": podspec.resources(plan, stage)}
     parts |= {"account": podspec.account(plan, folders)}
     parts |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
