@@ -23,6 +23,7 @@ from runner.parts.openshift.status import FAILED, first_log
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
 from runner.tools import child_process
+from runner.tools.files import write_json
 from runner.tools.problem import Stop
 
 # A row with a measured value in a gate's table (`runner.parts.evaluate.gates.table`).
@@ -89,11 +90,8 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
         for name, place in outputs.get("artifacts", {}).items()
     }
     if model is not None:
-        model.parent.mkdir(parents=True, exist_ok=True)
-        model.write_text(json.dumps(metadata["model"], indent=1) + "\n", encoding="utf-8")
-    file = Path(outputs["outputFile"])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"parameterValues": parameters, "artifacts": artifacts}) + "\n", encoding="utf-8")
+        write_json(model, metadata["model"])
+    write_json(Path(outputs["outputFile"]), {"parameterValues": parameters, "artifacts": artifacts})
 
 
 def main(arguments: list[str]) -> int:

@@ -20,7 +20,6 @@ from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import accounted, in_time
-from runner.parts.openshift.jobs import Owner, Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.scenarios.shared import common
@@ -249,7 +248,7 @@ def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]
     return ["python", "-m", module, f"{plan.place.config_dir}/{PLAN_FILE}", "--server", SERVER, "--keys", KEYS]
 
 
-def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
+def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
     alone, own = driver_stage(plan)
     options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
@@ -265,7 +264,7 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
     origin = {name: text for name, text in kubernetes.origin(spec, alone, own).items() if name != kubernetes.RUN_DIR}
     job = batch.job(alone, own, kubernetes.job_name(alone), jobs.DRIVER, spec, origin)
-    return Sent(alone, own, (yaml.safe_load(kubernetes.config_map(alone, own).text),), job)
+    return jobs.Sent(alone, own, (yaml.safe_load(kubernetes.config_map(alone, own).text),), job)
 
 
 def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
@@ -280,7 +279,7 @@ def walks(job: Manifest | None) -> bool:
     return job is not None and not ended(job) and not going(job)
 
 
-def same_driver(job: Manifest, wanted: Sent) -> bool:
+def same_driver(job: Manifest, wanted: jobs.Sent) -> bool:
     """Whether a driver has the content of the one that would be sent now."""
     return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
 
@@ -311,11 +310,11 @@ def outdated_walkers(cluster: Cluster, plan: Plan, target: str | None, files_key
     return [job] if job and old else [], runs
 
 
-def owner_of_runs(cluster: Cluster, plan: Plan) -> Owner:
+def owner_of_runs(cluster: Cluster, plan: Plan) -> jobs.Owner:
     """Who sent the plan of the runs of a recipe, in its current version."""
     alone, own = driver_stage(plan, PIPELINE)
     config = jobs.config_maps(cluster, alone, own).get(kubernetes.config_map_name(alone, own))
-    return Owner.of(config) if config else Owner()
+    return jobs.Owner.of(config) if config else jobs.Owner()
 
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:

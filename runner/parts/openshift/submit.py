@@ -171,7 +171,15 @@ class _Sender:
         """Raises Stop if the queue is missing, a claim does not fit, or the server's dry run refuses anything. there:
         jobs that this one replaces; files: sent before it; keeps: the existing job and its claims stay."""
         cluster, alone = self.cluster, self.how.alone
-        self._queue_is_there(sent)
+        queue = sent.plan.site.get("queue")
+        if queue and not cluster.get("LocalQueue", sent.namespace, queue):
+            known = [entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)]
+            if not known and not cluster.knows("LocalQueue", sent.namespace):
+                raise Stop(*worded("openshift.no-queue", queue=queue))
+            hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
+            if known:
+                hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+            raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
         if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
             keys_of(cluster, sent.plan)
         if sent.plan.model_image and (version := cluster.version()) < IMAGE_VOLUMES:
@@ -194,18 +202,6 @@ class _Sender:
             # Under another name, because an earlier command may have left a pod behind.
             meta = manifest["metadata"]
             cluster.create({**manifest, "metadata": {**meta, "name": f"{meta['name']}-dry-run"}}, dry_run=True)
-
-    def _queue_is_there(self, sent: Sent) -> None:
-        queue = sent.plan.site.get("queue")
-        if not queue or self.cluster.get("LocalQueue", sent.namespace, queue):
-            return
-        known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
-        if not known and not self.cluster.knows("LocalQueue", sent.namespace):
-            raise Stop(*worded("openshift.no-queue", queue=queue))
-        hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
-        if known:
-            hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
-        raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
 
     def _claims_will_do(self, sent: Sent) -> None:
         """Raises Stop if a claim is being deleted or too small, or if several machines use a claim for one: the pods of
