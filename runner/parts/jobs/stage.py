@@ -31,7 +31,6 @@ from runner.tools.text import Tell
 
 # The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")
-MOST = 4000
 ON_CLUSTER = " --cluster"
 say: Tell = partial(print, flush=True)
 
@@ -140,7 +139,7 @@ def _child(command: list[str]) -> int:
 def leave(text: str) -> None:
     """Writes the reason of the pod's end for the cluster, or the last part of a long one."""
     if TERMINATION_LOG.exists():
-        TERMINATION_LOG.write_bytes(text.encode()[-MOST:])
+        TERMINATION_LOG.write_bytes(text.encode()[-4000:])
 
 
 def leave_progress(folder: StageFolder) -> None:

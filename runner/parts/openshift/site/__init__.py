@@ -27,8 +27,6 @@ from runner.tools.text import macros, template, yaml_text
 
 TEMPLATES = Path(__file__).parent
 ACCOUNT = "recipe-runner"  # the default service account of pods, also of TensorBoard's
-COMMENT_COLUMN = 48
-NEWER_QUEUES_SINCE = (0, 15)
 # Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
@@ -82,7 +80,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     accounts.pop("default", None)
     # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a version of Kueue, that of
     # OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
-    known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    known = [kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")]
     newer = all(known) if known else all(map(kubernetes.patched, sites))
     images = []
     for name, tag in _built(space, own).items():
@@ -156,7 +154,7 @@ def _filled(name: str, /, **facts: object) -> str:
     # A text as YAML, in quotes if it would be read as a number or as nothing.
     known = {"word": lambda text: yaml_text([text])[2:].rstrip("\n")}
     text = template(TEMPLATES / name, **known).render(facts).rstrip("\n")
-    aligned = re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
+    aligned = re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<47} {line[2]}", text)
     return f"{aligned}\n" if aligned else ""
 
 
