@@ -71,8 +71,7 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     """The Job that measures a stage's result on the claim, and succeeds only if the gate is open; empty without a gate.
-    It is not in `kustomization.yaml`, because it runs later. Its pod tries once, because the same result has the same
-    verdict."""
+    It is not in `kustomization.yaml`, because it runs later. Its pod tries once: the same result has one verdict."""
     if not stage.gates:
         return []
     machines = stage.machines.one_gpu
@@ -100,10 +99,10 @@ def gate_key(stage: Stage) -> str:
 
 def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str], tries: Manifest) -> Manifest:
     """What a Job does. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
-    env = podspec.variables(plan, plain | podspec.tracking(plan, stage) | podspec.code_path(plan))
+    plain = plain | podspec.tracking(plan, stage) | podspec.code_path(plan)
     own: Manifest = {
         "command": command,
-        "env": env + podspec.connection(plan, stage),
+        "env": podspec.variables(plan, stage, plain),
         "resources": podspec.as_text(podspec.resources(plan, stage)),
         "words": kubernetes.LAST_WORDS,
     }

@@ -32,22 +32,16 @@ CODE_DIR = "/opt/recipe-code"  # where a pod clones its code
 # The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of this project.
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
 MODEL_DIR = "/opt/base-model"  # where pods mount a base model from an image
-# The folder of the files that `recipe submit` sends, below the results folder on the claim.
-SENT_FILES = "files"
+SENT_FILES = "files"  # the folder of what `recipe submit` sends, below the results folder on the claim
 # Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
 KEY, RUN_DIR = "recipe-runner/key", "recipe-runner/run-dir"
 PLANNED = "recipe-runner/planned-"  # the annotations with planned figures begin with this
-# The pods' image: a label with its short name, an annotation with its full name.
-IMAGE = "recipe-runner/image"
+IMAGE = "recipe-runner/image"  # a label with the short name of the pods' image, an annotation with its full name
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
-# The end of a container's log is the reason for its end, if it leaves no other.
-LAST_WORDS = "FallbackToLogsOnError"
-# What restricted-v2 requires of a container.
-CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-# The same for a container that writes only to volumes.
-CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}
-# The modes of a claim for several machines, and for one.
-SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
+LAST_WORDS = "FallbackToLogsOnError"  # the end of a container's log is the reason for its end, if it leaves no other
+CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}  # what restricted-v2 requires
+CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}  # if it writes only to volumes
+SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"  # the modes of a claim for several machines, and for one
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 # The parts of a checkout that a build does not need. `oc` leaves out only `.git`; an environment has 5 to 8 GB.
 UNSENT = r"(^|/)(\.git|\.venv|build|runs)(/|$)"
@@ -116,7 +110,19 @@ def made(api_version: str, kind: str, plan: Plan, name: str, marks: Manifest, **
 
 def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
     """The object from which an operator creates pods. spec: what that operator needs."""
-    notes = origin(spec, plan, stage) | foreseen(stage) | dashboard(plan)
+    # `recipe status` compares the planned figures with the real ones.
+    foreseen = {
+        # The same text before and after JSON, which turns 103718 into 103718.0.
+        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
+        for what, amount in stage.needs.items()
+    }
+    # OpenShift AI's dashboard shows a training job as its own by these. A connection's name has its namespace in front
+    # (opendatahub-operator, connections of a Notebook).
+    profile = plan.site.get("hardware_profile")
+    shown = {f"opendatahub.io/hardware-profile-{part}": profile[part] for part in ("name", "namespace") if profile}
+    if names := plan.site.get("connections"):
+        shown["opendatahub.io/connections"] = ",".join(f"{plan.site['namespace']}/{name}" for name in names)
+    notes = origin(spec, plan, stage) | foreseen | shown
     marks = {"labels": pod_labels(plan, stage) | queue(plan), "annotations": notes}
     return made(api_version, kind, plan, job_name(plan), marks, spec=spec)
 
@@ -124,15 +130,6 @@ def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -
 def queue(plan: Plan) -> dict[str, str]:
     """The label that puts a job into a Kueue queue."""
     return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}
-
-
-def dashboard(plan: Plan) -> dict[str, str]:
-    """The annotations by which OpenShift AI's dashboard shows a training job as its own. A connection's name has its
-    namespace in front (opendatahub-operator, connections of a Notebook)."""
-    profile = plan.site.get("hardware_profile")
-    notes = {f"opendatahub.io/hardware-profile-{part}": profile[part] for part in ("name", "namespace") if profile}
-    connections = ",".join(f"{plan.site['namespace']}/{name}" for name in plan.site.get("connections") or ())
-    return notes | ({"opendatahub.io/connections": connections} if connections else {})
 
 
 def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
@@ -144,15 +141,6 @@ def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
         RUN_DIR: plan.place.run_dir,
         IMAGE: image(plan),
         **({KEY: stage.keys[""]} if stage.keys else {}),
-    }
-
-
-def foreseen(stage: Stage) -> dict[str, str]:
-    """Annotations of a training job with the planned figures, which `recipe status` compares with the real ones."""
-    return {
-        # The same text before and after JSON, which turns 103718 into 103718.0.
-        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
-        for what, amount in stage.needs.items()
     }
 
 
@@ -175,8 +163,8 @@ def pull(image: str) -> str | None:
 def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
     """A container of the plan's image, which writes only to volumes. own: the other blanks of `container.yaml`."""
     words = {"name": name, "image": image(plan), "pull": pull(image(plan))}
-    file = Path(__file__).with_name("container.yaml")
-    return filled(file, **words, **own, mounts=mounts(folders), security=CONTAINER_SECURITY)
+    file, mounts = Path(__file__).with_name("container.yaml"), [mount for mount, _ in folders]
+    return filled(file, **words, **own, mounts=mounts, security=CONTAINER_SECURITY)
 
 
 def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
@@ -189,17 +177,8 @@ def memory(gib: int) -> Folder:
     return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
 
 
-def mounts(folders: list[Folder]) -> list[Manifest]:
-    return [mount for mount, _ in folders]
-
-
-def volumes(folders: list[Folder]) -> list[Manifest]:
-    return [volume for _, volume in folders]
-
-
 def filled(template: Path, /, **words: Any) -> Manifest:
-    """An object from a template in YAML: each text `$NAME` becomes the word of that name. Keys whose word is None, or
-    missing, disappear."""
+    """An object from a YAML template: each `$NAME` becomes that word. Keys whose word is None or missing disappear."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):

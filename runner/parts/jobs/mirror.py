@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from runner.data import object_store
-from runner.data.object_store import S3
 from runner.plan import Plan, Stage
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import Record, sha256
@@ -27,7 +26,6 @@ from runner.tools.problem import Stop, first_line, worded
 from runner.tools.run_files import CHECKPOINTS, COMPLETE, FETCHED, LATEST_IMAGES, LEFT, PAGE, RUN, SERVING, STAGE
 from runner.tools.text import Tell
 
-MANIFEST = "manifest.json"
 SECONDS = 5.0  # between two looks for a new checkpoint
 SMALL = 2**24  # bytes; larger files, such as weights, are written once
 DATA = "prepared"  # where the files of a data stage's results are, beside its records
@@ -38,7 +36,7 @@ class Manifest(Record):
     """A stage's files on the server. key: of the Stage that made them; step: of its last checkpoint; files: by their name
     in the stage's folder, each with its place (`at`), `size` and `sha256`."""
 
-    FILE = MANIFEST
+    FILE = "manifest.json"
     key: str = ""
     step: int = 0
     ended: bool = False
@@ -73,7 +71,7 @@ def send(folder: StageFolder) -> None:
     away; the transfer before it then still counts, unless the stage's files have changed since."""
     address, key = address_of(folder.plan, folder.stage), folder.stage.keys[""]
     ended, here = folder.finished, _files(folder)
-    step, files = max(map(_step, _checkpoints(folder)), default=0), dict[str, dict[str, Any]]()
+    step, files = max(_checkpoints(folder), default=0), dict[str, dict[str, Any]]()
     with TemporaryDirectory(prefix="mirror-") as still:
         for name, file in here.items():
             # Records change with every step: each transfer has its own, so that an older one stays whole.
@@ -97,7 +95,7 @@ def _send(address: str, here: Mapping[str, Path], made: Manifest) -> None:
         for name, one in made.files.items():
             if there.get(one["at"]) != one["sha256"]:
                 store.put_file(str(here[name]), f"{root}/{one['at']}")
-        last = f"{root}/{MANIFEST if made.ended else f'manifest-{made.step}.json'}"
+        last = f"{root}/{made.FILE if made.ended else f'manifest-{made.step}.json'}"
         store.pipe_file(last, json.dumps(asdict(made), indent=1).encode())
         keep = {last, *(f"{root}/{at}" for at in new)}
         for old in sorted(set(store.find(root)) - keep, key=lambda path: path not in before):  # manifests first
@@ -112,20 +110,17 @@ def _files(folder: StageFolder) -> dict[str, Path]:
         rows = (file for file in folder.results.rglob("*") if file.name != STAGE)
         found |= {f"{DATA}/{file.relative_to(folder.results)}": file for file in rows}
     homes = [path for pattern in LEFT if pattern not in (CHECKPOINTS, SERVING) for path in folder.path.glob(pattern)]
-    for home in (*homes, *_checkpoints(folder)):
+    for home in (*homes, *_checkpoints(folder).values()):
         inner = home.rglob("*") if home.is_dir() else [home]
         found |= {str(file.relative_to(folder.path)): file for file in inner}
     # A file that is being written has such a name.
     return {name: file for name, file in found.items() if file.is_file() and ".partial" not in name}
 
 
-def _checkpoints(folder: StageFolder) -> list[Path]:
-    """The whole checkpoints of the stage as it is now."""
-    return [file.parent for file in Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")]
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+def _checkpoints(folder: StageFolder) -> dict[int, Path]:
+    """The whole checkpoints of the stage as it is now, by their steps."""
+    whole = [file.parent for file in Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")]
+    return {int(home.name.rpartition("-")[2]): home for home in whole}
 
 
 def _local(folder: StageFolder, name: str) -> Path | None:
@@ -151,7 +146,7 @@ def restore(folder: StageFolder, tell: Tell) -> None:
             continue
         with object_store.asking(address := address_of(folder.plan, stage)) as store:
             known = newest(store, address, stage.keys[""])
-            here = max(map(_step, _checkpoints(one)), default=0) if mine else -1
+            here = max(_checkpoints(one), default=0) if mine else -1
             if known is None or not (known.ended or (stage == folder.stage and known.step > here)):
                 continue
             copy(store, address, known, partial(_local, one), one.path)
@@ -162,9 +157,8 @@ def restore(folder: StageFolder, tell: Tell) -> None:
 
 
 def copy(store: Any, address: str, known: Manifest, place: Callable[[str], Path | None], folder: Path) -> int:
-    """Copies the files of a manifest to their places, None for nowhere; returns the number of those that were not there
-    yet. Nothing is replaced until all are here and as recorded. folder: for copies meanwhile. Raises Stop if one is not as
-    recorded."""
+    """Copies the files of a manifest to their places, None for nowhere; returns how many were not there yet. Nothing is
+    replaced until all are here. folder: for copies meanwhile. Raises Stop if one is not as recorded."""
     root = object_store.path_of(address)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder, prefix=".mirror-") as whole:
@@ -186,12 +180,11 @@ def copy(store: Any, address: str, known: Manifest, place: Callable[[str], Path 
 
 @contextmanager
 def following(folder: StageFolder, tell: Tell) -> Iterator[None]:
-    """Sends each new checkpoint while the block trains. A server that is away ends nothing: the next checkpoint is sent
-    with those before it."""
+    """Sends each new checkpoint while the block trains; after a failure, together with the next one."""
     over = threading.Event()
 
     def saved() -> set[tuple[Path, int]]:
-        marks = [home / COMPLETE for home in _checkpoints(folder)] + [folder.path / LATEST_IMAGES]
+        marks = [home / COMPLETE for home in _checkpoints(folder).values()] + [folder.path / LATEST_IMAGES]
         return {(file, file.stat().st_mtime_ns) for file in marks if file.exists()}
 
     def work() -> None:
@@ -242,7 +235,7 @@ def begin(folder: StageFolder, tell: Tell) -> None:
     """Makes the claim at least as new as the mirror. Raises Stop if a stage without a GPU may not read and write there;
     a training continues with the files of the claim."""
     address = address_of(folder.plan)
-    if not address.startswith(S3):
+    if not address.startswith(object_store.S3):
         return
     try:
         if not folder.stage.trains:

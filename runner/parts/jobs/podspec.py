@@ -17,10 +17,7 @@ CONNECTION = VARIABLES["connection"]
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")  # of its keys
 HOME = CACHES["HOME"]
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
-# The volumes of a pod that are not claims.
-_OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")
-# The variables of Weights & Biases and MLflow.
-TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+_OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")  # those that are not claims
 # OpenShift AI's own MLflow: since this version; and the account that may write to it, if the recipe names none.
 MLFLOW_SINCE, MLFLOW_ACCOUNT = (3, 4), "recipe-mlflow"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -33,9 +30,7 @@ CODE, CLONER = f"{CODE_DIR}/repository", "clone-code"
 # Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some servers send a commit
 # only with its branch, so the second fetch takes everything.
 CLONE = Path(__file__).with_name("clone.sh").read_text(encoding="utf-8")
-# Seconds from SIGTERM to SIGKILL for a training pod, if no estimate says how long a checkpoint takes.
-USUAL_GRACE = 600
-LAUNCHERS = 10  # the part of it that torchrun needs after its processes have ended
+LAUNCHERS = 10  # the seconds of a pod's grace that torchrun needs after its processes have ended
 # The Secret with the key that seals evaluations. `recipe submit` creates one in each namespace.
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 # What restricted-v2 requires of a pod, which gets its user id from the namespace.
@@ -58,22 +53,19 @@ def pod(
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
     needs; None for any. own: of the container, as in `kubernetes.container`; how: `restart` and `grace` of `pod.yaml`."""
-    words = {**where(plan, machines), **how, "metadata": meta, "volumes": kubernetes.volumes(folders)}
+    words = {**where(plan, machines), **how, "metadata": meta, "volumes": [volume for _, volume in folders]}
     words |= {"container": kubernetes.container(plan, name, folders, **own), "account": account(plan, folders)}
-    before = [_cloner(plan, plan.code_from_git)] if plan.code_from_git else None
-    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before, security=POD_SECURITY, **words)
-
-
-def _cloner(plan: Plan, git: Mapping[str, str]) -> Manifest:
-    """The container that clones the code before the pod's own starts. It has the pod's own image, so that no second one
-    is downloaded."""
-    # No more than the pod's own container, so the pod requests nothing in addition.
-    share = {"cpu": "1", "memory": "1Gi"}
-    # Otherwise git waits for a user name and password.
-    env = listed(stated(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
-    # Its last words are git's message, if it fails.
-    own: Manifest = {"resources": {"requests": share, "limits": share}, "words": kubernetes.LAST_WORDS}
-    return kubernetes.container(plan, CLONER, [CLONED, SCRATCH], command=_clone(git, CLONE), env=env, **own)
+    if plan.code_from_git:
+        # No more than the pod's own container, so the pod requests nothing in addition.
+        share = {"cpu": "1", "memory": "1Gi"}
+        # Otherwise git waits for a user name and password.
+        env = listed(stated(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
+        # Its last words are git's message, if it fails.
+        git = {"resources": {"requests": share, "limits": share}, "words": kubernetes.LAST_WORDS, "env": env}
+        git["command"] = _clone(plan.code_from_git, CLONE)
+        # It has the pod's own image, so that no second one is downloaded.
+        words["before"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
+    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), security=POD_SECURITY, **words)
 
 
 def wrapped(plan: Plan, command: list[str]) -> list[str]:
@@ -110,8 +102,8 @@ def account(plan: Plan, folders: list[Folder]) -> str | None:
 
 
 def grace(stage: Stage) -> int:
-    """The seconds that a pod has for its last checkpoint after SIGTERM."""
-    return stage.grace_seconds or USUAL_GRACE
+    """The seconds that a pod has for its last checkpoint, from SIGTERM to SIGKILL; 600 if no estimate says how long."""
+    return stage.grace_seconds or 600
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
@@ -166,16 +158,13 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
+    """The folders of a stage's container."""
     own = [config(plan, stage), kubernetes.memory(stage.shm_gib), SCRATCH, *code_folders(plan), *claims(plan)]
-    return [*own, *base_model(plan), *([TOKEN] if tracking(plan, stage) else [])]
-
-
-def base_model(plan: Plan) -> list[Folder]:
-    """The folder of a base model in an image, if the plan has one. As for KServe, its files are in the image's `/models`."""
-    if not plan.model_image:
-        return []
-    volume = {"image": {"reference": plan.model_image}}
-    return [kubernetes.folder("base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models")]
+    if plan.model_image:
+        # As for KServe, the files of a base model in an image are in its `/models`.
+        volume = {"image": {"reference": plan.model_image}}
+        own.append(kubernetes.folder("base-model", kubernetes.MODEL_DIR, volume, readOnly=True, subPath="models"))
+    return [*own, *([TOKEN] if tracking(plan, stage) else [])]
 
 
 def tracking(plan: Plan, stage: Stage) -> dict[str, str]:
@@ -196,15 +185,16 @@ def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
     return found
 
 
-def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
+def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]:
     """Environment variables of a container. Tokens are references to Secrets; without the hub there is no hub token."""
     entries = listed(stated(plan) | plain) + seal_key(plan)
     if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
         entries.append(_from_secret("HF_TOKEN", secret, "token", needed=True))
     if secret := plan.site.get("tracking_secret"):
-        # A Secret has the keys of one tool; the others are missing.
-        entries += [_from_secret(name, secret, name) for name in TRACKING]
-    return entries
+        # A Secret has the keys of Weights & Biases or MLflow; the others are missing.
+        tracking_keys = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+        entries += [_from_secret(name, secret, name) for name in tracking_keys]
+    return entries + connection(plan, stage)
 
 
 def connection(plan: Plan, stage: Stage | None = None) -> list[Manifest]:

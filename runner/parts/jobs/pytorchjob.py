@@ -21,7 +21,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     site, machines, name = plan.site, stage.machines, kubernetes.job_name(plan)
     own = {
         "command": list(stage.command),
-        "env": podspec.variables(plan, podspec.environment(plan, stage)) + podspec.connection(plan, stage),
+        "env": podspec.variables(plan, stage, podspec.environment(plan, stage)),
         "ports": [MASTER_PORT, {"name": "metrics", "containerPort": site["metrics_port"]}],
         "resources": podspec.resources(plan, stage),
     }

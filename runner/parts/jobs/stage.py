@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from runner import parts
@@ -30,8 +31,8 @@ from runner.tools.text import Tell
 
 # The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")
-MOST = 4000
 ON_CLUSTER = " --cluster"
+say: Tell = partial(print, flush=True)
 
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
@@ -126,8 +127,7 @@ def _require_finished(folder: StageFolder) -> None:
 
 
 def _child(command: list[str]) -> int:
-    """Runs the engine, which prints into the pod's log, and passes on the cluster's signal to end; returns its exit
-    code, for a signal as a shell does."""
+    """Runs the engine, passes on the cluster's signal to end, and returns its exit code, for a signal as shells do."""
     process = subprocess.Popen(command, env=os.environ | {child_process.PARENT: str(os.getpid())})
     # The first process of a pod gets no default reaction to signals.
     for passed_on in (signal.SIGTERM, signal.SIGINT):
@@ -139,7 +139,7 @@ def _child(command: list[str]) -> int:
 def leave(text: str) -> None:
     """Writes the reason of the pod's end for the cluster, or the last part of a long one."""
     if TERMINATION_LOG.exists():
-        TERMINATION_LOG.write_bytes(text.encode()[-MOST:])
+        TERMINATION_LOG.write_bytes(text.encode()[-4000:])
 
 
 def leave_progress(folder: StageFolder) -> None:
@@ -168,10 +168,6 @@ def main(arguments: list[str]) -> int:
         print(stop.text, file=sys.stderr, flush=True)
         leave(stop.text)
         return 1
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

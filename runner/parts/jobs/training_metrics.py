@@ -57,16 +57,16 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
 # The targets set both to the ports in the annotations of pods and TrainJobs; without them nothing listens.
 METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
 
-# The names and meanings of the trainer's figures for Prometheus.
+# The trainer's figures with their names for Prometheus, and the meanings of all by these names.
 FIGURES = packaged.toml(__file__, "figures.toml")
 LOGGED: dict[str, tuple[str, str]] = FIGURES["logged"]
+MEANINGS: dict[str, str] = dict(LOGGED.values()) | FIGURES["gpu"]
 # The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The allocator's own
 # figures would need a context on every card.
 DRIVER: dict[str, Callable[[int], float]] = {
     "recipe_gpu_memory_used_bytes": lambda gpu: torch.cuda.device_memory_used(gpu),
     "recipe_gpu_utilization_ratio": lambda gpu: torch.cuda.utilization(gpu) / 100,
 }
-Gauge = tuple[str, dict[str, float]]  # a figure's meaning, and its values by label
 
 
 class Metrics(TrainerCallback):
@@ -85,32 +85,19 @@ class Metrics(TrainerCallback):
         self.values = self.values | known
 
     def text(self) -> str:
-        values = self.values
-        told = {name: (meaning, {"": values[name]}) for name, meaning in LOGGED.values() if name in values}
-        return "".join(
-            f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
+        # The values of each figure by their labels: those of the log, and the GPUs of this machine's processes by rank.
+        known = {name: {"": value} for name, value in self.values.items()}
+        first, count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        for gpu in range(min(count, torch.cuda.device_count()) if torch.cuda.is_available() else 0):
+            for name, ask in DRIVER.items():
+                with suppress(Exception):  # the driver, or a part of a card (MIG), may lack this figure
+                    known.setdefault(name, {})[f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = ask(gpu)
+        lines = []
+        for name in filter(known.get, MEANINGS):
+            lines += [f"# HELP {name} {MEANINGS[name]}", f"# TYPE {name} gauge"]
             # With all digits of bytes and steps. `nan` and `inf` are numbers for Prometheus, too (Go's ParseFloat).
-            + "".join(f"{name}{labels} {value:.10g}\n" for labels, value in values.items())
-            for name, (meaning, values) in (told | gpus()).items()
-        )
-
-
-def gpus() -> dict[str, Gauge]:
-    """The driver's figures of the GPUs of this machine's processes, by rank; empty without GPUs."""
-    if not torch.cuda.is_available():
-        return {}
-    first, count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    found: dict[str, Gauge] = {}
-    for name, ask in DRIVER.items():
-        for gpu in range(min(count, torch.cuda.device_count())):
-            with suppress(Exception):  # the driver, or a part of a card (MIG), may lack this figure
-                value = ask(gpu)
-                found.setdefault(name, (FIGURES["gpu"][name], {}))[1][f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = value
-    return found
-
-
-# Training's figures in the platform's own trainers, which also report every figure that begins with `eval_`.
-TRAINER_FIGURES = ("loss", "learning_rate", "grad_norm", "train_loss")
+            lines += [f"{name}{labels} {value:.10g}" for labels, value in known[name].items()]
+        return "".join(f"{line}\n" for line in lines)
 
 
 class TrainingProgress(TrainerCallback):
@@ -127,44 +114,40 @@ class TrainingProgress(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.began, self.began_at = time.monotonic(), state.global_step
-        self._steps(state)
+        self.on_step_end(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._steps(state)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        trained, evaluated = dict(self.answer["trainMetrics"]), dict(self.answer["evalMetrics"])
-        for name, value in (logs or {}).items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                if name in TRAINER_FIGURES:
-                    trained[name] = value
-                elif name.startswith("eval_"):
-                    evaluated[name] = value
-        self._say(trainMetrics=trained, evalMetrics=evaluated)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # After the last step the remaining time is unknown. The code that ends the pod reports that nothing remains.
-        self._steps(state)
-        self._say(estimatedRemainingSeconds=None)
-        write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})
-
-    def _steps(self, state: Any) -> None:
         first, last = (self.blocks.first_step, self.blocks.last_step) if self.blocks else (0, state.max_steps)
         done, steps = state.global_step - first, last - first
         made, left = state.global_step - self.began_at, last - state.global_step
-        self._say(
+        seconds_left = int((time.monotonic() - self.began) / made * max(0, left)) if made > 0 else None
+        # A new dict, here as elsewhere, because another thread may be reading the old one.
+        self.answer = self.answer | {
             # Rounded down, so that only the last step is 100.
-            progressPercentage=min(100, max(0, 100 * done // steps)) if steps > 0 else None,
-            estimatedRemainingSeconds=int((time.monotonic() - self.began) / made * max(0, left)) if made > 0 else None,
-            currentStep=max(0, done),
-            totalSteps=steps,
-            currentEpoch=round(state.epoch or 0.0, 4),
-            totalEpochs=int(state.num_train_epochs),
-        )
+            "progressPercentage": min(100, max(0, 100 * done // steps)) if steps > 0 else None,
+            "estimatedRemainingSeconds": seconds_left,
+            "currentStep": max(0, done),
+            "totalSteps": steps,
+            "currentEpoch": round(state.epoch or 0.0, 4),
+            "totalEpochs": int(state.num_train_epochs),
+        }
 
-    def _say(self, **facts: Any) -> None:
-        # A new dict, because another thread may be reading the old one.
-        self.answer = self.answer | facts
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        trained, evaluated = dict(self.answer["trainMetrics"]), dict(self.answer["evalMetrics"])
+        # The figures that the platform's own trainers report.
+        for name, value in (logs or {}).items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                if name in ("loss", "learning_rate", "grad_norm", "train_loss"):
+                    trained[name] = value
+                elif name.startswith("eval_"):
+                    evaluated[name] = value
+        self.answer = self.answer | {"trainMetrics": trained, "evalMetrics": evaluated}
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # After the last step the remaining time is unknown. The code that ends the pod reports that nothing remains.
+        self.on_step_end(args, state, control)
+        self.answer = self.answer | {"estimatedRemainingSeconds": None}
+        write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})
 
     def text(self) -> str:
         return json.dumps(self.answer, allow_nan=False)

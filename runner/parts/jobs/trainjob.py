@@ -6,7 +6,6 @@ from functools import partial
 from textwrap import wrap
 
 from runner.parts.jobs import batch, kubernetes, podspec
-from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Section, Stage
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, worded
@@ -29,7 +28,19 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         return batch.prepare(plan, stage)
     if kubernetes.numbers(plan.site["version"]) < SINCE:
         raise Stop(*worded("jobs.no-trainjob", plan=plan))
-    made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
+    folders = podspec.folders(plan, stage)
+    # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
+    mounts = [podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount for mount, _ in folders]
+    parts = {**podspec.where(plan, stage.machines), "mounts": mounts, "volumes": [volume for _, volume in folders]}
+    parts |= {"image": kubernetes.image(plan), "command": podspec.wrapped(plan, list(stage.command))}
+    parts |= {"env": podspec.variables(plan, stage, podspec.environment(plan, stage)), "nodes": stage.machines.nodes}
+    parts |= {"processes": max(1, stage.machines.gpus_per_node), "resources": podspec.resources(plan, stage)}
+    parts |= {"account": podspec.account(plan, folders)}
+    parts |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
+    parts |= {"grace": podspec.grace(stage), "seconds": round(plan.site["deadline_hours"] * 3600)}
+    file = batch.TEMPLATES / ("trainjob.yaml" if kubernetes.patched(plan.site) else "trainjob-3.5.yaml")
+    spec = kubernetes.filled(file, runtime=RUNTIME, metadata=podspec.metadata(plan, stage), **parts)
+    made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", spec, plan, stage)
     # OpenShift AI's Trainer then reads the progress from this port of the first pod (opendatahub-io/trainer,
     # pkg/rhai/constants: exactly "true").
     made["metadata"]["annotations"] |= {
@@ -53,18 +64,3 @@ def stuck(site: Section) -> str:
     if kubernetes.patched(site) or kubernetes.numbers(site["kueue"]) < STUCK_SINCE:
         return ""
     return f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) but starts no pod of it (kueue#11931). Use the target `pytorchjob`, or ask the cluster's admin for Trainer 2.2 or newer, or Kueue 0.16."
-
-
-def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
-    folders = podspec.folders(plan, stage)
-    # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
-    mounts = [podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount for mount, _ in folders]
-    words = {**podspec.where(plan, stage.machines), "mounts": mounts, "volumes": kubernetes.volumes(folders)}
-    words |= {"image": kubernetes.image(plan), "command": podspec.wrapped(plan, list(stage.command))}
-    words |= {"env": podspec.variables(plan, podspec.environment(plan, stage)), "nodes": stage.machines.nodes}
-    words |= {"processes": max(1, stage.machines.gpus_per_node), "resources": podspec.resources(plan, stage)}
-    words |= {"account": podspec.account(plan, folders)}
-    words |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
-    words |= {"grace": podspec.grace(stage), "seconds": round(plan.site["deadline_hours"] * 3600)}
-    file = batch.TEMPLATES / ("trainjob.yaml" if kubernetes.patched(plan.site) else "trainjob-3.5.yaml")
-    return kubernetes.filled(file, runtime=RUNTIME, metadata=podspec.metadata(plan, stage), **words)

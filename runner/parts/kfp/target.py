@@ -24,15 +24,13 @@ from runner.tools.text import from_template, template, yaml_text
 NAME = PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
-# This name also exists in images of 0.1.
-MODULE = "runner.cluster.kfp_task"
+MODULE = "runner.cluster.kfp_task"  # this name also exists in images of 0.1
 OPEN = "open"
 HERE = Path(__file__).parent
 in_json = partial(json.dumps, ensure_ascii=False)
 KINDS: dict[str, dict[str, object]] = yaml.safe_load((HERE / "tasks.yaml").read_text(encoding="utf-8"))
 
-# The tasks send the recipe's own pods, so the paths are theirs.
-place = kubernetes.place
+place = kubernetes.place  # the tasks send the recipe's own pods, so the paths are theirs
 
 
 def named(recipe: Recipe) -> bool:
@@ -46,8 +44,7 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 def render(plan: Plan) -> list[Artifact]:
     """The config map with the plan, and the pipeline. plan: whole, as the cluster gets it."""
-    own = driver_stage(plan, NAME)
-    alone = plan.only(own)
+    alone, own = driver_stage(plan, NAME)
     # The annotations of `jobs.Owner`.
     marks = zip(jobs.OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
     signed = " ".join(f"{name}={value}" for name, value in marks)

@@ -13,19 +13,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.jobs.stage import say
 from runner.parts.kfp import target
 from runner.parts.openshift import controller, pipeline
 from runner.parts.openshift.client import Cluster
-from runner.parts.openshift.controller import walk
 from runner.parts.openshift.errors import patiently, pause
 from runner.parts.openshift.jobs import pods_of
-from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED, first_log
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
 from runner.tools import child_process
+from runner.tools.files import write_json
 from runner.tools.problem import Stop
 
 # A row with a measured value in a gate's table (`runner.parts.evaluate.gates.table`).
@@ -47,7 +45,11 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
     place = plan.on_claim(folder)
     about = {"recipe": plan.name, "stage": wanted.name, "fingerprint": plan.fingerprint, "key": wanted.keys.get("", "")}
     about |= {"model_uri": place.uri if place else folder, "job": str(done.job["metadata"]["name"]), "job_uid": uid}
-    return {"made": uid}, {"model": about, "metrics": measured(cluster, done.job)}
+    # The last values that the job logged on its first machine.
+    values: dict[str, float] = {}
+    for event in child_process.events(first_log(cluster, done.job, pods_of(cluster, done.job))):
+        values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
+    return {"made": uid}, {"model": about, "metrics": values}
 
 
 def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
@@ -66,25 +68,17 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
     return {"verdict": found, "said": refusal or "\n".join(table)}, {"metrics": {**values, "verdict": found}}
 
 
-def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
+def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> pipeline.Milestone | None:
     """As `walk`; but if somebody deletes a job and not the run (`recipe stop` ends both), the task waits: the pipeline
     server would retry a failed task, and so send the job again."""
     while True:
         try:
-            return walk(cluster, plan, None, "", say, wanted.name, of_gate)
+            return controller.walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
             say(f"{gone.text}\nUntil then the run waits. `recipe stop` ends it.")
             gone_states = (pipeline.MISSING, pipeline.GOING)
             while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
                 pause()
-
-
-def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
-    """The last values that a training job logged on its first machine."""
-    values: dict[str, float] = {}
-    for event in child_process.events(first_log(cluster, job, pods_of(cluster, job))):
-        values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
-    return values
 
 
 def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:
@@ -96,11 +90,8 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
         for name, place in outputs.get("artifacts", {}).items()
     }
     if model is not None:
-        model.parent.mkdir(parents=True, exist_ok=True)
-        model.write_text(json.dumps(metadata["model"], indent=1) + "\n", encoding="utf-8")
-    file = Path(outputs["outputFile"])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"parameterValues": parameters, "artifacts": artifacts}) + "\n", encoding="utf-8")
+        write_json(model, metadata["model"])
+    write_json(Path(outputs["outputFile"]), {"parameterValues": parameters, "artifacts": artifacts})
 
 
 def main(arguments: list[str]) -> int:

@@ -16,16 +16,12 @@ import click
 
 from runner import parts
 from runner.check import sources, validate
-from runner.commands import options
-from runner.commands.options import command, end, open_recipe, print_notes, say, with_options
-from runner.parts.jobs import kubernetes
-from runner.parts.jobs.kubernetes import Manifest
+from runner.commands.options import command, end, open_recipe, print_notes, say, set_words, with_options
+from runner.parts.jobs.kubernetes import Manifest, job_name
 from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
 from runner.parts.openshift.errors import TryAgain, accounted, pause
-from runner.parts.openshift.jobs import Confirm, Owner
-from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, ended, look
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
@@ -63,14 +59,14 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     for job in jobs.existing(cluster, plan, stage):
         return job
     cluster.require_namespace(plan.site["namespace"])
-    name = kubernetes.job_name(plan.only(stage))
+    name = job_name(plan.only(stage))
     raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it with `recipe submit`.")
 
 
 def elsewhere(job: Manifest | None, path: str) -> list[str]:
     """Who sent a job, if it came from another recipe file or machine."""
-    owner = Owner.of(job) if job else Owner()
-    return [str(owner)] if owner.person and owner != Owner.here(path, owner.person) else []
+    owner = jobs.Owner.of(job) if job else jobs.Owner()
+    return [str(owner)] if owner.person and owner != jobs.Owner.here(path, owner.person) else []
 
 
 @command
@@ -134,7 +130,7 @@ def submit(
     rows = {stage.name: contents(stage.data) for stage in here.stages}
     cluster = connect()
     written = forecasting().written(recipe, here) if validate.TOO_LARGE not in allowed else {}
-    owner = Owner.here(path, cluster.person())
+    owner = jobs.Owner.here(path, cluster.person())
     how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
@@ -146,11 +142,11 @@ def submit(
             with screen() as show:
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
-            say(f"Watch it: recipe logs {shlex.join([path, *options.set_words(sets)])} -f")
+            say(f"Watch it: recipe logs {shlex.join([path, *set_words(sets)])} -f")
         end(f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.", "status", path)
 
 
-def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
+def confirm(yes: bool, taken: tuple[str, ...]) -> jobs.Confirm:
     """Asks on a terminal; elsewhere `--yes` must answer beforehand, and `--take-over` for another person's job."""
 
     def ask(said: str, what: str, person: str) -> bool:
@@ -249,7 +245,7 @@ def _show(cluster: Cluster, name: str, job: Manifest, path: str) -> None:
         say(f"  {reason}")
 
 
-def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[list[Milestone], bool]:
+def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> tuple[list[pipeline.Milestone], bool]:
     """Shows every stage and gate, or those of one stage; returns all, and whether a driver or run starts the next one."""
     if only:
         plan.stage(only)
@@ -327,7 +323,10 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     # The last one contains the final result.
     chosen = plan.stage(stage) if stage else plan.stages[-1]
     folder = run_folder.folder(plan.name, "run", to)
-    transfer.require_imported(folder, plan)
+    another = "Name another folder with `--to`."
+    run_folder.require_of(folder, plan.name, another)
+    if folder.state and folder.state.origin != "cluster":
+        raise Stop(f"`{folder.path}` contains a run of this machine.", another)
     came, number, mirrored = 0, "", bool(plan.site.get("mirror"))
     if mirrored:
         try:
@@ -364,7 +363,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
 
     plan = open_plan(path, sets)
     cluster = connect()
-    mine, asked = Owner.here(path, cluster.person()), cache(confirm(yes, taken))
+    mine, asked = jobs.Owner.here(path, cluster.person()), cache(confirm(yes, taken))
     stopped: list[str] = []
     with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), stopped)
@@ -377,11 +376,6 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:
     """Ends what `recipe stop` ends, adds names to `stopped`, returns the stage. ask: raises Stop if a job must stay."""
-
-    def end_job(job: Manifest) -> None:
-        ask(job)
-        jobs.delete(cluster, job, stopped)
-
     runs = pipeline.runs_of(cluster, plan)
     # All questions come first, so that nothing has changed after a no.
     for one in pipeline.milestones(cluster, plan):
@@ -391,7 +385,8 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
         ask(job)
     # First the driver, which would send the jobs again.
     if driver := pipeline.driver_of(cluster, plan):
-        end_job(driver)
+        ask(driver)
+        jobs.delete(cluster, driver, stopped)
     for run in runs:
         try:
             pipeline.end_run(cluster, plan, run)
@@ -407,7 +402,8 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan.only(chosen).name:
             raise Stop(*worded("openshift.foreign-job", job=jobs.named(job), plan=plan))
-        end_job(job)
+        ask(job)
+        jobs.delete(cluster, job, stopped)
     return chosen
 
 

@@ -14,14 +14,11 @@ from typing import Any
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.jobs.stage import leave, say
-from runner.parts.openshift import pipeline, submit
+from runner.parts.openshift import errors, pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
-from runner.parts.openshift.errors import TryAgain, accounted, patient, pause
 from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, named, sent
-from runner.parts.openshift.pipeline import ACCOUNT, Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, ask, post, replacing, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
@@ -43,7 +40,7 @@ def begun(name: str, arguments: list[str], own: Mapping[str, Any]) -> argparse.N
     given = program.parse_args(arguments)
     # The first process of a pod has no default handlers for signals.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    patient(given.pause)
+    errors.PAUSE_SECONDS = given.pause
     return given
 
 
@@ -53,24 +50,23 @@ def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
     return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
 
 
-def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
+def submit_all(cluster: Cluster, plan: Plan, how: submit.Sending) -> Sent | None:
     """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
-    Returns the driver, None if all is done. The rest is as in `submit`. Raises Stop if the cluster refuses anything,
-    before anything is sent, and at a closed gate."""
+    Returns the driver, None if all is done. Raises Stop as `submit` does, and at a closed gate."""
     space = plan.site["namespace"]
-    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
-        raise Stop(*worded("openshift.no-service-account", space=space, account=ACCOUNT))
+    if cluster.get("ServiceAccount", space, pipeline.ACCOUNT) is None:
+        raise Stop(*worded("openshift.no-service-account", space=space, account=pipeline.ACCOUNT))
     what = pipeline.driver_sent(plan, how.target, how.files.key)
     there = pipeline.driver_of(cluster, plan)
     for manifest in (*what.support, *([what.job] if there is None else [])):
         cluster.apply(manifest, dry_run=True)
-    first = step(cluster, plan, None, how)
+    first = submit.step(cluster, plan, None, how)
     if first is None:
         return None
     if how.dry_run:
         how.tell(f"The cluster would accept {what.kind} `{what.name}`, which sends all later stages.")
     else:
-        with accounted(lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."):
+        with errors.accounted(lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."):
             _send(cluster, plan, what, how)
     return what
 
@@ -84,25 +80,25 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
     options = {name: command[command.index(name) + 1] for name in ("--target", "--files") if name in command}
     what = pipeline.driver_sent(plan, options.get("--target"), options.get("--files", ""))
     if pipeline.same_driver(job, what):
-        _send(cluster, plan, what, Sending(tell, _nobody, owner=Owner.of(job)))
+        _send(cluster, plan, what, submit.Sending(tell, _nobody, owner=Owner.of(job)))
     else:
         tell("`recipe submit RECIPE --all` continues with the recipe as it is now.")
 
 
-def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
+def _send(cluster: Cluster, plan: Plan, what: Sent, how: submit.Sending) -> None:
     there, tell = pipeline.driver_of(cluster, plan), how.tell
     if there and pipeline.walks(there) and pipeline.same_driver(there, what):
         tell(f"{what.kind} `{what.name}` already exists and continues by itself. Nothing changes.")
         return
     if there:
-        ask(there, how.owner, how.confirm)
-    with replacing(cluster, what, [there] if there else [], tell) as remove:
-        seal(cluster, what, tell)
+        submit.ask(there, how.owner, how.confirm)
+    with submit.replacing(cluster, what, [there] if there else [], tell) as remove:
+        submit.seal(cluster, what, tell)
         for manifest in what.support:
             cluster.apply(manifest)
         if there:
             remove(there)
-        post(cluster, what, how.owner, tell)
+        submit.post(cluster, what, how.owner, tell)
     tell("The driver sends each later stage and gate, even while this machine is off. It ends at a closed gate.")
 
 
@@ -125,7 +121,9 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
     if verdict.job is not None and verdict.state == FAILED:
         # The gate's Job shows the override, because `recipe status` and `recipe submit` do not read the claim.
         change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(lines)}}}
-        with accounted(lambda _: "The override is saved on the claim; promote again to show it on the gate's Job."):
+        with errors.accounted(
+            lambda _: "The override is saved on the claim; promote again to show it on the gate's Job."
+        ):
             cluster.patch("Job", what.namespace, verdict.job["metadata"]["name"], change)
 
 
@@ -140,7 +138,7 @@ def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
 
 def walk(
     cluster: Cluster, plan: Plan, target: str | None, files_key: str, tell: Tell, stage: str = "", of_gate: bool = False
-) -> Milestone | None:
+) -> pipeline.Milestone | None:
     """Sends the next part and waits for it, until all are done, or that `stage`, or the gate after it. Returns that
     milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot continue."""
     files = Files(sent=files_key)
@@ -149,7 +147,7 @@ def walk(
             # A driver sends as its owner; a run of Kubeflow Pipelines, which names its stage, as the owner of its plan.
             driver = None if stage else pipeline.driver_of(cluster, plan)
             owner = Owner.of(driver) if driver else pipeline.owner_of_runs(cluster, plan) if stage else Owner()
-            alone = Sending(tell, _nobody, target, files=files, alone=True, owner=owner)
+            alone = submit.Sending(tell, _nobody, target, files=files, alone=True, owner=owner)
             for milestone in pipeline.milestones(cluster, plan, files_key):
                 if milestone.done and (milestone.stage.name, milestone.of_gate) == (stage, of_gate):
                     return milestone
@@ -161,9 +159,9 @@ def walk(
             # The next step reports a closed gate, unless a person has overruled it since.
             if not failed.of_gate:
                 raise
-        except TryAgain as silence:
+        except errors.TryAgain as silence:
             tell(f"{silence.text.splitlines()[0]} Trying again.")
-            pause()
+            errors.pause()
 
 
 def _nobody(fact: str, action: str, person: str) -> bool:

@@ -19,11 +19,7 @@ from runner.tools.problem import worded
 LogOf = Callable[[Manifest], str]
 
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
-# Reasons in events of operators and ReplicaSets for a refused pod.
-NOT_MADE = ("FailedCreatePod", "FailedCreate")
-NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
-# The last lines of a log that are searched for a reason: each of eight processes may leave a traceback.
-TAIL = 2000
+TAIL = 2000  # the last lines of a log that are searched for a reason: each of eight processes may leave a traceback
 LESS = "`machines`"
 BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`. {hardware.IMAGE_NEEDS}"
 MORE_MEMORY = str(table("troubles")["main memory"]["remedy"])
@@ -61,7 +57,9 @@ def _meaning(said: str, place: str, otherwise: str, **words: str) -> str:
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
     """Why a pod was not created, by the latest such event; empty without one. less: the settings to reduce; otherwise:
     the remedy if the reason is unknown."""
-    said = next((event["message"] for event in reversed(events) if event.get("reason") in NOT_MADE), "")
+    # Of operators and ReplicaSets.
+    refusals = ("FailedCreatePod", "FailedCreate")
+    said = next((event["message"] for event in reversed(events) if event.get("reason") in refusals), "")
     return said and _meaning(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
 
 
@@ -97,26 +95,20 @@ def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
     return f"{where} was removed from its machine{at}: {found or said}"
 
 
-def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterator[str]:
-    """Why the image of a container cannot be pulled."""
-    waiting = entry.get("state", {}).get("waiting") or {}
-    if waiting.get("reason") in NO_IMAGE:
-        # Every container of ours has the same image.
-        image = entry.get("image") or pod["spec"]["containers"][0]["image"]
-        said = (waiting.get("message") or waiting["reason"]).rstrip(".")
-        otherwise = f"the image `{image}` cannot be pulled: {said}. {remedy}"
-        yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=remedy)}"
-
-
-def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, remedy: str) -> Iterator[str]:
-    """Why a container is not created: a Secret, or a volume. remedy: for anything else that is missing."""
+def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, build: str, remedy: str) -> Iterator[str]:
+    """Why a container is not created: its image, a Secret, or a volume. build: remedy for an image; remedy: for others."""
     waiting = entry.get("state", {}).get("waiting") or {}
     reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
-    if reason == "CreateContainerConfigError":
+    if reason in NO_IMAGE:
+        # Every container of ours has the same image.
+        image, said = entry.get("image") or pod["spec"]["containers"][0]["image"], said.rstrip(".")
+        otherwise = f"the image `{image}` cannot be pulled: {said}. {build}"
+        yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=build)}"
+    elif reason == "CreateContainerConfigError":
         yield f"{where}: {_meaning(said, troubles.MISSING, f'something that it needs is missing: {said}. {remedy}')}"
     elif reason == "ContainerCreating":
         own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
-        for event in [event for event in own if event.get("reason") in NOT_MOUNTED][-1:]:
+        for event in [event for event in own if event.get("reason") in ("FailedMount", "FailedAttachVolume")][-1:]:
             said = event["message"]
             yield f"{where}: {_meaning(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
 
@@ -144,12 +136,7 @@ def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
 
 def why(cluster: Cluster, state: JobState) -> list[str]:
     """A job's problems, by the logs of its pods too."""
-    return reasons(state, logs_of(cluster, state.job))
-
-
-def logs_of(cluster: Cluster, job: Manifest) -> LogOf:
-    """Reads the logs of a job's pods, each once."""
-    return log_reader(cluster, job["metadata"]["namespace"], jobs.container(job))
+    return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
 
 
 def failed_machine(state: JobState, log_of: LogOf) -> int:
@@ -238,24 +225,23 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     before = ", since replaced" if pod in state.replaced else ""
     where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
     yield from placing(pod, state.events, where, LESS)
+    remedy = "Submit the recipe again."
     for entry in jobs.containers_of(pod, before=True):
         # One that ended well may have failed before.
-        if (entry.get("state", {}).get("terminated") or {}).get("exitCode") != 0:
-            yield from _clone(pod, entry, where) if entry["name"] == podspec.CLONER else _wait_for_master(entry, where)
+        if (entry.get("state", {}).get("terminated") or {}).get("exitCode") == 0:
+            continue
+        if entry["name"] != podspec.CLONER:
+            yield from _wait_for_master(entry, where)
+            continue
+        yield from unmade(pod, entry, state.events, where, BUILD, remedy)
+        for ended in ends(entry):
+            lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
+            said = f" It reported: {lines[-1][:300].rstrip('.')}." if lines else ""
+            yield " ".join(worded("openshift.not-cloned", where=where, said=said))
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
-            yield from unfetched(pod, entry, where, BUILD)
-            yield from unmade(pod, entry, state.events, where, "Submit the recipe again.")
+            yield from unmade(pod, entry, state.events, where, BUILD, remedy)
             yield from (f"{where} {_end(state, pod, entry, ended, log_of)}" for ended in ends(entry))
-
-
-def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
-    """The problems of our init container that clones the code."""
-    yield from unfetched(pod, entry, where, BUILD)
-    for ended in ends(entry):
-        lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
-        said = f" It reported: {lines[-1][:300].rstrip('.')}." if lines else ""
-        yield " ".join(worded("openshift.not-cloned", where=where, said=said))
 
 
 def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
@@ -283,19 +269,15 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
         # The termination message: a gate's table, or why a stage does not start.
         below = "\n" if "\n" in said else " "
         return f"ended{again(entry)}. It reported:{below}{said}"
-    gone = "Its log is gone." if _restarted(entry) and not log_of(pod) else ""
-    return f"ended with exit code {ended['exitCode']}{again(entry)}. {gone or _of_log(state, pod, log_of)}".strip()
-
-
-def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
-    """The meaning of the end of a pod's log. Which rank was late takes the logs of all pods."""
-    text = log_of(pod)
+    text, code = log_of(pod), f"ended with exit code {ended['exitCode']}{again(entry)}."
     found = troubles.find(text, troubles.LOG, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory")))
     if found is None:
         said = troubles.last_error(text, whatever=True)
-        return f"The log says: {said}" if said else ""
+        gone = "Its log is gone." if _restarted(entry) and not text else ""
+        return f"{code} {f'The log says: {said}' if said else gone}".strip()
     if found.trouble.reads == "ranks":
+        # Which rank was late takes the logs of all pods.
         together = "\n".join(map(log_of, state.pods))
         world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""
         found = found.trouble.found_in(together, {"world_size": world}) or found
-    return found.told(f"The log says: {found.line}.")
+    return f"{code} {found.told(f'The log says: {found.line}.')}"

@@ -13,19 +13,11 @@ from runner.tools.problem import Stop, worded
 
 Answer = TypeVar("Answer")
 
-# How long requests are repeated: an API server that restarts takes up to two minutes.
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 150.0  # how long requests are repeated: an API server that restarts takes up to two minutes
 # The same for a command that has changed nothing on the cluster yet, and after how long such a wait is reported.
 PROMPT_SECONDS, SILENT_SECONDS = 30.0, 5.0
-# The seconds between two checks.
-PAUSE_SECONDS = 2.0
-# How long a deleted object and its pods may take to disappear.
-ENDING_SECONDS = 300
-
-# The answer for an address that the server does not have; that for a missing object differs.
-_NO_KIND = re.compile(r"page not found|could not find the requested resource")
-# The refusal of a change because of another change in between, for example to a quota that two new pods need.
-_OVERTAKEN = re.compile(r"please apply your changes to the latest version")
+PAUSE_SECONDS = 2.0  # between two checks; a pod's program sets another number
+ENDING_SECONDS = 300  # how long a deleted object and its pods may take to disappear
 
 
 class TryAgain(Stop):
@@ -45,9 +37,8 @@ class Lost(TryAgain):
 
 
 class Refused(Exception):
-    """The cluster refused a request. status: of HTTP; message: the cluster's own words; after: seconds to wait, by the
-    server; doubtful: it allowed the same a moment ago, and may be ready again; repeated: an earlier attempt may have
-    succeeded without an answer."""
+    """A refused request. status: of HTTP; message: the cluster's words; after: seconds to wait; doubtful: it allowed
+    the same a moment ago, and may be ready; repeated: an earlier attempt without an answer may have succeeded."""
 
     def __init__(self, status: int, message: str, server: str, after: float = 0.0) -> None:
         self.status, self.message, self.server, self.after = status, message, server, after
@@ -57,8 +48,10 @@ class Refused(Exception):
 
     @property
     def busy(self) -> bool:
-        """Whether the same request may be answered in a moment."""
-        return passes(self.status) or (self.status == 409 and bool(_OVERTAKEN.search(self.message)))
+        """Whether the same request may be answered in a moment: also after another change in between, for example to a
+        quota that two new pods need."""
+        overtaken = "please apply your changes to the latest version" in self.message
+        return passes(self.status) or (self.status == 409 and overtaken)
 
     @property
     def own(self) -> bool:
@@ -72,7 +65,9 @@ class Refused(Exception):
 
     @property
     def no_kind(self) -> bool:
-        return self.status == 404 and bool(_NO_KIND.search(self.message))
+        """Whether the server lacks the whole address; the answer for a missing object differs."""
+        unknown = ("page not found", "could not find the requested resource")
+        return self.status == 404 and any(words in self.message for words in unknown)
 
     def stop(self, kind: str, namespace: str, name: str) -> Stop:
         """The refused action, the reason and the remedy, by the table of refusals."""
@@ -116,12 +111,6 @@ def no_api(server: str, body: bytes) -> Stop:
 
 def pause() -> None:
     time.sleep(PAUSE_SECONDS)
-
-
-def patient(seconds: float) -> None:
-    """Sets the seconds between two checks of this process."""
-    global PAUSE_SECONDS
-    PAUSE_SECONDS = seconds
 
 
 def recent(at: float) -> bool:

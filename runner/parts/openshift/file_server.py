@@ -26,10 +26,8 @@ WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
 WRITES = "--write"
 CHUNK = 2**20
-# Between two requests a client may hash a large file on a slow disk.
-IDLE_SECONDS = 1800.0
-# The HTTP status for a piece that does not continue its file, and for one that cannot be written.
-MISPLACED, FULL = 409, 507
+IDLE_SECONDS = 1800.0  # between two requests a client may hash a large file on a slow disk
+MISPLACED, FULL = 409, 507  # HTTP statuses for a piece that does not continue its file, or cannot be written
 
 
 def listing(root: Path) -> list[dict[str, object]]:
@@ -119,104 +117,100 @@ def keep_only(root: Path, names: Iterable[str]) -> None:
             file.unlink(missing_ok=True)
 
 
-def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequestHandler]:
-    """Answers GET /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); with `writes` also POST
-    /WORD/state and /WORD/only with a JSON body, and /WORD/pieces, whose first line is JSON and the rest bytes."""
-    root = root.resolve()
-
-    class FileHandler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def parse_request(self) -> bool:
-            self._alive()
-            return super().parse_request()
-
-        def _alive(self) -> None:
-            setattr(self.server, "alive", time.monotonic())  # noqa: B010 - of any server
-
-        def do_GET(self) -> None:
-            given, _, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
-            verb, _, name = rest.partition("/")
-            if not compare_digest(given.encode(), word.encode()):
-                self.send_error(403)
-            elif verb == "list":
-                self._answer(json.dumps(listing(root)).encode())
-            elif (file := (root / name).resolve()).is_file() and file.is_relative_to(root):
-                self._signing(lambda sign: {"digest": digest(file, sign)}) if verb == "hash" else self._file(file)
-            else:
-                self.send_error(404)
-
-        def do_POST(self) -> None:
-            given, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if not compare_digest(given.encode(), word.encode()) or not writes:
-                self.send_error(403)
-                return
-            try:
-                if verb == "state":
-                    self._signing(lambda sign: state(root, json.loads(body), sign))
-                    return
-                if verb == "pieces":
-                    head, _, data = body.partition(b"\n")
-                    take(root, [Piece(**piece) for piece in json.loads(head)], BytesIO(data))
-                elif verb == "only":
-                    keep_only(root, json.loads(body))
-                self._answer(b"")
-            except ValueError as error:
-                self._answer(str(error).encode(), MISPLACED)
-            except OSError as error:
-                self._answer(str(error).encode(), FULL)
-
-        def _answer(self, body: bytes, status: int = 200) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
-            """Sends blanks until the answer is ready, because hashing a large file takes longer than gateways wait. The
-            status is sent first, so an error is part of the answer (`error`)."""
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            try:
-                said = answer(lambda: self._chunk(b" "))
-            except OSError as error:
-                said = {"error": str(error)}
-            self._chunk(json.dumps(said).encode())
-            self._chunk(b"")
-
-        def _chunk(self, data: bytes) -> None:
-            self._alive()
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-        def _file(self, file: Path) -> None:
-            size = file.stat().st_size
-            start = min(size, int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-") or 0))
-            self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(size - start))
-            self.end_headers()
-            with file.open("rb") as data:
-                data.seek(start)
-                while chunk := data.read(CHUNK):
-                    self._alive()
-                    self.wfile.write(chunk)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass  # The secret word is in every address.
-
-    return FileHandler
-
-
 class FileServer(ThreadingHTTPServer):
-    """Ends after a while without requests, as a killed command deletes no pod. alive: the last request or answer."""
+    """The files below `root`, for requests with the secret `word`. Ends after a while without requests, as a killed
+    command deletes no pod. alive: the time of the last request or answer."""
 
-    alive = 0.0
+    def __init__(self, address: tuple[str, int], root: Path, word: str, writes: bool = False) -> None:
+        super().__init__(address, FileHandler)
+        self.root, self.word, self.writes, self.alive = root.resolve(), word, writes, time.monotonic()
 
     def service_actions(self) -> None:
-        self.alive = self.alive or time.monotonic()
         if time.monotonic() - self.alive > IDLE_SECONDS:
             threading.Thread(target=self.shutdown).start()
+
+
+class FileHandler(BaseHTTPRequestHandler):
+    """Answers GET /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); where it writes also POST
+    /WORD/state and /WORD/only with a JSON body, and /WORD/pieces, whose first line is JSON and the rest bytes."""
+
+    protocol_version = "HTTP/1.1"
+    server: FileServer
+
+    def parse_request(self) -> bool:
+        self.server.alive = time.monotonic()
+        return super().parse_request()
+
+    def do_GET(self) -> None:
+        given, _, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        verb, _, name = rest.partition("/")
+        if not compare_digest(given.encode(), self.server.word.encode()):
+            self.send_error(403)
+        elif verb == "list":
+            self._answer(json.dumps(listing(self.server.root)).encode())
+        elif (file := (self.server.root / name).resolve()).is_file() and file.is_relative_to(self.server.root):
+            self._signing(lambda sign: {"digest": digest(file, sign)}) if verb == "hash" else self._file(file)
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        given, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if not compare_digest(given.encode(), self.server.word.encode()) or not self.server.writes:
+            self.send_error(403)
+            return
+        try:
+            if verb == "state":
+                self._signing(lambda sign: state(self.server.root, json.loads(body), sign))
+                return
+            if verb == "pieces":
+                head, _, data = body.partition(b"\n")
+                take(self.server.root, [Piece(**piece) for piece in json.loads(head)], BytesIO(data))
+            elif verb == "only":
+                keep_only(self.server.root, json.loads(body))
+            self._answer(b"")
+        except ValueError as error:
+            self._answer(str(error).encode(), MISPLACED)
+        except OSError as error:
+            self._answer(str(error).encode(), FULL)
+
+    def _answer(self, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
+        """Sends blanks until the answer is ready, because hashing a large file takes longer than gateways wait. The
+        status is sent first, so an error is part of the answer (`error`)."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            said = answer(lambda: self._chunk(b" "))
+        except OSError as error:
+            said = {"error": str(error)}
+        self._chunk(json.dumps(said).encode())
+        self._chunk(b"")
+
+    def _chunk(self, data: bytes) -> None:
+        self.server.alive = time.monotonic()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _file(self, file: Path) -> None:
+        size = file.stat().st_size
+        start = min(size, int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-") or 0))
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(size - start))
+        self.end_headers()
+        with file.open("rb") as data:
+            data.seek(start)
+            while chunk := data.read(CHUNK):
+                self.server.alive = time.monotonic()
+                self.wfile.write(chunk)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass  # The secret word is in every address.
 
 
 def main() -> int:
@@ -227,7 +221,7 @@ def main() -> int:
     if not root.is_dir():
         print(f"There is no folder {root}. The job has written nothing yet.", flush=True)
         return 1
-    FileServer(("", port), handler(root, word, writes)).serve_forever()
+    FileServer(("", port), root, word, writes).serve_forever()
     return 0
 
 

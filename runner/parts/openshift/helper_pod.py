@@ -1,7 +1,5 @@
 """Helpers: short-lived pods that open a claim for `fetch` and `submit`, or examine an image for `submit`."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import signal
@@ -22,7 +20,6 @@ from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, pause
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
-from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop, worded
@@ -44,7 +41,7 @@ class Share:
     base: str
     writes: bool = False
 
-    def ask(self, path: str, body: Any = None, **how: Any) -> BaseHTTPResponse:
+    def ask(self, path: str, body: Any = None, **how: Any) -> "BaseHTTPResponse":
         """One request, a POST if it has a body. Raises TryAgain if the next one may be answered, else Stop."""
         try:
             method = "GET" if body is None else "POST"
@@ -82,8 +79,9 @@ def helper(
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
         here = made.waited("could open the claim", "Run the command again.", until_ready=True)
         if not jobs.holds(here, "Ready"):
-            log = made.log(SEND if writes else FETCH, tail=5)
-            raise Stop(f"The claim cannot be read: {log or ' '.join(made.why(here)) or 'the helper pod ended at once'}")
+            log = cluster.log(made.space, made.name, jobs.SEND if writes else jobs.FETCH, tailLines=5) or ""
+            why = log.strip() or " ".join(made.why(here)) or "the helper pod ended at once"
+            raise Stop(f"The claim cannot be read: {why}")
         yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
@@ -91,14 +89,14 @@ def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -
     """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails or does not start."""
     with _made(cluster, manifest, tell) as made:
         here = made.waited("was done", "Try again.")
-        log = made.log(container)
+        log = (cluster.log(made.space, made.name, container) or "").strip()
         if jobs.phase_of(here) == "Failed":
             raise Stop(log or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message.")
         return log.splitlines()
 
 
 @contextmanager
-def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]:
+def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator["_Helper"]:
     """A pod of this command alone, which is deleted at the end of the block, also after a signal."""
     meta = manifest["metadata"]
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
@@ -145,9 +143,6 @@ class _Helper:
     name: str
     tell: Tell
 
-    def log(self, container: str, tail: int | None = None) -> str:
-        return (self.cluster.log(self.space, self.name, container, tailLines=tail) or "").strip()
-
     def clear(self, part: str) -> None:
         """Deletes pods of this kind that killed commands left: ended or unstarted long ago, by the cluster's clock."""
         for pod in self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}):
@@ -158,8 +153,7 @@ class _Helper:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def waited(self, before: str, remedy: str, until_ready: bool = False) -> Manifest:
-        """The pod, once it has ended or, if asked, is ready; reports meanwhile what it waits for. Raises Stop if it is
-        deleted, or late."""
+        """The pod, once it has ended, or is ready; reports what it waits for. Raises Stop if it is deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:
@@ -187,7 +181,7 @@ class _Helper:
 def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> Manifest:
     """The helper: the claims, read-only unless it writes, our file server on a folder, and an end after four hours.
     plan: of the stage alone, which names the pod."""
-    part = SEND if writes else FETCH
+    part = jobs.SEND if writes else jobs.FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
     folders, env = podspec.claims(plan, read_only=not writes), {WORD: word, PORT: str(SHARE_PORT)}
     port = {"ports": [{"containerPort": SHARE_PORT}], "probe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2}}
@@ -197,7 +191,7 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
     """Raises Stop if the stage's image has no rows for it, or rows for another recipe or other files. contents: the
     hash of the files on this machine; empty if they are not here, and then they are not compared."""
-    for line in finished(cluster, look_pod(plan, stage, contents), LOOK, tell):
+    for line in finished(cluster, look_pod(plan, stage, contents), jobs.LOOK, tell):
         tell(line)
 
 
@@ -206,7 +200,7 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
     command = ["python", "-m", "runner.entrypoints.embedded", *what]
-    return batch.alone(plan, stage, LOOK, command, [], seconds=3600, env=room, words=kubernetes.LAST_WORDS)
+    return batch.alone(plan, stage, jobs.LOOK, command, [], seconds=3600, env=room, words=kubernetes.LAST_WORDS)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:

@@ -16,8 +16,7 @@ from runner.plan import Plan, Stage
 from runner.scenarios.render import target as target_of
 from runner.tools.problem import Stop, worded
 
-# The kind of training job of each target.
-KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
+KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}  # by the target
 # The label with a job's name on its pods, by kind.
 POD_LABEL = {
     "PyTorchJob": "training.kubeflow.org/job-name",
@@ -27,8 +26,7 @@ POD_LABEL = {
 }
 CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
-# One hash for the data files that were sent before a job.
-FILES = "recipe-runner/files"
+FILES = "recipe-runner/files"  # one hash for the data files that were sent before a job
 # Who sent a job, from which machine and recipe file. Added at sending, because rendered files are the same everywhere.
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 DRIVER = "driver"  # the part of the driver's Job
@@ -44,8 +42,7 @@ Confirm = Callable[[str, str, str], bool]
 
 @dataclass(frozen=True)
 class Owner:
-    """Who sent a job. person: the cluster's name of the user; host, file: the machine and the recipe file. All are
-    empty for a job that does not record them."""
+    """Who sent a job: the user's name on the cluster, the machine and the recipe file; all empty if not recorded."""
 
     person: str = ""
     host: str = ""
@@ -100,8 +97,7 @@ class Sent:
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
-    """The objects of a stage, or of the gate after it, exactly as `recipe render` writes them; the job also has the key
-    of the data files that were sent."""
+    """The objects of a stage, or of the gate after it, as `recipe render` writes them, with the key of data files."""
     target, stage_plan = target or kubernetes.default(plan.site), plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
     job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
@@ -206,7 +202,7 @@ def queue_of(manifest: Manifest) -> str:
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit, or empty."""
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.job`), memory with its unit, or empty."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
@@ -243,12 +239,8 @@ def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifest
 
 
 def pods_of(cluster: Cluster, job: Manifest) -> Manifests:
-    """A job's pods, one a machine, the first machine's first."""
-    return latest(attempts_of(cluster, job, makers(cluster, job)))
-
-
-def latest(attempts: Manifests) -> Manifests:
-    return list({node_number(pod): pod for pod in attempts}.values())
+    """A job's pods, the latest of each machine, the first machine's first."""
+    return list({node_number(pod): pod for pod in attempts_of(cluster, job, makers(cluster, job))}.values())
 
 
 def machines(job: Manifest) -> int:

@@ -20,7 +20,6 @@ from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import accounted, in_time
-from runner.parts.openshift.jobs import Owner, Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.scenarios.shared import common
@@ -30,27 +29,19 @@ from runner.tools.problem import Stop, worded
 MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "being deleted"
 CHANGED = "made from another version of the recipe or its data"
 LOST = "done once, but its claim has been replaced"
-# After every time that a cluster names.
-NEVER = "9999"
-# The annotation on a gate's Job with who overruled the gate and why; the record itself is on the claim.
-PROMOTION = "recipe-runner/promotion"
+NEVER = "9999"  # after every time that a cluster names
+PROMOTION = "recipe-runner/promotion"  # on a gate's Job: who overruled the gate and why; the record is on the claim
 
 # The label with the Workflow's name, which kfp's compiler and Argo give to every pod of a run.
 OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
 CONTENT = "recipe-runner/content"
 CLAIM = "PersistentVolumeClaim"
-# The alternative to the driver: a run of Kubeflow Pipelines, by the target of that name.
-PIPELINE = "kfp"
-# The driver's service account, which `recipe site` writes with its rights.
-ACCOUNT = "recipe-driver"
+PIPELINE = "kfp"  # the alternative to the driver: a run of Kubeflow Pipelines, by the target of that name
+ACCOUNT = "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
 # In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
-# The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
-DECIDED = 3
-# What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
-SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
-# A recipe's claims on the cluster by name; None for a missing one.
-Claims = dict[str, Manifest | None]
+DECIDED = 3  # the exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then
+Claims = dict[str, Manifest | None]  # a recipe's claims on the cluster by name; None for a missing one
 
 
 @dataclass(frozen=True)
@@ -208,10 +199,12 @@ def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
     return []
 
 
-def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> Stage:
-    """The driver as one more stage of a plan, independent of the others. Its file is the whole plan."""
-    own = common.work(plan.place, name, {}, common.PREPARING)
-    return replace(own, files=(Artifact(PLAN_FILE, plan_text(plan)),))
+def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> tuple[Plan, Stage]:
+    """The driver, or with the name PIPELINE a run's tasks, as one more stage, independent of the others: the plan of it
+    alone, and the stage. Its file is the whole plan."""
+    work = common.work(plan.place, name, {}, common.PREPARING)
+    own = replace(work, files=(Artifact(PLAN_FILE, plan_text(plan)),))
+    return plan.only(own), own
 
 
 def plan_text(plan: Plan) -> str:
@@ -255,32 +248,28 @@ def driver_command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]
     return ["python", "-m", module, f"{plan.place.config_dir}/{PLAN_FILE}", "--server", SERVER, "--keys", KEYS]
 
 
-def driver_job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
-    """The Job. plan: of the driver alone; own: its stage; options: of its command."""
-    more: Manifest = {"resources": SHARE, "words": kubernetes.LAST_WORDS}
-    command = [*driver_command(plan), *options]
-    pod = batch.small(plan, own, jobs.DRIVER, command, [podspec.config(plan, own)], **more)
+def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
+    """The objects of the driver; files_key: of the data files that are on the claim."""
+    alone, own = driver_stage(plan)
+    options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
+    # `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
+    share = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    more: Manifest = {"resources": share, "words": kubernetes.LAST_WORDS}
+    command = [*driver_command(alone), *options]
+    pod = batch.small(alone, own, jobs.DRIVER, command, [podspec.config(alone, own)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     template = {**pod, "spec": {**pod["spec"], **account}}
     file = Path(__file__).with_name("driver-job.yaml")
     spec = kubernetes.filled(file, part=jobs.DRIVER, decided=DECIDED, template=template)
     # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
-    origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
-    return batch.job(plan, own, kubernetes.job_name(plan), jobs.DRIVER, spec, origin)
-
-
-def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
-    """The objects of the driver; files_key: of the data files that are on the claim."""
-    own = driver_stage(plan)
-    alone = plan.only(own)
-    options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
-    config = yaml.safe_load(kubernetes.config_map(alone, own).text)
-    return Sent(alone, own, (config,), driver_job(alone, own, options))
+    origin = {name: text for name, text in kubernetes.origin(spec, alone, own).items() if name != kubernetes.RUN_DIR}
+    job = batch.job(alone, own, kubernetes.job_name(alone), jobs.DRIVER, spec, origin)
+    return jobs.Sent(alone, own, (yaml.safe_load(kubernetes.config_map(alone, own).text),), job)
 
 
 def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
     """The driver on the cluster. Raises Stop if its name is in use for something else."""
-    alone = plan.only(driver_stage(plan))
+    alone, _ = driver_stage(plan)
     job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
     return jobs.require_of(job, alone.name) if job else None
 
@@ -290,7 +279,7 @@ def walks(job: Manifest | None) -> bool:
     return job is not None and not ended(job) and not going(job)
 
 
-def same_driver(job: Manifest, wanted: Sent) -> bool:
+def same_driver(job: Manifest, wanted: jobs.Sent) -> bool:
     """Whether a driver has the content of the one that would be sent now."""
     return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
 
@@ -298,7 +287,7 @@ def same_driver(job: Manifest, wanted: Sent) -> bool:
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
     """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a Workflow of Argo; its pods
     carry its name. Its content and owner's marks come from the config map with the plan that its tasks mount."""
-    alone, own = _of_runs(plan)
+    alone, own = driver_stage(plan, PIPELINE)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
         maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
@@ -306,32 +295,26 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
         if mounted and jobs.phase_of(pod) in ("Pending", "Running"):
             runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
     plans = jobs.config_maps(cluster, alone, own) if runs else {}
-
-    def run(name: str, config: str) -> Manifest:
+    found: dict[str, Manifest] = {}
+    for name, config in sorted(runs.items()):
         marks = plans.get(config, {"metadata": {}})["metadata"].get("annotations") or {}
-        return {"kind": "Workflow", "metadata": {"name": name, "annotations": marks | {CONTENT: config}}}
-
-    return {name: run(name, config) for name, config in sorted(runs.items())}
+        found[name] = {"kind": "Workflow", "metadata": {"name": name, "annotations": marks | {CONTENT: config}}}
+    return found
 
 
 def outdated_walkers(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> tuple[Manifests, Manifests]:
     """The driver, and the runs, that are at work on an older version of the recipe, which they would send again."""
-    job, now = driver_of(cluster, plan), kubernetes.config_map_name(*_of_runs(plan))
+    job, now = driver_of(cluster, plan), kubernetes.config_map_name(*driver_stage(plan, PIPELINE))
     old = job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key))
     runs = [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
     return [job] if job and old else [], runs
 
 
-def owner_of_runs(cluster: Cluster, plan: Plan) -> Owner:
+def owner_of_runs(cluster: Cluster, plan: Plan) -> jobs.Owner:
     """Who sent the plan of the runs of a recipe, in its current version."""
-    config = jobs.config_maps(cluster, *_of_runs(plan)).get(kubernetes.config_map_name(*_of_runs(plan)))
-    return Owner.of(config) if config else Owner()
-
-
-def _of_runs(plan: Plan) -> tuple[Plan, Stage]:
-    """The plan that the tasks of a run mount, as one more stage."""
-    own = driver_stage(plan, PIPELINE)
-    return plan.only(own), own
+    alone, own = driver_stage(plan, PIPELINE)
+    config = jobs.config_maps(cluster, alone, own).get(kubernetes.config_map_name(alone, own))
+    return jobs.Owner.of(config) if config else jobs.Owner()
 
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:

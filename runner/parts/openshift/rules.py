@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import hardware
-from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes, of_section
 from runner.data import object_store
 from runner.parts.jobs import kubernetes, podspec
@@ -24,11 +23,8 @@ from runner.tools.problem import Problem, worded
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# What pods have already.
-_TAKEN: dict[str, dict[str, str]] = packaged.toml(__file__, "taken.toml")
+_TAKEN: dict[str, dict[str, str]] = packaged.toml(__file__, "taken.toml")  # what pods have already
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
-_BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
-_OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {_BY_HAND}"
 
 
 def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -47,7 +43,7 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
     keep = "the kubelet, the system and the cluster's own pods use the rest"
     # What the machine has, what it gives to all pods, and what is left for one beside the cluster's own; request and limit.
-    sizes = (size / GIB, hardware.memory(size) / GIB, hardware.pod_memory_gib(size))
+    sizes = (size / hardware.GIB, hardware.memory(size) / hardware.GIB, hardware.pod_memory_gib(size))
     memory = ("memory", "GiB", *sizes, common.gib(asked.memory), common.gib(most.memory))
     cpus = ("cpus", "CPUs", count, hardware.cpus(count), hardware.pod_cpus(count), asked.cpus, most.cpus)
     for name, unit, has, gives, left, request, limit in (memory, cpus):
@@ -85,7 +81,11 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Data that the cluster prepares needs a claim, and data from a clone needs a commit."""
+    """Rows need a folder of their own, data that the cluster prepares a claim, and data from a clone a commit."""
+    if site.data_dir and site.data_dir == site.output_dir:
+        yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
+    elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
+        yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
     if site.data_from == "git" and recipe.code_from_git is None:
         yield recipe.problem("openshift.data_from", *worded("openshift.no-commit"))
     mounts = [claim.mount for claim in site.claims or ()]
@@ -101,9 +101,12 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Which version of the files beside a recipe pods read. Not among RULES, because a recipe may run only here."""
     place, comes = kubernetes.place(recipe), _TAKEN["comes"][site.data_from]
+    remedy = "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
+    if site.data_from != "claim":
+        remedy = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {remedy}"
     for setting, name in recipe.local_files():
         message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes}."
-        yield recipe.note(setting, message, _BY_HAND if site.data_from == "claim" else _OTHERWISE)
+        yield recipe.note(setting, message, remedy)
 
 
 def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
@@ -114,7 +117,16 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
 
 
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """Results need a claim, each claim its own name and folder, which hides none of a pod's, and a job a name."""
     claims = site.claims or ()
+    for index, claim in enumerate(claims):
+        mount = claim.mount
+        for taken, what in (_TAKEN["roomy"] | _TAKEN["folders"]).items():
+            below = taken in _TAKEN["folders"] and f"{mount}/".startswith(f"{taken}/")
+            if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
+                where = ("openshift", "claims", index, "mount")
+                yield recipe.problem(where, *worded("openshift.hides-folder", mount=mount, what=what, taken=taken))
+                break
     for setting in ("name", "mount"):
         values = [claim[setting] for claim in claims]
         for index, value in enumerate(values):
@@ -138,22 +150,6 @@ def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
         yield recipe.note("openshift.image", *worded("openshift.anothers-image", owner=owner, site=site))
-
-
-def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """A claim must not hide folders of a pod, and prepared rows need a folder of their own."""
-    for index, claim in enumerate(site.claims or ()):
-        mount = claim.mount
-        for taken, what in (_TAKEN["roomy"] | _TAKEN["folders"]).items():
-            below = taken in _TAKEN["folders"] and f"{mount}/".startswith(f"{taken}/")
-            if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
-                place = ("openshift", "claims", index, "mount")
-                yield recipe.problem(place, *worded("openshift.hides-folder", mount=mount, what=what, taken=taken))
-                break
-    if site.data_dir and site.data_dir == site.output_dir:
-        yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
-    elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
-        yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
 
 
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -217,9 +213,8 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 RULES = (
-    *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders),
+    *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image),
     *of_section("openshift", stated_twice, secrets_beside_code, connected),
     *(trackers, placeholder_commit, *common.contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
 )
-# Notes about a recipe's files for rendering and sending it, which `check` does not print.
-RENDER_NOTES = of_section("openshift", only_here)
+RENDER_NOTES = of_section("openshift", only_here)  # for rendering and sending; `check` does not print them

@@ -1,7 +1,5 @@
 """The state of a job on the cluster, from the job, its pods, its events and its queue entry."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +12,7 @@ from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.tools import child_process
-from runner.trainer import records
-from runner.trainer.records import EarlyStop
+from runner.trainer.records import EARLY_STOP_EVENT, EarlyStop
 
 # A job's phases, in order.
 QUEUED, SUSPENDED = "queued", "suspended"
@@ -27,10 +24,7 @@ STARTING, TRAINING, MEASURING = "starting", "training", "measuring"
 WALKING = "sending one stage after the other"
 FINISHED, FAILED = "finished", "failed"
 ENDED = (FINISHED, FAILED)
-# The last lines of a log that are searched for the latest step.
-TAIL = 400
-# A step is overdue after both this time and this multiple of its own: evaluations and checkpoints come between steps.
-OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
+TAIL = 400  # the last lines of a log that are searched for the latest step
 
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
 
@@ -38,15 +32,14 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 @dataclass(frozen=True)
 class JobState:
     """phase: one of the above; job, pods, events, workload: the cluster's objects; made_by: the owners of its pods;
-    replaced: pods that others have replaced; unread: why the log, and so the progress, could not be read; now: by the
-    cluster's clock."""
+    replaced: pods that others have replaced; unread: why the progress is unknown; now: by the cluster's clock."""
 
     phase: str
     job: Manifest
     pods: Manifests
     events: Manifests = field(default_factory=list)
     workload: Manifest | None = None
-    progress: JobProgress = field(default_factory=lambda: JobProgress())
+    progress: "JobProgress" = field(default_factory=lambda: JobProgress())
     replaced: Manifests = field(default_factory=list)
     unread: str = ""
     made_by: Manifests = field(default_factory=list)
@@ -71,7 +64,7 @@ class JobState:
 def look(cluster: Cluster, job: Manifest) -> JobState:
     made_by = jobs.makers(cluster, job)
     attempts = jobs.attempts_of(cluster, job, made_by)
-    pods = jobs.latest(attempts)
+    pods = list({jobs.node_number(pod): pod for pod in attempts}.values())  # the latest of each machine
     entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True) if jobs.queue_of(job) else []
     workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
@@ -84,7 +77,6 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
             started = max((datetime.fromisoformat(at) for at in starts if at), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for entry in working)
-            # If the end of a long log has no step, the job counts as training.
             phase = TRAINING if not known.begins else AGAIN if again else STARTING
         except TryAgain as silence:
             # The machine of one pod may not answer while the rest of the cluster does.
@@ -146,19 +138,14 @@ def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
 @dataclass(frozen=True)
 class JobProgress:
     """The progress of training. latest: the last event, a step or the beginning, None before that; pace: seconds a
-    step; silent: seconds since the last step; both None if unknown. whole: the log was read from its beginning; again:
-    it has steps from before the last start of a machine."""
+    step; silent: seconds since the last step; both None if unknown. begins: the process has not reached training yet;
+    again: the log has steps from before the last start of a machine."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None
     silent: float | None = None
-    whole: bool = True
+    begins: bool = False
     again: bool = False
-
-    @property
-    def begins(self) -> bool:
-        """Whether the process has not reached training yet."""
-        return self.latest is None and (self.whole or self.again)
 
     @property
     def seconds_left(self) -> float | None:
@@ -169,10 +156,8 @@ class JobProgress:
 
     @property
     def hangs(self) -> bool:
-        """Whether the next step is overdue by more than an evaluation, or a checkpoint, takes."""
-        if self.pace is None or self.silent is None:
-            return False
-        return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
+        """Whether the next step is overdue, by more than an evaluation or checkpoint takes: 10 minutes, 30 steps."""
+        return self.pace is not None and self.silent is not None and self.silent > max(600.0, 30 * self.pace)
 
 
 def first_log(cluster: Cluster, job: Manifest, pods: Manifests, long: bool = False, stamped: bool = False) -> str:
@@ -186,7 +171,7 @@ def first_log(cluster: Cluster, job: Manifest, pods: Manifests, long: bool = Fal
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
     """The early end of a finished job's training, from the log of its first machine; None if the log shows none."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), long=True)
-    said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
+    said = [event for event in child_process.events(text) if event.get("event") == EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
 
@@ -196,9 +181,9 @@ def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     every = [(_time(line), event) for line in text.splitlines() for event in child_process.events(line)]
     before = [(at, event) for at, event in every if event.get("event") in ("begin", "step")]
     seen = [(at, event) for at, event in before if not (at and started and at < started)]
-    whole = text.count("\n") < TAIL
     if not seen:
-        return JobProgress(whole=whole, again=bool(before))
+        # Without steps from before, the end of a long log does not show whether training has begun.
+        return JobProgress(begins=bool(before) or text.count("\n") < TAIL, again=bool(before))
     begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
     seen = seen[begin:]
     (since, first), (at, latest) = seen[0], seen[-1]
@@ -210,7 +195,7 @@ def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
         steps, passed = latest["step"] - seen[0][1]["step"], (now - started).total_seconds() if started else 0.0
     pace = passed / steps if steps > 0 and passed > 0 else None
     silent = max(0.0, (now - at).total_seconds()) if at and latest["event"] == "step" else None
-    return JobProgress(latest, pace, silent, whole)
+    return JobProgress(latest, pace, silent)
 
 
 def _time(line: str) -> datetime | None:

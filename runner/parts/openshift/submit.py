@@ -10,12 +10,10 @@ from runner import parts
 from runner.catalog import tables
 from runner.parts.jobs import kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import SHARED, Manifest
-from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import diagnose, helper_pod, jobs, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, accounted
 from runner.parts.openshift.jobs import Confirm, Owner, Sent
-from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going, look
 from runner.parts.openshift.transfer import Files, keys_of, upload
 from runner.parts.openshift.watch import follow, line
@@ -52,8 +50,7 @@ class Sending:
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part of a plan, or the stage of that name; waits for parts without a GPU, and sends the next one.
-    Returns the part under way, or None. Raises Stop if the cluster refuses anything, before anything is sent, and if
-    the same part has failed before."""
+    Returns the part under way, or None. Raises Stop, with nothing sent, after a refusal, and if the part has failed."""
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
         how.tell("Waiting for it. ^C leaves it running; submit again to continue.")
@@ -85,7 +82,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     files = how.files if first and how.files.paths else None
     sender.judge(what, there, files, keeps=holds)
     if not holds:
-        require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
+        require_storage(cluster, [one for one in sender.made(what) if one["kind"] == pipeline.CLAIM], tell)
     # The stages that follow without another command: up to the first that trains.
     later = plan.stages[plan.stages.index(milestone.stage) :]
     training = next((number for number, other in enumerate(later) if other.trains), 0)
@@ -158,7 +155,7 @@ class _Sender:
     cluster: Cluster
     plan: Plan
     how: Sending
-    claims: Claims
+    claims: pipeline.Claims
 
     def existing(self, sent: Sent) -> Manifests:
         """Jobs of this name, for any target. Raises Stop if one belongs to another recipe."""
@@ -168,13 +165,21 @@ class _Sender:
     def made(self, sent: Sent) -> Manifests:
         """The objects that a job needs, without existing claims: their size and mode cannot be changed."""
         existing = {name for name, claim in self.claims.items() if claim}
-        return [one for one in sent.support if one["kind"] != CLAIM or one["metadata"]["name"] not in existing]
+        return [one for one in sent.support if one["kind"] != pipeline.CLAIM or one["metadata"]["name"] not in existing]
 
     def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
         """Raises Stop if the queue is missing, a claim does not fit, or the server's dry run refuses anything. there:
         jobs that this one replaces; files: sent before it; keeps: the existing job and its claims stay."""
         cluster, alone = self.cluster, self.how.alone
-        self._queue_is_there(sent)
+        queue = sent.plan.site.get("queue")
+        if queue and not cluster.get("LocalQueue", sent.namespace, queue):
+            known = [entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)]
+            if not known and not cluster.knows("LocalQueue", sent.namespace):
+                raise Stop(*worded("openshift.no-queue", queue=queue))
+            hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
+            if known:
+                hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+            raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
         if sent.plan.site.get("connection") and podspec.connection(sent.plan, sent.stage):
             keys_of(cluster, sent.plan)
         if sent.plan.model_image and (version := cluster.version()) < IMAGE_VOLUMES:
@@ -198,18 +203,6 @@ class _Sender:
             meta = manifest["metadata"]
             cluster.create({**manifest, "metadata": {**meta, "name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
-    def _queue_is_there(self, sent: Sent) -> None:
-        queue = sent.plan.site.get("queue")
-        if not queue or self.cluster.get("LocalQueue", sent.namespace, queue):
-            return
-        known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
-        if not known and not self.cluster.knows("LocalQueue", sent.namespace):
-            raise Stop(*worded("openshift.no-queue", queue=queue))
-        hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
-        if known:
-            hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
-        raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
-
     def _claims_will_do(self, sent: Sent) -> None:
         """Raises Stop if a claim is being deleted or too small, or if several machines use a claim for one: the pods of
         all but the first machine would wait without end."""
@@ -221,7 +214,11 @@ class _Sender:
             if count > 1 and SHARED not in modes:
                 of = ", ".join(modes)
                 raise Stop(*worded("openshift.claim-for-one", name=name, sent=sent, of=of, plan=self.plan, count=count))
-            need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
+            need, have = self.how.written.get(name, 0), float(GIB * self.plan.claim_gib(name))
+            if claim:
+                # Now, or after its creation or resize.
+                sizes = (claim["spec"]["resources"]["requests"], claim.get("status", {}).get("capacity") or {})
+                have = max(_bytes(size["storage"]) for size in sizes if "storage" in size)
             if have >= need:
                 continue
             enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
@@ -245,12 +242,6 @@ class _Sender:
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
-
-
-def _size(claim: Manifest) -> float:
-    """The bytes of a claim on the cluster, now or after its creation or resize."""
-    sizes = (claim["spec"]["resources"]["requests"], claim.get("status", {}).get("capacity") or {})
-    return max(_bytes(size["storage"]) for size in sizes if "storage" in size)
 
 
 def _bytes(quantity: str) -> float:
@@ -304,7 +295,7 @@ def _require_same(job: Manifest, sent: Sent) -> None:
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Creates the namespace's key if the plan has gates and the namespace has no key."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
-        tell(f"Sent Secret `{KEY_SECRET}`: the key that seals measurements of the pods in `{sent.namespace}`")
+        tell(f"Sent Secret `{podspec.KEY_SECRET}`: the key that seals measurements of the pods in `{sent.namespace}`")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
@@ -376,9 +367,13 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Tell) -> None:
         names = listed(claim["metadata"]["name"] for claim in made)
         tell(worded("openshift.storage-unseen", names=names, setting=SETTING, shared=SHARED)[0])
         return
+    # The default class is the newest of several (Kubernetes documentation, Storage Classes).
+    metas = [one["metadata"] for one in classes.values()]
+    defaults = [meta for meta in metas if (meta.get("annotations") or {}).get(DEFAULT_CLASS) == "true"]
+    newest = max(defaults, key=lambda meta: (meta.get("creationTimestamp", ""), meta["name"]), default={"name": ""})
     unknown: dict[str, list[str]] = {}
     for claim in made:
-        claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
+        claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or str(newest["name"])
         provisioner = classes.get(name, {}).get("provisioner", "")
         if not name:
             problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
@@ -406,17 +401,9 @@ def shared_storage(provisioner: str) -> bool | None:
     return None
 
 
-def _default(classes: dict[str, Manifest]) -> str:
-    """The default class; of several the newest (Kubernetes documentation, Storage Classes). Empty without one."""
-    metas = [one["metadata"] for one in classes.values()]
-    defaults = [meta for meta in metas if (meta.get("annotations") or {}).get(DEFAULT_CLASS) == "true"]
-    newest = max(defaults, key=lambda meta: (meta.get("creationTimestamp", ""), meta["name"]), default={"name": ""})
-    return str(newest["name"])
-
-
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
     """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, as it
     seals measured results; in earlier releases it is the first sender's own key. Raises Stop if the cluster refuses."""
     word = "" if dry_run else parts.hook("seal_key")(make=True, namespace=namespace)
-    made: Manifest = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "stringData": {KEY: word}}
-    return cluster.create({**made, "metadata": {"name": KEY_SECRET, "namespace": namespace}}, dry_run)
+    made: Manifest = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "stringData": {podspec.KEY: word}}
+    return cluster.create({**made, "metadata": {"name": podspec.KEY_SECRET, "namespace": namespace}}, dry_run)

@@ -17,36 +17,26 @@ from runner.catalog.models import BESIDE, CONFIG
 from runner.data import object_store
 from runner.data.report import REPORT_FILE
 from runner.parts.jobs import kubernetes, mirror, podspec
-from runner.parts.jobs.kubernetes import SENT_FILES
 from runner.parts.openshift.client import Cluster, connect, pieces
 from runner.parts.openshift.errors import TryAgain, pause, recent
 from runner.parts.openshift.file_server import CHUNK, Piece, partial
 from runner.parts.openshift.helper_pod import Share, helper
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder, RunRecord, require_of
+from runner.run.run_folder import RunFolder, RunRecord
 from runner.run.stage_folder import StageFolder, StageRecord
 from runner.scenarios.shared import common
-from runner.scenarios.shared.common import data_file
 from runner.tools.files import read_record, sha256, write_json
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
 from runner.tools.text import Tell
 
-# Bytes of one request: small files travel together, large ones in parts.
-MOST = 8 * 2**20
-# Seconds between two lines about the progress.
-EVERY_SECONDS = 5.0
-# Large, and useless outside the cluster.
-LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# Reports on the rows, fetched without the rows.
-REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
+MOST = 8 * 2**20  # bytes of one request: small files travel together, large ones in parts
+LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{kubernetes.SENT_FILES}/")  # large, and useless elsewhere
+REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")  # on the rows, fetched without the rows
 # The main results of a stage: if only some of them come, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-ELSEWHERE = "Name another folder with `--to`."
-# Files of a stage that name a model, and the key of its name.
-NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,7 @@ def files(recipe: Recipe, place: Place) -> Files:
         return Files(versions=versions)
     for _, local in recipe.local_files():
         here = recipe.folder / local
-        name = str(PurePosixPath(data_file(recipe, place, local) or "").relative_to(place.files_dir))
+        name = str(PurePosixPath(common.data_file(recipe, place, local) or "").relative_to(place.files_dir))
         inner = [here] if here.is_file() else sorted(path for path in here.rglob("*") if path.is_file())
         if not inner:
             raise Stop(f"`{here}` has no files to send.", "Check the path; it is relative to the recipe's folder.")
@@ -106,7 +96,7 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     break
                 for piece in pieces:
                     left[piece.path] -= piece.length
-                if time.monotonic() - told > EVERY_SECONDS:
+                if time.monotonic() - told > 5.0:
                     told = time.monotonic()
                     tell(f"  sent {_mib(total - sum(left.values()))} of {_mib(total)} MiB")
             before, left = sum(left.values()), _state(share, sent)
@@ -155,9 +145,8 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
-    """Downloads a stage's results below the run folder `target`; returns the number of files, and the run's id on the
-    claim, or empty. Skips files with the same hash; continues partial ones. Raises Stop if there are no results, or the
-    helper does not start."""
+    """Downloads a stage's results to the run folder `target`, except files that are here; continues partial ones.
+    Returns the number of files, and the run's id on the claim, or empty. Raises Stop without results, or a helper."""
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
         there = json.loads(share.get("list"))
         number = ""
@@ -209,8 +198,7 @@ def _mirrored(name: str, wanted: bool, everything: bool, target: Path, home: Pat
 
 
 def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
-    """The keys of a plan's data connection; None if this user may not read the Secret. Raises Stop if it is missing or
-    lacks a key."""
+    """A data connection's keys; None if its Secret may not be read. Raises Stop if that is missing or lacks a key."""
     name, space = plan.site["connection"], plan.site["namespace"]
     secret = cluster.get("Secret", space, name, forgiving=True)
     if secret is None:
@@ -224,9 +212,8 @@ def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
 
 
 def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], home: Path) -> None:
-    """Deletes results of another run in a stage's folder `home` that the new one does not have: a mix of both would load
-    as a model. Results of the same run stay, and older ones stay until newer ones come. coming: the paths of all files
-    that come; read: gives their record."""
+    """Deletes another run's results in a stage's folder `home` that the new one lacks: a mix of both would load as a
+    model. Older ones stay until newer ones come. coming: the paths of all files that come; read: gives their record."""
     results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
     left = [path for path in results if path not in coming]
     newer = any(path.is_relative_to(home / name) for path in coming if path for name in RESULTS)
@@ -276,13 +263,6 @@ def _continue(share: Share, name: str, half: Path, have: int) -> None:
                 out.write(chunk)
 
 
-def require_imported(folder: RunFolder, plan: Plan) -> None:
-    """Raises Stop if the folder has a run of this machine, or one of another recipe."""
-    require_of(folder, plan.name, ELSEWHERE)
-    if folder.state and folder.state.origin != "cluster":
-        raise Stop(f"`{folder.path}` contains a run of this machine.", ELSEWHERE)
-
-
 def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Tell) -> bool:
     """Marks the run folder, and replaces folder names of the cluster. Returns whether the results are of the current
     recipe. number: the run's id on the claim, which its evaluations name; empty if it has none."""
@@ -294,8 +274,9 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
         tell(worded("openshift.older-results")[0])
-    # A folder of the cluster becomes the base model that was downloaded to it, or the run's folder here.
-    for file, setting in NAMING:
+    # In files that name a model, a folder of the cluster becomes the base model that was downloaded to it, or the run's
+    # folder here.
+    for file, setting in ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path")):
         facts, place = read_record(home / file), plan.place
         there = facts.get(setting)
         if not isinstance(there, str):

@@ -12,9 +12,7 @@ from runner.check.validate import load
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import diagnose, jobs
 from runner.parts.openshift.client import Cluster, Manifests, connect
-from runner.parts.openshift.diagnose import GONE, times
 from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, first_log, look, seconds
 from runner.recipe.document import flat
 from runner.tools import child_process, packaged
@@ -29,7 +27,7 @@ COLUMNS: Mapping[str, list[str]] = packaged.toml(__file__, "columns.toml")
 class Failed(Stop):
     """A watched job has failed. of_gate: it is a gate's, which is then closed."""
 
-    def __init__(self, sent: Sent, why: list[str], hint: str) -> None:
+    def __init__(self, sent: jobs.Sent, why: list[str], hint: str) -> None:
         super().__init__(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
         self.of_gate = sent.of_gate
 
@@ -38,7 +36,7 @@ class Gone(Stop):
     """A watched job was removed."""
 
 
-def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
+def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
     """Shows a job's state until it ends; returns the last one. Raises Gone if it is removed, Failed if it fails."""
     cluster, missing = cluster.once(), 0
     while True:
@@ -49,7 +47,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
                 raise Gone(f"{sent.kind} `{sent.name}` no longer exists; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
-                log_of = diagnose.logs_of(cluster, job)
+                log_of = diagnose.log_reader(cluster, sent.namespace, jobs.container(job))
                 why = diagnose.reasons(state, log_of)
                 show(state, [] if state.phase == FAILED else why)  # the error itself says why
                 if state.phase == FAILED:
@@ -130,9 +128,8 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
 
 
 def as_runs(namespace: str) -> Iterator[dict[str, Any]]:
-    """The training jobs of a namespace, by default the current one, as rows of `recipe runs`. loss: the lowest that the
-    log of the job's pods still shows; settings: those of the recipe file, if it is here and nothing on which the result
-    depends has changed."""
+    """The training jobs of a namespace, by default the current one, as rows of `recipe runs`. loss: the lowest in the
+    pods' logs; settings: of the recipe file, if it is here and nothing on which the result depends has changed."""
     cluster = connect()
     namespace = namespace or cluster.namespace
     for job in jobs.everyone(cluster, namespace):
@@ -162,20 +159,16 @@ def table(rows: list[JobRow], width: int | None = None) -> list[str]:
     lines = ["  ".join(f"{line[column]:<{width_of[column]}}" for column in kept).rstrip() for line in cells]
     said, below = lines[:1], lines[1:]
     if width and max(map(len, lines)) > width:
-        said, below = [], [_block(row.cells, width) for row in rows]
+        said, below = [], []
+        for name, state, *rest in cells[1:]:
+            known = [f"{title} {cell}" for title, cell in zip([*COLUMNS][2:], rest, strict=True) if cell]
+            # A fact stays on one line, so its blanks do not break.
+            facts = ", ".join(fact.replace(" ", "\xa0") for fact in known)
+            facts = fill(facts, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+            below.append(f"{name}: {state}\n{facts}".replace("\xa0", " ").rstrip())
     for row, line in zip(rows, below, strict=True):
         said += [line, *(f"  {reason}" for reason in row.why)]
     return said
-
-
-def _block(cells: tuple[str, ...], width: int) -> str:
-    """A row of the table in several lines: the job and its state, and below them what else is known."""
-    # A fact stays on one line, so its blanks do not break.
-    facts = [
-        f"{title} {cell}".replace(" ", "\xa0") for title, cell in zip([*COLUMNS][2:], cells[2:], strict=True) if cell
-    ]
-    below = fill(", ".join(facts), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    return f"{cells[0]}: {cells[1]}\n{below}".replace("\xa0", " ").rstrip()
 
 
 def place(workloads: Manifests, job: Manifest) -> str:
@@ -260,7 +253,7 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
         if jobs.node_number(pod) == node:
             return pod
     if ended(job) and not pods:
-        raise Stop(f"{name} has {ended(job)}.", GONE)
+        raise Stop(f"{name} has {ended(job)}.", diagnose.GONE)
     missing = f"no pod for machine {node}" if pods else "no pods"
     raise NotYet(*worded("openshift.no-pod", name=name, missing=missing))
 
@@ -271,7 +264,7 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
     if _restarts(pod) and (before := cluster.log(space, name, jobs.container(job), previous=True)):
-        lines += [*before.splitlines(), f"--- `{name}` was restarted ({times(_restarts(pod))} so far) ---"]
+        lines += [*before.splitlines(), f"--- `{name}` was restarted ({diagnose.times(_restarts(pod))} so far) ---"]
     now = cluster.log(space, name, jobs.container(job))
     # Without a machine a pod's log is empty; while its container waits, there is none.
     if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):

@@ -330,9 +330,9 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
 
 def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     serves = entry["name"] == server.container
-    remedy = worded("serve.image-of-runtime")[0] if serves else worded("serve.image-of-model")[0]
-    yield from diagnose.unfetched(pod, entry, where, remedy)
-    yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` generates what it needs.")
+    of_image = worded("serve.image-of-runtime")[0] if serves else worded("serve.image-of-model")[0]
+    remedy = "`recipe site RECIPE` generates what it needs."
+    yield from diagnose.unmade(pod, entry, server.events, where, of_image, remedy)
     again = diagnose.again(entry)
     for ended in diagnose.ends(entry):
         if serves and ended.get("reason") == "OOMKilled":

@@ -114,8 +114,8 @@ def service(plan: Plan, server: Serving) -> Manifest:
         # All files are mounted, so the hub is not needed; and no telemetry.
         env=podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
         resources=podspec.as_text(podspec.amounts(machines)),
-        mounts=kubernetes.mounts(folders) or None,
-        volumes=kubernetes.volumes(folders) or None,
+        mounts=[mount for mount, _ in folders] or None,
+        volumes=[volume for _, volume in folders] or None,
         **{"nodeSelector": None, "tolerations": None, **podspec.where(plan, machines)},
     )
     beside = [one.content for one in source.adapters[1:]]

@@ -588,7 +588,7 @@ def test_no_container_can_write_to_its_root_and_each_has_scratch_for_home_and_ca
         made += [helper_pod.pod(alone, stage, "word", "/x", writes) for writes in (True, False)]
         made += [helper_pod.look_pod(alone, stage, ""), site.opening_pod(whole, stage)]
         made.append(controller.promotion_pod(alone, stage, "me", "why"))
-    made.append(pipeline.driver_job(whole.only(pipeline.driver_stage(whole)), pipeline.driver_stage(whole), []))
+    made.append(pipeline.driver_sent(whole, None, "").job)
     found = [(manifest, *pair) for manifest in made for pair in containers_of(manifest)]
     assert {manifest["kind"] for manifest, _, _ in found} >= {"PyTorchJob", "TrainJob", "Job", "Pod", "Deployment"}
     for manifest, pod, container in found:

@@ -181,21 +181,27 @@ def test_a_pod_without_a_gpu_refuses_a_mirror_that_it_cannot_use(claim, s3_serve
         s3_server.guard(False)
 
 
-def rendered(*sets: str) -> dict[str, dict]:
+def rendered(*sets: str, target: str = "pytorchjob") -> dict[str, dict]:
     recipe, _plan, _ = load(ROOT / "recipes" / "sft-dpo.yaml", from_options(sets))
-    files = {file.path: file.text for file in emit(recipe, ["pytorchjob"])}
+    files = {file.path: file.text for file in emit(recipe, [target])}
     return {path: yaml.safe_load(text) for path, text in files.items() if path.endswith(("job.yaml", "gate.yaml"))}
 
 
 def secrets(job: dict) -> list[dict]:
-    spec = job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
-    env = spec["spec"]["containers"][0]["env"]
+    spec = job["spec"]
+    if job["kind"] == "TrainJob":
+        env = spec["trainer"]["env"]
+    else:
+        template = spec.get("template") or spec["pytorchReplicaSpecs"]["Master"]["template"]
+        env = template["spec"]["containers"][0]["env"]
     return [one for one in env if one.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "my-s3"]
 
 
 def test_only_pods_that_need_the_keys_get_them():
     with_mirror, without = rendered(*MIRROR), rendered(MIRROR[0])
-    assert all(len(secrets(job)) == 4 for job in with_mirror.values()) and len(with_mirror) > 3
+    newer = rendered(*MIRROR, 'openshift.version="3.6"', target="trainjob")
+    assert all(len(secrets(job)) == 4 for job in (*with_mirror.values(), *newer.values())) and len(with_mirror) > 3
+    assert with_mirror.keys() & newer.keys() and {job["kind"] for job in newer.values()} == {"Job", "TrainJob"}
     assert {path for path, job in without.items() if secrets(job)} == {"data/job.yaml"}
     assert secrets(without["data/job.yaml"])[2] == {
         "name": "AWS_ENDPOINT_URL_S3",

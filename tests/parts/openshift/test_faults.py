@@ -305,7 +305,7 @@ def quick(site, monkeypatch):
         root, writes = Path(api.mapped(of, container["command"][3])), file_server.WRITES in container["command"]
         if writes:
             root.mkdir(parents=True, exist_ok=True)
-        made = file_server.FileServer(("127.0.0.1", 0), file_server.handler(root, word, writes))
+        made = file_server.FileServer(("127.0.0.1", 0), root, word, writes)
         threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         servers.append(made)
         of.ports[(pod["metadata"]["name"], container["ports"][0]["containerPort"])] = made.server_address[1]

@@ -233,7 +233,7 @@ def test_the_file_server_compares_its_word_in_constant_time(tmp_path, monkeypatc
     monkeypatch.setattr(
         file_server, "compare_digest", lambda one, other: compared.append(one) or hmac.compare_digest(one, other)
     )
-    server = file_server.FileServer(("127.0.0.1", 0), file_server.handler(tmp_path, "secret", writes=True))
+    server = file_server.FileServer(("127.0.0.1", 0), tmp_path, "secret", writes=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -14,7 +14,6 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -523,7 +522,7 @@ def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkey
 
     (tmp_path / "a").write_text("x")
     monkeypatch.setattr(file_server, "digest", refuses)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), file_server.handler(tmp_path, "word", writes=True))
+    server = file_server.FileServer(("127.0.0.1", 0), tmp_path, "word", writes=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         address = f"http://127.0.0.1:{server.server_address[1]}/word/{verb}"

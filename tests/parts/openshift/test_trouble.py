@@ -567,7 +567,7 @@ def test_a_helper_that_nobody_asks_any_more_ends_by_itself(tmp_path, monkeypatch
     """Whoever is killed (SIGKILL) deletes no pod."""
     monkeypatch.setattr(file_server, "IDLE_SECONDS", 2.5)
     (tmp_path / "file").write_text("text")
-    server = file_server.FileServer(("127.0.0.1", 0), file_server.handler(tmp_path, "word"))
+    server = file_server.FileServer(("127.0.0.1", 0), tmp_path, "word")
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     serving.start()
     for _ in range(6):

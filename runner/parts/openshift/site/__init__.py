@@ -26,12 +26,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.text import macros, template, yaml_text
 
 TEMPLATES = Path(__file__).parent
-# The default service account of pods, also of TensorBoard's.
-ACCOUNT = "recipe-runner"
-# The least size of a claim with results if no recipe has a size, because later recipes use it too.
-RESULTS_GIB = 100
-COMMENT_COLUMN = 48
-NEWER_QUEUES_SINCE = (0, 15)
+ACCOUNT = "recipe-runner"  # the default service account of pods, also of TensorBoard's
 # Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
@@ -58,8 +53,7 @@ def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
 
 
 def steps(plans: Sequence[Plan], folder: str) -> list[str]:
-    """The commands for a site in `folder`, one a line, the last ones from the root of a checkout; then what an image
-    that is built needs."""
+    """The commands for a site in `folder`, the last ones from the root of a checkout; then what a built image needs."""
     spaces = _by_namespace(plans)
     typed = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, own in spaces.items():
@@ -86,19 +80,22 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     accounts.pop("default", None)
     # Kueue 0.15 added the newer version of queues, and 0.20 removed the older one. Without a version of Kueue, that of
     # OpenShift AI decides, because TrainJobs of 3.6 need the newer one.
-    known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    known = [kubernetes.numbers(site["kueue"]) >= (0, 15) for site in sites if site.get("kueue")]
     newer = all(known) if known else all(map(kubernetes.patched, sites))
+    images = []
+    for name, tag in _built(space, own).items():
+        # The recipes, of any namespace, whose data is in this image.
+        embedded = (plan for plan in plans if plan.site["data_from"] == "image")
+        embed = " ".join(plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name))
+        command = kubernetes.build_command(name, space)
+        images.append({"name": name, "tag": tag, "command": command, "embed": embed})
     facts = {
         "space": space, "recipes": listed(plan.name for plan in own), "steps": steps(own, "."), "hardware": hardware,
         "queues": dict.fromkeys(site["queue"] for site in sites if site.get("queue")),
         "api": f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}",
         "accounts": accounts, "account": ACCOUNT, "driver": pipeline.ACCOUNT, "tracked": tracked,
         "owners": dict.fromkeys(made[0] for made in map(_reference, own) if made and made[0] != space),
-        "images": [
-            {"name": name, "tag": tag, "command": kubernetes.build_command(name, space), "embed": _embedded(plans, space, name)}
-            for name, tag in _built(space, own).items()
-        ],
-        "claims": _claims(own), "shared": kubernetes.SHARED,
+        "images": images, "claims": _claims(own), "shared": kubernetes.SHARED,
         "ports": dict.fromkeys(sorted(site["metrics_port"] for site in sites)),
         # Versions with network policies for TrainJobs need a way through them.
         "walled": any(kubernetes.numbers(site["version"]) >= trainjob.WALLED_SINCE for site in sites),
@@ -128,15 +125,8 @@ def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
     return tags
 
 
-def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
-    """The recipes, of any namespace, whose data is in the image that is built here."""
-    embedded = (plan for plan in plans if plan.site["data_from"] == "image")
-    return " ".join(plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name))
-
-
 def _claims(own: list[Plan]) -> list[dict[str, object]]:
-    """A claim of each name: of the size in a recipe, else with room for all recipes. image: with a TensorBoard, if a recipe
-    has results there."""
+    """A claim of each name: of a recipe's size, else with room for all. image: of a TensorBoard, if it has results."""
     users: dict[str, list[tuple[Plan, Mapping[str, Any]]]] = {}
     for plan in own:
         for claim in plan.site["claims"]:
@@ -147,7 +137,8 @@ def _claims(own: list[Plan]) -> list[dict[str, object]]:
         stated = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
         guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
         results = [(plan, claim) for plan, claim in sharing if plan.claim_of(plan.place.run_dir) == claim]
-        floor = RESULTS_GIB if results and not stated else 0
+        # Later recipes use a claim with results too.
+        floor = 100 if results and not stated else 0
         made.append({
             "name": name, "mode": kubernetes.claim_mode(plans), "machines": kubernetes.most_machines(plans),
             "storage_class": next((claim["storage_class"] for _, claim in sharing if claim.get("storage_class")), None),
@@ -160,14 +151,11 @@ def _claims(own: list[Plan]) -> list[dict[str, object]]:
 
 def _filled(name: str, /, **facts: object) -> str:
     """A template with the comments at the end of its lines in one column, if there is room; empty if nothing is left."""
-    text = template(TEMPLATES / name, word=_word).render(facts).rstrip("\n")
-    aligned = re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
+    # A text as YAML, in quotes if it would be read as a number or as nothing.
+    known = {"word": lambda text: yaml_text([text])[2:].rstrip("\n")}
+    text = template(TEMPLATES / name, **known).render(facts).rstrip("\n")
+    aligned = re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<47} {line[2]}", text)
     return f"{aligned}\n" if aligned else ""
-
-
-def _word(text: str) -> str:
-    """A text as YAML, in quotes if it would be read as a number or as nothing."""
-    return yaml_text([text])[2:].rstrip("\n")
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
