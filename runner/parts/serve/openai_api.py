@@ -17,7 +17,6 @@ import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
@@ -323,12 +322,15 @@ class Served:
             if not chat.model:
                 measures.lack([AGREEMENT], "the server does not have this model", before)
                 continue
-            measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
-            measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
-            measures.take(["validation_loss", "perplexity"], partial(on_rows, self, chat, numbers, measures), before)
+            with measures.taking([AGREEMENT], before) as found:
+                found |= agreement(self, chat, folder, before)
+            with measures.taking([ACCURACY], before) as found:
+                found |= accuracy(self, chat, tokenizer, chosen)
+            with measures.taking(["validation_loss", "perplexity"], before) as found:
+                found |= on_rows(self, chat, numbers, measures)
         measures.counts["short_answers"] = len(chosen)
-        found = measures.found(())
-        return Measurement(**vars(found), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed)
+        facts = vars(measures.found(()))
+        return Measurement(**facts, stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed)
 
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
