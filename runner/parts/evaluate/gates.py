@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from runner import parts
 from runner.parts.evaluate import seal
-from runner.parts.evaluate.metrics import HOLDS, METRICS, SCORE, bounds, in_words
-from runner.plan import Evaluation, Gate, Plan, Stage
+from runner.parts.evaluate.metrics import HOLDS, METRICS, bounds, in_words
+from runner.plan import Evaluation, Gate, Plan
 from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash
 from runner.tools.files import Record, read_json, sha256, write_json
@@ -135,12 +135,7 @@ def judge(gates: Sequence[Gate], record: Measurement | str, subject: Subject | N
     if isinstance(usable, str):
         usable = Measurement(missing={gate.metric: usable for gate in gates})
     none = GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")
-    return [_verdict(gate, usable) for gate in gates] or [none]
-
-
-def on_tasks(stage: Stage, measured: Found) -> list[GateVerdict]:
-    """The verdicts of the gates on tasks of lm-eval alone, on an evaluation that nothing has recorded."""
-    return [_verdict(gate, measured) for gate in stage.gates if gate.metric.startswith(SCORE)]
+    return [verdict_on(gate, usable) for gate in gates] or [none]
 
 
 def passed(verdicts: Sequence[GateVerdict]) -> bool:
@@ -160,7 +155,7 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
     return record
 
 
-def _verdict(gate: Gate, measured: Found) -> GateVerdict:
+def verdict_on(gate: Gate, measured: Found) -> GateVerdict:
     value = measured.metrics.get(gate.metric)
     got, why = shown(value), ""
     lowest, highest = bounds(gate.metric)
@@ -180,10 +175,7 @@ def _verdict(gate: Gate, measured: Found) -> GateVerdict:
 
 
 def _finite(value: int | float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that is too large for a float
-        return False
+    return abs(value) <= sys.float_info.max  # not even a whole number may be larger
 
 
 def shown(value: Any) -> str:
