@@ -124,22 +124,20 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     found = next((one for one in known.stages if one.name == folder.stage.name), None)
     if found is None:
         raise Stop(f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it.")
-    base = _base(folder, known)
+    # The base model, as for merging: in the plan's current folder, or else by its name on the hub.
+    named = str(folder.stage.config.get("base_model") or "")
+    base: Base | None = None
+    if Path(named).is_dir():
+        base = named, None
+    elif not named.startswith("/"):
+        base = named, folder.stage.config.get("revision_of_model")
+    elif known.planned.model and not known.rehearsal:
+        base = known.planned.model, known.planned.revision or None
     if demo := read_record(folder.path / DEMO):
         _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
     else:
         chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
     return TrainedModel(folder, known, found, base, chat, tuple(demo.get("questions") or ()))
-
-
-def _base(folder: StageFolder, run: RunFacts) -> Base | None:
-    """The base model, as for merging: in the plan's current folder, or else by its name on the hub."""
-    base = str(folder.stage.config.get("base_model") or "")
-    if Path(base).is_dir():
-        return base, None
-    if base.startswith("/") and not run.rehearsal and run.planned.model:
-        return run.planned.model, run.planned.revision or None
-    return (base, folder.stage.config.get("revision_of_model")) if base and not base.startswith("/") else None
 
 
 def without_weights(model: Base, trust_remote_code: bool) -> Any:
