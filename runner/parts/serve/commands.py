@@ -65,8 +65,8 @@ def serve(
 def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm) -> None:
     recipe = options.with_section(options.open_recipe(path, sets, look=False)[0], "serve", "--cluster")
     if not stops:
-        plan, server, needs = kserve.served(recipe)
-        problems = serving.problems(recipe, server, needs)
+        plan, server = kserve.served(recipe)
+        problems = serving.problems(recipe, server)
         print_notes(problems)
         if wrong := errors_of(problems):
             raise Stop(wrong)
@@ -80,10 +80,10 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     """Prints what a server of the recipe's model needs: the content of each GPU, and its room for requests; 1 if it does
     not fit."""
-    _, server, needs = kserve.served(recipe)
-    if needs is None:
+    _, server = kserve.served(recipe)
+    if (needs := server.forecast) is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
-    problems = serving.problems(recipe, server, needs)
+    problems = serving.problems(recipe, server)
     if json_wanted:
         facts = {name: value for name, value in vars(server).items() if name != "forecast"}
         figures = {name: value for name, value in vars(needs).items() if name not in ("model", "gpu")}

@@ -16,7 +16,7 @@ from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
 from runner.parts.jobs.kubernetes import filled, job_name
 from runner.parts.openshift import client
-from runner.parts.openshift.errors import TryAgain
+from runner.parts.openshift.errors import TryAgain, patiently
 from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
@@ -32,7 +32,7 @@ from runner.tools.text import Tell
 PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
 AT_WORK = ("pending", "running")
-SECONDS, PATIENCE = 5.0, 24  # between two looks at a job, and how many may fail in a row
+SECONDS = 5.0  # between two looks at a job
 TEST_DATA = "/test_data"  # where EvalHub mounts a claim
 
 
@@ -47,7 +47,7 @@ def measured(
         wanted = _with_tasks(plan, stage)
         both = bool(wanted.config.get("adapter"))
     else:
-        plan, own, _ = kserve.served(recipe)
+        plan, own = kserve.served(recipe)
         wanted, results, both = _with_tasks(plan, stage), own.source.results, own.base_name is not None
         url = _on_cluster(plan, wanted)
     url, evaluation, words = openai_api.address(url), wanted.evaluation, _tokenizer(plan, wanted, results)
@@ -144,27 +144,26 @@ class _Hub:
 
     def __init__(self, url: str, namespace: str | None) -> None:
         self.url = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
-        token = os.environ.get(TOKEN) or (_own_token() if self.url.startswith("https://") else "")
+        token = os.environ.get(TOKEN)
+        if not token and self.url.startswith("https://"):
+            with suppress(Stop):  # without a kubeconfig
+                settings = client.connect().configuration.auth_settings().values()
+                token = next((str(one["value"] or "").removeprefix("Bearer ") for one in settings), None)
         named = {"X-Tenant": namespace} if namespace else {}
         self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
-        """The job once it has ended. Raises TryAgain if EvalHub does not answer for two minutes."""
-        said, silent = "", 0
+        """The job once it has ended. Raises TryAgain if EvalHub stays silent."""
+        said = ""
         while True:
-            try:
-                now, silent = self.ask(f"evaluations/jobs/{job}"), 0
-                if (status := now["status"])["state"] not in AT_WORK:
-                    return now
-                done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
-                line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
-                if line != said:
-                    tell(line)
-                said = line
-            except TryAgain:
-                silent += 1
-                if silent >= PATIENCE:
-                    raise
+            now = patiently(lambda: self.ask(f"evaluations/jobs/{job}"))
+            if (status := now["status"])["state"] not in AT_WORK:
+                return now
+            done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
+            line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
+            if line != said:
+                tell(line)
+            said = line
             time.sleep(SECONDS)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
@@ -189,11 +188,3 @@ class _Hub:
         if not isinstance(known, dict):
             raise Stop(f"{self.url} is not an EvalHub.", "Check the address.")
         return known
-
-
-def _own_token() -> str:
-    """The token of the kubeconfig, empty if there is none."""
-    with suppress(Stop):
-        for one in client.connect().configuration.auth_settings().values():
-            return str(one["value"] or "").removeprefix("Bearer ")
-    return ""

@@ -107,32 +107,28 @@ def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> 
             start_new_session=True,
         )
     try:
-        _ready(process, url, log)
-        if engine == "transformers":
-            for model in models:
-                _load(url, model, log)
+        _ready(process, url, log, models if engine == "transformers" else ())
         yield LocalServer(url, models, process, log)
     finally:
         end(process)
 
 
-def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
-    """Waits without limit until the server answers."""
+def _ready(process: subprocess.Popen[str], url: str, log: Path, models: Iterable[str]) -> None:
+    """Waits without limit until the server answers. models: those that transformers' server loads now, so that the first
+    question does not wait."""
     while process.poll() is None:
         try:
             opened(f"{url}/health", seconds=LOOK_SECONDS * 10).close()
-            return
+            break
         except OSError:
             time.sleep(LOOK_SECONDS)
-    raise _fault(process.returncode, log)
-
-
-def _load(url: str, model: str, log: Path) -> None:
-    """Lets transformers' server load a model now, so that the first question does not wait."""
-    with opened(f"{url}/load_model", {"model": model}) as lines:
-        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
-    if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
-        raise Stop(f"The server cannot load `{model}`: {failed[0]}", f"The whole log: {log}")
+    else:
+        raise _fault(process.returncode, log)
+    for model in models:
+        with opened(f"{url}/load_model", {"model": model}) as lines:
+            events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+        if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
+            raise Stop(f"The server cannot load `{model}`: {failed[0]}", f"The whole log: {log}")
 
 
 def _fault(code: int, log: Path) -> Stop:

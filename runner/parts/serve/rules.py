@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from runner.check.rules import of_section
 from runner.parts.serve.serving import LLM, splits
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared.common import contradictions
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop, worded
 
@@ -16,20 +17,18 @@ if TYPE_CHECKING:
 
 
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    """The section describes a server that exists, and that can have the recipe's model."""
-    facts, chooses = recipe.model_facts, recipe.document.lookup(("serve", "runtime")) is not None
+    """The section describes a server that exists, and that can split the model."""
     # `recipes` works on this machine too.
     if "openshift" not in recipe.settings and not section.recipes:
         yield recipe.note("serve", *worded("serve.no-cluster"), key=True)
-    if facts and section.context and section.context > facts.max_position_embeddings:
-        yield recipe.problem("serve.context", *worded("serve.context-too-long", facts=facts, section=section))
+    facts = recipe.model_facts
     if facts and section.gpus and section.gpus not in (able := splits(facts, range(1, 17))):
         message = worded("serve.indivisible-heads", facts=facts, section=section, counts=listed(map(str, able), "or"))
         yield recipe.problem("serve.gpus", *message)
-    if section.image and chooses:
-        yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
-    elif section.kind == LLM and chooses:
-        yield recipe.problem("serve.runtime", *worded("serve.kind-and-runtime"))
+
+
+def _chooses_runtime(recipe: Recipe) -> bool:
+    return recipe.document.lookup(("serve", "runtime")) is not None  # the setting has a default
 
 
 def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
@@ -44,5 +43,5 @@ def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
             yield from stop.problems
 
 
-RULES = of_section("serve", one_server)
+RULES = (*of_section("serve", one_server), *contradictions(__file__, chooses_runtime=_chooses_runtime))
 FILE_RULES = of_section("serve", recipes_share)

@@ -106,27 +106,26 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
     why = _not_beside(stage.config) or ("" if base else "its base model is on no claim")
     if why or base is None:
         return described(whole, whole_because=why)
-    adapters = tuple(map(_adapter, (plan, *others)))
+    adapters = []
+    for one in (plan, *others):
+        base_name, name = served(one.name)
+        trained = one.stages[-1]
+        content = content_hash([trained.keys.get("", ""), one.fingerprint])
+        rank = int(trained.config["lora_r"])
+        adapters.append(ServedAdapter(name, base_name, rank, _results(one, trained), content))
     # One mount for each claim: a pod with one claim in two volumes waits forever (kubernetes, issue 127004).
     paths: dict[str, list[str]] = {}
-    for one in (base, *(adapter.results for adapter in adapters)):
-        paths.setdefault(one.claim, []).append(one.path)
+    for place in (base, *(adapter.results for adapter in adapters)):
+        paths.setdefault(place.claim, []).append(place.path)
     mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
     below, differ = base.path_from(mounted[0]), len(asked) > 1
-    return described(mounted[0].uri, below, adapters=adapters, mounted=mounted, prompts_differ=differ)
+    return described(mounted[0].uri, below, adapters=tuple(adapters), mounted=mounted, prompts_differ=differ)
 
 
 def _results(plan: Plan, stage: Stage) -> OnClaim:
     if found := plan.on_claim(plan.place_of(stage).run_dir):
         return found
     raise Stop(*worded("serve.on-no-claim", stage=stage))
-
-
-def _adapter(plan: Plan) -> ServedAdapter:
-    stage = plan.stages[-1]
-    base_name, name = served(plan.name)
-    content = content_hash([stage.keys.get("", ""), plan.fingerprint])
-    return ServedAdapter(name, base_name, int(stage.config["lora_r"]), _results(plan, stage), content)
 
 
 def system_prompt(plan: Plan) -> str | None:
@@ -296,9 +295,9 @@ def splits(model: Model, counts: Iterable[int]) -> list[int]:
     return [count for count in counts if heads % count == 0 and (groups % count == 0 or count % groups == 0)]
 
 
-def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> list[Problem]:
+def problems(recipe: Recipe, server: Serving) -> list[Problem]:
     """The problems that keep the server from what its section requests, each at the line that causes it."""
-    found = []
+    found, needs = list[Problem](), server.forecast
     if needs and needs.fits is False and needs.budget is not None:
         have, need = units.gib(needs.budget), units.gib(needs.total)
         each = f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU"
