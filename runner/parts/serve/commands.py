@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.commands import options
@@ -52,14 +52,16 @@ def serve(
     chosen = engine or openai_api.engine_for(asked)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …")
     began = time.monotonic()
-    with openai_api.serving(chosen, asked, folder.path, port) as server:
-        say(f"Ready after {time.monotonic() - began:.0f} s: {server.url}/v1  (^C ends it)")
-        say(f"models: {', '.join(server.models)}")
-        if len(server.models) == 1:
+
+    def ready(url: str, models: Sequence[str], log: Path) -> None:
+        say(f"Ready after {time.monotonic() - began:.0f} s: {url}/v1  (^C ends it)")
+        say(f"models: {', '.join(models)}")
+        if len(models) == 1:
             say("vLLM serves one complete model; `--engine transformers` also serves the original one.")
-        say(f"log: {server.log}")
-        end(f"{recipe.name} answers at {server.url}/v1 until ^C.", "ask", path, "QUESTION", "--url", server.url)
-        server.wait()
+        say(f"log: {log}")
+        end(f"{recipe.name} answers at {url}/v1 until ^C.", "ask", path, "QUESTION", "--url", url)
+
+    openai_api.serve(chosen, asked, folder.path, port, ready)
 
 
 def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm) -> None:

@@ -14,8 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from importlib.util import find_spec
@@ -44,6 +43,7 @@ from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
 
 Pair = tuple[Chat, Chat]  # a recipe's original and its trained model
+Ready = Callable[[str, Sequence[str], Path], None]
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 LOOK_SECONDS = 0.3
@@ -51,29 +51,15 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_D
 
 
 def engine_for(asked: Mapping[str, Pair]) -> str:
-    """The engine for these recipes' models (see `serving`)."""
+    """The engine for these recipes' models (see `serve`)."""
     _, first = next(iter(asked.values()))
     return "vllm" if find_spec("vllm") and first.adapter and not _vllm_refusal(asked) else "transformers"
 
 
-@dataclass(frozen=True)
-class LocalServer:
-    """A running server. models: the names of its models."""
-
-    url: str
-    models: tuple[str, ...]
-    process: subprocess.Popen[str]
-    log: Path
-
-    def wait(self) -> None:
-        """Waits until it ends. Raises Stop, because it should not end."""
-        raise _fault(self.process.wait(), self.log)
-
-
-@contextmanager
-def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> Iterator[LocalServer]:
-    """A running server, until the block ends. asked: by recipe, its original and its trained model, the first recipe's
-    in `folder`, that of its stage; port: 0 for any. Raises Stop with the reason if it does not start."""
+def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready: Ready) -> None:
+    """Serves models until ^C. asked: by recipe, its original and its trained model, the first recipe's in `folder`, that
+    of its stage; port: 0 for any; ready: gets the address, the names of the models, and the log. Raises Stop with the
+    reason if the server does not start, or ends."""
     if engine == "vllm" and find_spec("vllm") is None:
         raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
     if engine == "vllm" and (why := _vllm_refusal(asked)):
@@ -108,7 +94,8 @@ def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> 
         )
     try:
         _ready(process, url, log, models if engine == "transformers" else ())
-        yield LocalServer(url, models, process, log)
+        ready(url, models, log)
+        raise _fault(process.wait(), log)
     finally:
         end(process)
 

@@ -11,8 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
@@ -101,16 +100,15 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
     if named:
         return ServedModel(named)
     results = _results(plan, stage)
-    whole, asked = results.below(BEST_MODEL).uri, {system_prompt(one) for one in (plan, *others)}
-    described = partial(
-        ServedModel, results=results, template=len(asked) == 1 and asked != {None}, mistral=_by_mistral(stage)
-    )
+    asked = {system_prompt(one) for one in (plan, *others)}
+    template = len(asked) == 1 and asked != {None}
+    whole = ServedModel(results.below(BEST_MODEL).uri, "", results, template=template, mistral=_by_mistral(stage))
     if not stage.config.get("adapter"):
-        return described(whole)
+        return whole
     base = plan.on_claim(str(stage.config["base_model"]))
     why = _not_beside(stage.config) or ("" if base else "its base model is on no claim")
     if why or base is None:
-        return described(whole, whole_because=why)
+        return replace(whole, whole_because=why)
     adapters = []
     for one in (plan, *others):
         base_name, name = served(one.name)
@@ -123,8 +121,14 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
     for place in (base, *(adapter.results for adapter in adapters)):
         paths.setdefault(place.claim, []).append(place.path)
     mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
-    below, differ = base.path_from(mounted[0]), len(asked) > 1
-    return described(mounted[0].uri, below, adapters=tuple(adapters), mounted=mounted, prompts_differ=differ)
+    return replace(
+        whole,
+        uri=mounted[0].uri,
+        model=base.path_from(mounted[0]),
+        adapters=tuple(adapters),
+        mounted=mounted,
+        prompts_differ=len(asked) > 1,
+    )
 
 
 def _results(plan: Plan, stage: Stage) -> OnClaim:
