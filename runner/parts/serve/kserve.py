@@ -30,6 +30,8 @@ PORT, MODELS, ADAPTERS = 8080, "/mnt/models", "/mnt/lora"
 TRAINED = "/mnt/trained"
 SHM_GIB = 2
 CONTENT = "recipe-runner/content"
+# The training jobs that wrote the weights. After another training, the server starts again.
+TRAINED_BY = "recipe-runner/trained-by"
 
 place = kubernetes.place
 
@@ -86,8 +88,8 @@ def render(plan: Plan, server: Serving) -> list[Artifact]:
     return files
 
 
-def service(plan: Plan, server: Serving) -> Manifest:
-    """The server's object, an InferenceService unless it is of another kind."""
+def service(plan: Plan, server: Serving, trained_by: str = "") -> Manifest:
+    """The server's object, an InferenceService unless it is of another kind. trained_by: the jobs that wrote its weights."""
     machines, folders = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus), _folders(server)
     source, alone, storage = server.source, server.kind == LLM, None
     if source.uri.startswith(S3) and not alone:
@@ -124,16 +126,12 @@ def service(plan: Plan, server: Serving) -> Manifest:
     )
     beside = [one.content for one in source.adapters[1:]]
     content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside])
+    marks = {CONTENT: content} | ({TRAINED_BY: trained_by} if trained_by else {})
     # Also on its pods, so that other weights get new pods.
-    for annotations in annotated(made):
-        annotations[CONTENT] = content
-    return made
-
-
-def annotated(made: Manifest) -> tuple[dict[str, str], dict[str, str]]:
-    """The annotations of a server and of its pods."""
     of_pods = made["spec"].get("predictor", made["spec"])
-    return made["metadata"]["annotations"], of_pods.setdefault("annotations", {})
+    for annotated in (made["metadata"], of_pods):
+        annotated["annotations"] = annotated.get("annotations", {}) | marks
+    return made
 
 
 def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:

@@ -306,7 +306,16 @@ class Served:
                 measures.lack([AGREEMENT], "the server does not have this model", before)
                 continue
             with measures.taking([AGREEMENT], before) as found:
-                found |= agreement(self, chat, folder, before)
+                # The share of the demo's questions that it answers word for word as in the run. Just below 1 if another
+                # machine or precision rounds differently; near 0 for another model.
+                known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
+                if not known or not demo:
+                    raise evaluate.Cannot("the run has no answers to the demo's questions")
+                asked = replace(chat, max_new_tokens=demo["max_new_tokens"])
+                said = self.answers(asked, [str(row["question"]) for row in known])
+                side = "before" if before else "after"
+                same = [text == row[side] for text, row in zip(said, known, strict=True)]
+                found[AGREEMENT] = sum(same) / len(same)
             with measures.taking([ACCURACY], before) as found:
                 found |= accuracy(self, chat, tokenizer, chosen)
             with measures.taking(["validation_loss", "perplexity"], before) as found:
@@ -361,17 +370,6 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     if not isinstance(known, dict):
         raise Stop(f"The server at {url} does not offer OpenAI's API.", "Check the address.")
     return known
-
-
-def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
-    """The share of the demo's questions that a model answers word for word as in the run. Just below 1 if another
-    machine or precision rounds differently; near 0 for another model."""
-    known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
-    if not known or not demo:
-        raise evaluate.Cannot("the run has no answers to the demo's questions")
-    said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
-    same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
-    return {AGREEMENT: sum(same) / len(same)}
 
 
 def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[evaluate.ShortAnswer]) -> dict[str, float]:

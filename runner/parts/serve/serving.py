@@ -228,19 +228,14 @@ class ServingForecast:
         self.requests = None if room is None else max(0, room // self.cache_a_request)
         # The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read.
         self.main_memory = SERVER + gpus * PROCESS + min(self.weights * gpus, READ_AT_ONCE)
-        self.compressed = {form: self._in(size) for form, size in COMPRESSED_BYTES.items()}
-
-    def _in(self, size: float) -> int | None:
-        """The weights with this size of those of linear layers; the others stay as they are. None for a model with
-        experts, which stay too, or with unknown layers."""
-        if self.model.has_experts:
-            return None
-        try:
-            layers = (parameters.layer(self.model, index) for index in range(self.model.num_hidden_layers))
-            linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
-        except UnknownArchitecture:
-            return None
-        return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - size) / self.gpus)
+        # The weights in other formats, which change linear layers alone; unknown for experts, which they leave as they are.
+        self.compressed: dict[str, int | None] = dict.fromkeys(COMPRESSED_BYTES)
+        if not model.has_experts:
+            with suppress(UnknownArchitecture):
+                layers = (parameters.layer(model, index) for index in range(model.num_hidden_layers))
+                linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
+                for form, size in COMPRESSED_BYTES.items():
+                    self.compressed[form] = self.weights - math.ceil(linear * (number - size) / gpus)
 
 
 class Serving:
