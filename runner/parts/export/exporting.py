@@ -62,7 +62,12 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
         elif form == "adapter":
             proof = _adapter(source, new, tell)
         elif form in compressed.FORMATS:
-            proof = _compressed(source, form, new, tell)
+            group = compressed.require_known(source, form)
+            proof = _safetensors(source, new, tell)
+            compressed.write(source, new, form, group)
+            said = compressed.prove(source, new, form, *_texts(source))
+            tell(worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[0])
+            proof |= said
         else:
             proof = _safetensors(source, new, tell)
         made = Export(**vars(about) | {"kind": made_kind, "proof": proof, "version": __version__})
@@ -205,16 +210,6 @@ def _gguf(source: TrainedModel, kind: str | None, folder: Path, tell: Tell) -> t
     return made, proof | said
 
 
-def _compressed(source: TrainedModel, form: str, folder: Path, tell: Tell) -> Proof:
-    """The model with fewer bits in its linear layers, for vLLM."""
-    group = compressed.require_known(source, form)
-    proof = _safetensors(source, folder, tell)
-    compressed.write(source, folder, form, group)
-    said = compressed.prove(source, folder, form, *_texts(source))
-    tell(worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[0])
-    return proof | said
-
-
 @contextmanager
 def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
     """The model's folder as the converter needs it. It reads SentencePiece tokenizers from the base model's own file,
@@ -238,23 +233,19 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
             (Path(made) / file.name).symlink_to(file)
         (Path(made) / name).symlink_to(Path(found).resolve())
         (Path(made) / settings).unlink(missing_ok=True)
-        write_json(Path(made) / settings, read_record(source.model / settings) | _special(tokenizer, source.chat.chat))
+        # What transformers 4 wrote too, and the converter reads: the special tokens, and whether a text begins with a blank.
+        kept = {
+            str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
+            for number, token in tokenizer.added_tokens_decoder.items()
+        }
+        facts = read_record(source.model / settings) | {"added_tokens_decoder": kept}
+        if source.chat.chat:
+            # llama.cpp adds that blank also after each special token, such as the first of a conversation. So a chat's
+            # setting is what the tokenizer does there.
+            behind = tokenizer(f"{tokenizer.eos_token}a", add_special_tokens=False)["input_ids"]
+            facts["add_prefix_space"] = tokenizer.convert_ids_to_tokens(behind)[1].startswith("▁")
+        write_json(Path(made) / settings, facts)
         yield Path(made)
-
-
-def _special(tokenizer: Any, chat: bool) -> dict[str, Any]:
-    """The settings of a tokenizer that transformers 4 wrote and the converter reads: the special tokens, and whether a
-    text begins with a blank. llama.cpp also adds that blank after each special token, such as the first of a
-    conversation; so a chat's setting is what the tokenizer does there."""
-    kept = {
-        str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
-        for number, token in tokenizer.added_tokens_decoder.items()
-    }
-    if not chat:
-        return {"added_tokens_decoder": kept}
-    behind = tokenizer(f"{tokenizer.eos_token}a", add_special_tokens=False)["input_ids"]
-    blank = tokenizer.convert_ids_to_tokens(behind)[1].startswith("▁")
-    return {"added_tokens_decoder": kept, "add_prefix_space": blank}
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
