@@ -5,8 +5,6 @@ lines; one comment, which every push updates, has the changes in settings and pl
 GitLab.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -16,7 +14,7 @@ import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runner.check.batch import ENDINGS, CheckReport, find, is_meant, judged
 from runner.check.validate import valid
@@ -47,7 +45,7 @@ class Request:
         self.headers = {name: value.format_map(words) for name, value in how["headers"].items()}
 
     @classmethod
-    def of(cls, forge: str, environment: Mapping[str, str]) -> Request | None:
+    def of(cls, forge: str, environment: Mapping[str, str]) -> Self | None:
         """None in a run without a request."""
         if forge == "gitlab":
             number = environment.get("CI_MERGE_REQUEST_IID")

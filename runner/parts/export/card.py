@@ -1,7 +1,5 @@
 """The texts beside an exported model: its card, with the sentences of the run's page, and a GGUF file's Modelfile."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import cycle, product
 from pathlib import Path

@@ -54,11 +54,6 @@ def reasons(run: RunFacts) -> list[str]:
     return str(sentences.reasons(run)).splitlines()
 
 
-def change(stage: StageFacts) -> str:
-    """Better or worse, with its figures."""
-    return _said("change", stage)
-
-
 def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """An answer in pieces, each with whether a rehearsal can have learned it only from the training rows."""
     learned = row.get("learned") if run.rehearsal else ()

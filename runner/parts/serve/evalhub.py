@@ -42,16 +42,18 @@ def measured(
     """EvalHub's results for the trained and the original model, without any record. hub: its address; url: of the server;
     by default the recipe's own on the cluster. Raises Stop if EvalHub or the server cannot be used."""
     base, name = served(recipe.name)
-    if url:  # a server somewhere; an adapter is expected to be beside its base model
-        plan, results = translate(recipe, folder(recipe.name, "run").place()), None
-        wanted = _with_tasks(plan, stage)
-        both = bool(wanted.config.get("adapter"))
+    if url:
+        plan, own = translate(recipe, folder(recipe.name, "run").place()), None
     else:
         plan, own = kserve.served(recipe)
-        wanted, results, both = _with_tasks(plan, stage), own.source.results, own.base_name is not None
-        url = _on_cluster(plan, wanted)
-    url, evaluation, words = openai_api.address(url), wanted.evaluation, _tokenizer(plan, wanted, results)
-    assert evaluation
+    wanted = openai_api.answering(plan, stage)
+    evaluation = wanted.evaluation
+    if not evaluation or not evaluation.tasks:
+        raise Stop(*worded("serve.no-tasks", stage=wanted))
+    # Of a server somewhere, an adapter is expected to be beside its base model.
+    both = own.base_name is not None if own else bool(wanted.config.get("adapter"))
+    url = openai_api.address(url or _on_cluster(plan, wanted))
+    words = _tokenizer(plan, wanted, own.source.results if own else None)
     server = _Hub(hub, plan.site.get("namespace"))
     known = [one["id"] for one in server.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()]
     if unknown := [task for task in evaluation.tasks if task not in known]:
@@ -86,13 +88,6 @@ def _on_cluster(plan: Plan, stage: Stage) -> str:
     if not url:
         raise Stop(*worded("serve.not-served", name=name, space=space))
     return str(url)
-
-
-def _with_tasks(plan: Plan, stage: str | None) -> Stage:
-    wanted = openai_api.answering(plan, stage)
-    if not wanted.evaluation or not wanted.evaluation.tasks:
-        raise Stop(*worded("serve.no-tasks", stage=wanted))
-    return wanted
 
 
 def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> dict[str, Any]:
