@@ -66,8 +66,7 @@ def evaluate(
         said = "a gate is closed" if not holds else passed if gated else "the stage has no gates"
         ended = [f"The model of stage `{folder.stage.name}` was evaluated: {said}."]
         ended += ["compare", path] if holds else ["gate", path, folder.stage.name]
-    for line in shown(folder, found, form, judged):
-        say(line)
+    say(shown(folder, found, form, judged))
     if form == "text":
         end(*ended)
     return 0 if holds else 1
@@ -88,8 +87,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         end(worded("evaluate.no-gate", stage=folder.stage)[0], "explain", "gates")
         return 1
     is_open, lines = gates.described(folder, look=True)
-    for line in lines:
-        say(line)
+    say("\n".join(lines))
     if is_open:
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
     elif any(f" {gates.NOTHING} " in line for line in lines):
@@ -119,8 +117,7 @@ def promote(
     plan = inference.plan_of(recipe, run)
     with run.lock():
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
-    for line in override.lines:
-        say(line)
+    say("\n".join(override.lines))
     end(done, "run" if run.kind == "run" else "rehearse", path)
 
 
@@ -247,15 +244,15 @@ def _facts(recipe: Recipe, folder: StageFolder, questions: Sequence[str]) -> Ite
             yield f"answer to “{question}”", answer or "(nothing)"
 
 
-def shown(folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None) -> list[str]:
-    """An evaluation with the verdicts on it, by lines. form: text, json or markdown; judged: the verdicts on an
+def shown(folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None) -> str:
+    """An evaluation with the verdicts on it. form: text, json or markdown; judged: the verdicts on an
     evaluation that opens and closes no gate; None for the recorded ones, which do."""
     recorded = judged is None
     verdicts = judged if judged is not None else gates.verdicts(folder) if folder.stage.gates else []
     is_open, override = gates.opened(folder) if verdicts and recorded else (True, [])
     if form == "json":
         facts = asdict(measured) | ({"gates": list(map(asdict, verdicts))} if verdicts or recorded else {})
-        return json_text(facts | ({"open": is_open} if recorded else {})).split("\n")
+        return json_text(facts | ({"open": is_open} if recorded else {}))
     sides = (measured.before, measured.metrics)
     names = sorted({*measured.metrics, *measured.before})
     rows = [(name, *(gates.shown(side[name]) if name in side else "" for side in sides)) for name in names]
@@ -266,4 +263,4 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judged: list[Ga
     else:
         told = gates.described(folder)[1] if recorded else gates.table(verdicts)
         said = words.text(folder.stage.name, measured, rows, told if verdicts else ())
-    return str(said).removesuffix("\n").split("\n")
+    return str(said).removesuffix("\n")

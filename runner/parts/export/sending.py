@@ -28,8 +28,6 @@ from runner.tools.text import Tell
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-_FRESH = {".gitattributes", "README.md"}  # the files of a new repository
-
 
 @dataclass(frozen=True)
 class Pushed(Record):
@@ -96,7 +94,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     if not known.private and not public:
         raise Stop(*worded("export.public-repository", name=name))
     files = {one.rfilename for one in known.siblings or ()}
-    if EXPORTED not in files and files - _FRESH:
+    if EXPORTED not in files and files - {".gitattributes", "README.md"}:  # those of a new repository
         raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
 
 

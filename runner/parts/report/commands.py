@@ -49,7 +49,6 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 
 # The columns of `recipe runs`. The settings that differ follow.
 COLUMNS = ("folder", "recipe", "kind", "status", "changed", "loss", "gpu hours", "gates")
-NONE = "-"
 
 
 @command
@@ -116,7 +115,7 @@ def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> str:
-    return NONE if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "-" if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @command

@@ -33,7 +33,6 @@ PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
 AT_WORK = ("pending", "running")
 SECONDS = 5.0  # between two looks at a job
-TEST_DATA = "/test_data"  # where EvalHub mounts a claim
 
 
 def measured(
@@ -101,7 +100,8 @@ def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> dict[str, A
     if results is None:
         raise Stop(*worded("serve.tokenizer-elsewhere", stage=stage))
     home = results.below(BEST_MODEL)
-    return {"tokenizer": TEST_DATA, "claim": {"pvc": {"claim_name": home.claim, "sub_path": home.path}}}
+    # EvalHub mounts a claim there.
+    return {"tokenizer": "/test_data", "claim": {"pvc": {"claim_name": home.claim, "sub_path": home.path}}}
 
 
 def _shots(tasks: tuple[str, ...]) -> dict[str, int]:

@@ -28,7 +28,6 @@ FOLDER = "serve"
 PORT, MODELS, ADAPTERS = 8080, "/mnt/models", "/mnt/lora"
 # The mount of training's results if they are on another claim than the base model; more claims get a number.
 TRAINED = "/mnt/trained"
-SHM_GIB = 2
 CONTENT = "recipe-runner/content"
 # The training jobs that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
@@ -193,4 +192,4 @@ def _folders(server: Serving) -> list[Folder]:
         mount, path = mount_of(index), {"subPath": each.path} if each.path else {}
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
         found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
-    return [*found, *([kubernetes.memory(SHM_GIB)] if server.gpus > 1 else [])]
+    return [*found, *([kubernetes.memory(2)] if server.gpus > 1 else [])]

@@ -23,7 +23,6 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared.common import contradictions
 from runner.tools.names import content_hash, listed, served
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import BEST_MODEL
@@ -322,18 +321,20 @@ def problems(recipe: Recipe, server: Serving) -> list[Problem]:
 
 
 def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    """The section describes a server that exists, and that can split the model."""
+    """The section describes a server that exists, and that can have the recipe's model."""
+    facts, chooses = recipe.model_facts, recipe.document.lookup(("serve", "runtime")) is not None
     # `recipes` works on this machine too.
     if "openshift" not in recipe.settings and not section.recipes:
         yield recipe.note("serve", *worded("serve.no-cluster"), key=True)
-    facts = recipe.model_facts
+    if facts and section.context and section.context > facts.max_position_embeddings:
+        yield recipe.problem("serve.context", *worded("serve.context-too-long", facts=facts, section=section))
     if facts and section.gpus and section.gpus not in (able := splits(facts, range(1, 17))):
         message = worded("serve.indivisible-heads", facts=facts, section=section, counts=listed(map(str, able), "or"))
         yield recipe.problem("serve.gpus", *message)
-
-
-def _chooses_runtime(recipe: Recipe) -> bool:
-    return recipe.document.lookup(("serve", "runtime")) is not None  # the setting has a default
+    if section.image and chooses:
+        yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
+    elif section.kind == LLM and chooses:
+        yield recipe.problem("serve.runtime", *worded("serve.kind-and-runtime"))
 
 
 def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
@@ -348,5 +349,5 @@ def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
             yield from stop.problems
 
 
-RULES = (*of_section("serve", one_server), *contradictions(__file__, chooses_runtime=_chooses_runtime))
+RULES = of_section("serve", one_server)
 FILE_RULES = of_section("serve", recipes_share)

@@ -58,7 +58,7 @@ def test_an_evaluation_ends_with_what_it_means_for_the_gates(tmp_path, monkeypat
     monkeypatch.setattr("runner.run.inference.folder_of", lambda *_: folder)
     monkeypatch.setattr(gates, "measure", lambda *_: None)
     monkeypatch.setattr(gates, "opened", lambda *_: (True, []))
-    monkeypatch.setattr("runner.parts.evaluate.commands.shown", lambda *_: [])
+    monkeypatch.setattr("runner.parts.evaluate.commands.shown", lambda *_: "")
     done = CliRunner().invoke(commands.evaluate, [str(ROOT / "recipes/survival.yaml"), *options])
     assert f" was evaluated: {said}.\nNext: recipe compare" in done.stderr, done.output
 
