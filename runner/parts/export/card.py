@@ -9,6 +9,7 @@ from runner import __version__
 from runner.parts.evaluate import gates
 from runner.parts.export.trained_model import TrainedModel
 from runner.parts.report import sentences
+from runner.tools import packaged
 from runner.tools.text import template, yaml_text
 from runner.tools.vllm import RANKS
 from runner.trainer.generation import written
@@ -16,10 +17,7 @@ from runner.trainer.generation import written
 HERE = Path(__file__).parent
 # Sections of a recipe with no influence on the model.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
-# By format: the library that loads it, and the hub's word for its relation to the base model.
-_ON_HUB = {"safetensors": ("transformers", "finetune"), "adapter": ("peft", "adapter"), "gguf": ("gguf", "quantized"),
-    "fp8": ("transformers", "quantized"), "int4": ("transformers", "quantized"),
-}  # fmt: skip
+FORMATS: Mapping[str, Mapping[str, Any]] = packaged.toml(__file__, "formats.toml")
 
 
 def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
@@ -28,7 +26,7 @@ def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], f
     recipe = yaml_text({name: value for name, value in settings.items() if name not in _PLACES}).rstrip()
     known = {
         "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
-        "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
+        "title": FORMATS[form]["title"], "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
         "metrics": measured(source), "recipe": recipe, "proof": proof, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
     return template(HERE / "card.md.jinja", plain=plain, cell=cell).render(known, front=head(source, form)) + "\n"
@@ -46,15 +44,15 @@ def head(source: TrainedModel, form: str) -> str:
         )
         for name, value in measured(source).items() if isinstance(value, int | float)
     ]  # fmt: skip
-    library, relation = _ON_HUB[form]
+    known = FORMATS[form]
     rows = run.planned.settings.get("data") or {}
     sets = [] if run.rehearsal else [rows, *(rows.get("sets") or [])]
     data = ModelCardData(
         license=run.planned.licence or None,
         base_model=base or None,
-        base_model_relation=relation if base else None,
+        base_model_relation=known["relation"] if base else None,
         datasets=[one["hub"] for one in sets if isinstance(one, dict) and one.get("hub")] or None,
-        library_name=library,
+        library_name=known["library"],
         pipeline_tag="text-generation",
         model_name=run.name if results else None,
         eval_results=results or None,
