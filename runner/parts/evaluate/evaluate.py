@@ -23,7 +23,7 @@ from runner.tools.files import read_json, write_json
 from runner.tools.names import listed, same
 from runner.tools.problem import first_line
 from runner.tools.process import hush
-from runner.tools.run_files import HISTORY
+from runner.tools.run_files import HISTORY, MEASURED
 from runner.tools.text import yaml_text
 from runner.trainer import generation, records
 from runner.trainer.generation import Chat, end_tokens
@@ -104,7 +104,7 @@ def main(file: str) -> int:
         importlib.import_module(brought[task.kind]).measure(task, measures)
     else:
         read(task, measures)
-    write_json(Path(task.out), asdict(measures.found(task.metrics)))
+    write_json(Path(task.stage_dir) / MEASURED, asdict(measures.found(task.metrics)))
     return 0
 
 
@@ -193,12 +193,12 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
     history, summary = read_json(folder / HISTORY), Summary.read(folder)
     if not isinstance(history, dict):
         raise Cannot("the stage saved no history of its training")
-    step = task.checkpoint_step
-    if step is None:
+    checkpoint = Path(task.model).name
+    if not checkpoint.removeprefix("checkpoint-").isdigit():  # the stage's result
         if not summary:
             raise Cannot("the stage saved no summary of its training")
-        best = summary.best_checkpoint
-        step = int(best.rsplit("-", 1)[1]) if best else summary.steps
+        checkpoint = summary.best_checkpoint or str(summary.steps)
+    step = int(checkpoint.rsplit("-", 1)[-1])
     upto = [entry for entry in history["epochs"] if entry["step"] <= step]
     if not upto or upto[-1]["step"] != step:
         raise Cannot(f"the weights of step {step:,} were not evaluated in training")

@@ -67,9 +67,9 @@ class Measurement(Found, Subject):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Evaluation):
-    """The task of one evaluation process. model: its folder; checkpoint_step: its step, None for the stage's result;
-    base: the original model, empty for none, with its revision; turn_end: the token that ends an answer; out: the file
-    for the result; metrics_before: of the stage `before`, None if they are not valid any more."""
+    """The task of one evaluation process. model: its folder; base: the original model, empty for none, with its revision;
+    turn_end: the token that ends an answer; stage_dir: the stage's folder, which gets the result; metrics_before: of the
+    stage `before`, None if they are not valid any more."""
 
     model: str
     base: str
@@ -77,8 +77,6 @@ class Task(Evaluation):
     trust_remote_code: bool
     turn_end: str | None
     stage_dir: str
-    checkpoint_step: int | None
-    out: str
     metrics_before: Mapping[str, Any] | None
 
 
@@ -268,8 +266,6 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         raise Stop(f"The stage `{stage.name}` trains nothing, so there is nothing to measure.")
     model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
     demo = stage.config["recipe_runner"].get("demo", {})
-    out = folder.path / MEASURED
-    step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
     # The valid evaluation of the gated stage before this one.
     before = current(folder.other(stage.evaluation.before)) if stage.evaluation.before is not None else None
     task = Task(
@@ -280,11 +276,9 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         trust_remote_code=demo.get("trust_remote_code", False),
         turn_end=demo.get("turn_end"),
         stage_dir=str(folder.path),
-        checkpoint_step=int(step) if step.isdigit() else None,
-        out=str(out),
         metrics_before=before.metrics if before else None,
     )
-    file = folder.path / EVALUATION_TASK
+    file, out = folder.path / EVALUATION_TASK, folder.path / MEASURED
     write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]

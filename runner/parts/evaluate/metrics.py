@@ -220,7 +220,6 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
 
 
 ANYTHING = 10_000.0  # more than every loss, perplexity and margin of a tiny model
-LEARNED = 0.1
 
 
 def rehearsed(gate: Gate) -> Gate:
@@ -229,7 +228,7 @@ def rehearsed(gate: Gate) -> Gate:
         return gate
     more = gate.comparison in (">", ">=")
     if gate.metric == "improvement.perplexity" and more:
-        return replace(gate, threshold=min(gate.threshold, LEARNED))
+        return replace(gate, threshold=min(gate.threshold, 0.1))
     lowest, highest = bounds(gate.metric)
     threshold = max(lowest, -ANYTHING) if more else min(highest, ANYTHING)
     # A rehearsal may have no more evaluations than two.

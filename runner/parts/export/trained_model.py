@@ -20,12 +20,11 @@ from runner.tools.tokenizer import tokenizer_in
 from runner.trainer.generation import Chat, chats
 from runner.trainer.merging import Base
 
-UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
-
 
 def unproven(what: str, remedy: str = "") -> Stop:
     """The error of an export that could not be proven."""
-    return Stop(f"The export differs from the trained model: {what}.", remedy or UNPROVEN)
+    usual = "Nothing was saved. Please report this; the trained model is unchanged in the run."
+    return Stop(f"The export differs from the trained model: {what}.", remedy or usual)
 
 
 Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
