@@ -318,10 +318,7 @@ def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
 
 def exponential(nats: float) -> float:
     """The perplexity of a loss."""
-    try:
-        return math.exp(nats)
-    except OverflowError:
-        return math.inf
+    return math.inf if nats > 709 else math.exp(nats)  # above, no float is large enough
 
 
 def general_rows(tokenizer: Any) -> list[Row]:
