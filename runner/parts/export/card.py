@@ -29,7 +29,7 @@ def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], f
         "title": FORMATS[form]["title"], "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
         "metrics": measured(source), "recipe": recipe, "proof": proof, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
-    return template(HERE / "card.md.jinja", plain=plain, cell=cell).render(known, front=head(source, form)) + "\n"
+    return template(HERE / "card.md.jinja").render(known, front=head(source, form)) + "\n"
 
 
 def head(source: TrainedModel, form: str) -> str:
@@ -64,16 +64,6 @@ def head(source: TrainedModel, form: str) -> str:
 def measured(source: TrainedModel) -> Mapping[str, Any]:
     """The evaluation of this model; empty if the record is of another one."""
     return source.stage.measurement.metrics if gates.current(source.folder) else {}
-
-
-def plain(text: str) -> str:
-    """A text that Markdown shows as it is, and no browser runs."""
-    return str(text).replace("&", "&amp;").replace("<", "&lt;")
-
-
-def cell(text: str) -> str:
-    """A text as `plain`, in a cell of a table."""
-    return " ".join(plain(text).split()).replace("|", "\\|")
 
 
 # Placeholders for messages, without blanks at the ends, which some templates strip.
@@ -135,12 +125,7 @@ def pieces(tokenizer: Any) -> Pieces | None:
 
 def go_template(parts: Pieces) -> str:
     """The pieces as a Go template over Ollama's messages."""
-    return template(HERE / "ollama.jinja", go=_go).render(parts=parts)
-
-
-def _go(text: str) -> str:
-    """A text that a Go template writes as it is."""
-    return text.replace("{{", '{{ "{{" }}')
+    return template(HERE / "ollama.jinja").render(parts=parts)
 
 
 def modelfile(

@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 
-def _named(names: Iterable[str]) -> str:
-    return listed(names).replace("`", "")
-
-
 def in_template(name: str) -> Template:
     """A template of this part, with the filters of all of them."""
-    return template(Path(__file__).with_name(name), duration=units.duration, gib=units.gib, listed=_named)
+    return template(Path(__file__).with_name(name), duration=units.duration, gib=units.gib, listed=listed)
 
 
 def _said(macro: str, *about: object) -> str:
