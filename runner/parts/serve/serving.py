@@ -1,5 +1,5 @@
-"""Serving: where a server finds the model of a plan, what it needs of its machine, and the rules of the section `serve`.
-Of Kubernetes it has only claims, by name; a target adds the rest.
+"""Serving: where a server finds the model of a plan, and what it needs of its machine. Of Kubernetes it has only claims,
+by name; a target adds the rest.
 
 Amounts are bytes. vLLM takes a share of each GPU (`--gpu-memory-utilization`), loads the weights, runs one largest
 batch, and uses the rest for the cache of keys and values (vllm/v1/worker/gpu_worker.py, determine_available_memory). It
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu, Model
-from runner.check.rules import of_section
 from runner.parts.planner import parameters
 from runner.parts.planner.memory import GIB, NCCL_LEAST
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -27,9 +26,6 @@ from runner.tools.names import content_hash, listed, served
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import BEST_MODEL
 from runner.tools.vllm import LAYERS, planned, refusals, room_for
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Serve
 
 # What adapters of one server must have in common, beside the base model: by its name, the settings of Axolotl.
 SHARED = {
@@ -318,36 +314,3 @@ def problems(recipe: Recipe, server: Serving) -> list[Problem]:
     if why := source.whole_because:
         found.append(recipe.note("serve", *worded("serve.merged-adapter", why=why), key=True))
     return found
-
-
-def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    """The section describes a server that exists, and that can have the recipe's model."""
-    facts, chooses = recipe.model_facts, recipe.document.lookup(("serve", "runtime")) is not None
-    # `recipes` works on this machine too.
-    if "openshift" not in recipe.settings and not section.recipes:
-        yield recipe.note("serve", *worded("serve.no-cluster"), key=True)
-    if facts and section.context and section.context > facts.max_position_embeddings:
-        yield recipe.problem("serve.context", *worded("serve.context-too-long", facts=facts, section=section))
-    if facts and section.gpus and section.gpus not in (able := splits(facts, range(1, 17))):
-        message = worded("serve.indivisible-heads", facts=facts, section=section, counts=listed(map(str, able), "or"))
-        yield recipe.problem("serve.gpus", *message)
-    if section.image and chooses:
-        yield recipe.problem("serve.runtime", *worded("serve.image-and-runtime"))
-    elif section.kind == LLM and chooses:
-        yield recipe.problem("serve.runtime", *worded("serve.kind-and-runtime"))
-
-
-def recipes_share(recipe: Recipe, section: Serve) -> Iterator[Problem]:
-    from runner.parts.serve import kserve  # which needs this module
-
-    if section.recipes and section.model:
-        yield recipe.problem("serve.recipes", *worded("serve.recipes-and-model"))
-    elif section.recipes or section.kind == LLM:
-        try:
-            kserve.served(recipe) if "openshift" in recipe.settings else kserve.sharing(recipe, None)
-        except Stop as stop:
-            yield from stop.problems
-
-
-RULES = of_section("serve", one_server)
-FILE_RULES = of_section("serve", recipes_share)
