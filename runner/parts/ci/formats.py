@@ -15,17 +15,9 @@ from runner.tools.names import content_hash
 from runner.tools.problem import Problem
 from runner.tools.text import json_text, template
 
+GITHUB, GITLAB = "github.txt.jinja", "gitlab.json.jinja"
 # Characters that XML 1.0 cannot contain (its section 2.2).
 _NO_XML = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-
-
-def _said(problem: Problem) -> str:
-    return f"{problem.message} {problem.hint}".strip()
-
-
-def _relative(file: str) -> str:
-    """The path of a file in its repository: with `/`, and without `./`."""
-    return file.replace("\\", "/").removeprefix("./")
 
 
 def _fingerprint(problem: Problem) -> str:
@@ -40,9 +32,9 @@ def _xml(text: str) -> str:
     return "".join(f"&#{ord(each)};" if each in "\r\n\t" else each for each in escape(re.sub(_NO_XML, "\ufffd", text)))
 
 
-def _written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
+def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
     """The text of a template. names: the tests of JUnit."""
-    known = {"json": json.dumps, "said": _said, "relative": _relative, "quoted": quote, "fingerprint": _fingerprint}
+    known = {"json": json.dumps, "quoted": quote, "fingerprint": _fingerprint}
     form = template(Path(__file__).with_name(name), **known, xml=_xml)
     names = [STANDARD_INPUT if file == "-" else file for file in files]
     names += dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in names)
@@ -58,12 +50,7 @@ def _written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
     return text
 
 
-github: Format = partial(_written, "github.txt.jinja")
-sarif: Format = partial(_written, "sarif.json.jinja")
-junit: Format = partial(_written, "junit.xml.jinja")
-gitlab: Format = partial(_written, "gitlab.json.jinja")
-
-
 def formats() -> Mapping[str, Format]:
     """The formats of `recipe check --format` beside text and JSON."""
-    return {"github": github, "sarif": sarif, "junit": junit, "gitlab": gitlab}
+    names = {"github": GITHUB, "sarif": "sarif.json.jinja", "junit": "junit.xml.jinja", "gitlab": GITLAB}
+    return {form: partial(written, name) for form, name in names.items()}

@@ -5,18 +5,16 @@ lines; one comment, which every push updates, has the changes in settings and pl
 GitLab.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runner.check.batch import ENDINGS, CheckReport, find, is_meant, judged
 from runner.check.validate import valid
@@ -47,7 +45,7 @@ class Request:
         self.headers = {name: value.format_map(words) for name, value in how["headers"].items()}
 
     @classmethod
-    def of(cls, forge: str, environment: Mapping[str, str]) -> Request | None:
+    def of(cls, forge: str, environment: Mapping[str, str]) -> Self | None:
         """None in a run without a request."""
         if forge == "gitlab":
             number = environment.get("CI_MERGE_REQUEST_IID")
@@ -58,17 +56,14 @@ class Request:
 
     def comment(self, text: str) -> None:
         """Updates our comment, or creates it unless the text is empty. Raises OSError."""
-        own = next((one["id"] for one in self._all() if (one.get("body") or "").startswith(MARK)), None)
+        own, page = None, 1
+        while own is None and (found := self._ask("GET", f"{self.comments}?per_page=100&page={page}")):
+            own = next((one["id"] for one in found if (one.get("body") or "").startswith(MARK)), None)
+            page += 1
         if own is not None:
             self._ask(self.updating, f"{self.each}/{own}", {"body": text or f"{MARK}\nNo recipe changes any more."})
         elif text:
             self._ask("POST", self.comments, {"body": text})
-
-    def _all(self) -> Iterator[dict[str, Any]]:
-        page = 1
-        while found := self._ask("GET", f"{self.comments}?per_page=100&page={page}"):
-            yield from found
-            page += 1
 
     def _ask(self, method: str, address: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -141,9 +136,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         print(printable(f"{problem}\n"))
     print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
     if forge == "github":
-        print(printable(formats.github(files, verdict)))
+        print(printable(formats.written(formats.GITHUB, files, verdict)))
     else:
-        Path(REPORT).write_text(formats.gitlab(files, verdict), encoding="utf-8")
+        Path(REPORT).write_text(formats.written(formats.GITLAB, files, verdict), encoding="utf-8")
     if request and environment.get("RECIPE_COMMENT", "true") == "true":
         text = told(recipes, request.base)
         if summary := environment.get("GITHUB_STEP_SUMMARY"):

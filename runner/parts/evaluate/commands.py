@@ -11,8 +11,7 @@ from runner import parts
 from runner.commands.options import command, end, open_recipe, say
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.gates import GateVerdict, Measurement
-from runner.parts.evaluate.metrics import METRICS
-from runner.plan import Plan
+from runner.parts.evaluate.metrics import METRICS, SCORE
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
@@ -48,7 +47,7 @@ def evaluate(
     judged: list[GateVerdict] | None = None
     if hub:
         folder, found = parts.hook("judged_at")(hub, url, recipe, stage, lambda line: say(line, err=True))
-        judged = gates.on_tasks(folder.stage, found)
+        judged = [gates.verdict_on(gate, found) for gate in folder.stage.gates if gate.metric.startswith(SCORE)]
         holds = found.metrics and all(one.holds for one in judged)
         ended = ["EvalHub has measured. Nothing was recorded, so no gate opens or closes.", "evaluate", path]
     elif url:
@@ -67,8 +66,7 @@ def evaluate(
         said = "a gate is closed" if not holds else passed if gated else "the stage has no gates"
         ended = [f"The model of stage `{folder.stage.name}` was evaluated: {said}."]
         ended += ["compare", path] if holds else ["gate", path, folder.stage.name]
-    for line in shown(folder, found, form, judged):
-        say(line)
+    say(shown(folder, found, form, judged))
     if form == "text":
         end(*ended)
     return 0 if holds else 1
@@ -89,8 +87,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         end(worded("evaluate.no-gate", stage=folder.stage)[0], "explain", "gates")
         return 1
     is_open, lines = gates.described(folder, look=True)
-    for line in lines:
-        say(line)
+    say("\n".join(lines))
     if is_open:
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
     elif any(f" {gates.NOTHING} " in line for line in lines):
@@ -120,8 +117,7 @@ def promote(
     plan = inference.plan_of(recipe, run)
     with run.lock():
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
-    for line in override.lines:
-        say(line)
+    say("\n".join(override.lines))
     end(done, "run" if run.kind == "run" else "rehearse", path)
 
 
@@ -213,30 +209,22 @@ def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
 def compared(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[ComparedLine]:
     """The lines for every stage that trains, in the order of the plan. questions: for stages that answer questions."""
     plans, questions = [inference.plan_of(recipe, run) for run in runs], list(questions)
-    columns = [dict(_column(recipe, plan, questions)) for plan in plans]
+    columns = list[dict[tuple[str, str], str]]()
+    for plan in plans:
+        columns.append({})
+        for folder in (StageFolder(plan, stage) for stage in plan.stages if stage.trains):
+            facts = _facts(recipe, folder, questions)
+            columns[-1] |= {(folder.stage.name, what): text for what, text in facts}
     order = [stage.name for stage in plans[0].stages]
     places = dict.fromkeys(chain.from_iterable(columns))
     rows = [(*place, tuple(column.get(place, "") for column in columns)) for place in places]
     return sorted(rows, key=lambda row: order.index(row[0]))
 
 
-def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tuple[tuple[str, str], str]]:
-    """The facts of one run, by stage and name."""
-    for stage in plan.stages:
-        if not stage.trains:
-            continue
-        folder = StageFolder(plan, stage)
-        status = folder.state.status
-        yield (stage.name, "state"), status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
-        yield from (((stage.name, what), text) for what, text in _recorded(folder))
-        if questions and folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
-            _, chat = inference.models(recipe, folder)
-            for question, answer in zip(questions, inference.answers_of(chat, questions), strict=True):
-                yield (stage.name, f"answer to “{question}”"), answer or "(nothing)"
-
-
-def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
-    """The results of training, recorded metrics, the verdict of each gate, and an override."""
+def _facts(recipe: Recipe, folder: StageFolder, questions: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """State and results of a stage in one run, recorded metrics, the verdict of each gate, an override, and answers."""
+    stage, status = folder.stage, folder.state.status
+    yield "state", status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
     if (summary := folder.summary) is not None:
         words = vars(summary) | {"tokens": summary.tokens or None}
         yield from ((what, text) for what, form in METRICS["trained"].items() for text in filled([form], words))
@@ -244,35 +232,35 @@ def _recorded(folder: StageFolder) -> Iterator[tuple[str, str]]:
     old = "" if gates.current(folder) else "  (of another model than the current one)"
     for name, value in sorted(known.metrics.items()) if isinstance(known, Measurement) else ():
         yield name, f"{gates.shown(value)}{old}"
-    for verdict in gates.verdicts(folder) if folder.stage.gates else ():
+    for verdict in gates.verdicts(folder) if stage.gates else ():
         got = "" if verdict.got == gates.NOTHING else f"{verdict.got}, "
         said = "holds" if verdict.holds else f"MISSED: {got}{verdict.why}"
         yield f"gate {verdict.metric} {verdict.threshold}", said
     if override := gates.promotion(folder):
         yield "promotion", "\n".join(line.strip() for line in override.lines)
+    if questions and folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
+        _, chat = inference.models(recipe, folder)
+        for question, answer in zip(questions, inference.answers_of(chat, questions), strict=True):
+            yield f"answer to “{question}”", answer or "(nothing)"
 
 
-def shown(folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None) -> list[str]:
-    """An evaluation with the verdicts on it, by lines. form: text, json or markdown; judged: the verdicts on an
+def shown(folder: StageFolder, measured: Measurement, form: str, judged: list[GateVerdict] | None = None) -> str:
+    """An evaluation with the verdicts on it. form: text, json or markdown; judged: the verdicts on an
     evaluation that opens and closes no gate; None for the recorded ones, which do."""
     recorded = judged is None
     verdicts = judged if judged is not None else gates.verdicts(folder) if folder.stage.gates else []
     is_open, override = gates.opened(folder) if verdicts and recorded else (True, [])
     if form == "json":
         facts = asdict(measured) | ({"gates": list(map(asdict, verdicts))} if verdicts or recorded else {})
-        return json_text(facts | ({"open": is_open} if recorded else {})).split("\n")
+        return json_text(facts | ({"open": is_open} if recorded else {}))
     sides = (measured.before, measured.metrics)
     names = sorted({*measured.metrics, *measured.before})
     rows = [(name, *(gates.shown(side[name]) if name in side else "" for side in sides)) for name in names]
-    words = macros(Path(__file__).with_name("evaluation.jinja"), cell=_cell)
+    words = macros(Path(__file__).with_name("evaluation.jinja"))
     if form == "markdown":
         opens = is_open if recorded else None
         said = words.markdown(folder.plan.name, folder.stage.name, measured, rows, verdicts, override, opens)
     else:
         told = gates.described(folder)[1] if recorded else gates.table(verdicts)
         said = words.text(folder.stage.name, measured, rows, told if verdicts else ())
-    return str(said).removesuffix("\n").split("\n")
-
-
-def _cell(text: object) -> str:
-    return str(text).replace("|", "\\|").replace("\n", " ")
+    return str(said).removesuffix("\n")

@@ -8,9 +8,9 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from runner.tools.files import read_json, write_json
 from runner.tools.names import listed, same
 from runner.tools.problem import first_line
 from runner.tools.process import hush
-from runner.tools.run_files import HISTORY
+from runner.tools.run_files import HISTORY, MEASURED
 from runner.tools.text import yaml_text
 from runner.trainer import generation, records
 from runner.trainer.generation import Chat, end_tokens
@@ -58,20 +58,32 @@ class Measures:
     confusion: dict[str, dict[str, int]] = field(default_factory=dict)
     higher: dict[str, Any] = field(default_factory=dict)
 
-    def take(
-        self, names: Sequence[str], measure: Callable[[], Mapping[str, Any] | float], before: bool = False
-    ) -> None:
-        """Adds the results of `measure` by name, or the one number as the first of `names`; or why all `names` are
-        missing if it fails. before: of the original model."""
+    @contextmanager
+    def taking(self, names: Iterable[str], before: bool = False) -> Iterator[dict[str, float]]:
+        """Adds what the block puts into the given results; or why all `names` are missing if it fails. before: of the
+        original model."""
+        found: dict[str, float] = {}
         try:
-            found = measure()
-            (self.before if before else self.metrics).update(found if isinstance(found, Mapping) else {names[0]: found})
+            yield found
+            (self.before if before else self.metrics).update(found)
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
             self.lack(names, first_line(error)[:300], before)
 
     def lack(self, names: Iterable[str], why: str, before: bool = False) -> None:
         self.missing |= {f"before: {name}" if before else name: why for name in names}
+
+    def both(self, name: str) -> tuple[float, float]:
+        """A metric before and after training. Raises Cannot if it is not a finite number in both."""
+        old, new = self.before.get(name), self.metrics.get(name)
+        if new is None:
+            raise Cannot(self.missing.get(name, f"`{name}` was not measured"))
+        if old is None:
+            why = self.missing.get(f"before: {name}", "it was not measured")
+            raise Cannot(f"of the model before training: {why}")
+        if not (math.isfinite(old) and math.isfinite(new)):
+            raise Cannot(f"`{name}` is not a finite number before and after")
+        return old, new
 
     def found(self, names: Iterable[str]) -> Found:
         """All results. names: the metrics of the gates; each is measured or has a reason."""
@@ -92,7 +104,7 @@ def main(file: str) -> int:
         importlib.import_module(brought[task.kind]).measure(task, measures)
     else:
         read(task, measures)
-    write_json(Path(task.out), asdict(measures.found(task.metrics)))
+    write_json(Path(task.stage_dir) / MEASURED, asdict(measures.found(task.metrics)))
     return 0
 
 
@@ -100,24 +112,37 @@ def read(task: Task, measures: Measures) -> None:
     """Measures a language model, and the one that training started from."""
     from accelerate.utils.memory import clear_device_cache
 
-    if task.kind in BY_TRAINING:
-        measures.take(BY_TRAINING[task.kind], lambda: by_training(task))
+    if named := BY_TRAINING.get(task.kind):
+        with measures.taking(named) as found:
+            for name, value in _evaluations(task)[-1].items():
+                if value is not None and (name in named or name.startswith(f"{REWARD}.")):
+                    found[name] = value
     for name in task.metrics:
         if window := rise_window(name):
-            measures.take([name], partial(loss_rise, task, window))
+            with measures.taking([name]) as found:
+                found[name] = loss_rise(task, window)
     of_one_model(task, measures, task.model, before=False)
     clear_device_cache(garbage_collection=True)
     if task.base:
         of_one_model(task, measures, task.base, before=True)
-    for name, (of, change) in CHANGES.items():
-        measures.take([name], partial(changed, measures, of, change))
+    with measures.taking(["improvement.perplexity"]) as found:
+        # The share by which the perplexity on the held-out rows fell; below 0 if it rose.
+        old, new = measures.both("perplexity")
+        found["improvement.perplexity"] = 1 - new / old
+    with measures.taking(["forgetting"]) as found:
+        # The rise of the loss on the general text, in nats per token; below 0 if it fell.
+        old, new = measures.both("general_loss")
+        found["forgetting"] = new - old
     for name in task.metrics:
         if name.startswith("regression."):
-            measures.take([name], partial(regression, task.metrics_before, measures, name.removeprefix("regression.")))
+            with measures.taking([name]) as found:
+                found[name] = regression(task.metrics_before, measures, name.removeprefix("regression."))
 
 
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
     """Measures what needs a loaded model. before: of the original model, only the metrics that are compared."""
+    import numpy as np
+
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
     # After another gated stage, the scores of the original model are on record.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
@@ -129,72 +154,37 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     except Exception as error:
         return measures.lack(names, first_line(error)[:300], before)
     if task.kind not in BY_TRAINING:
-        rows = records.read_held_out(Path(task.rows))
-        measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
+        held_out = records.read_held_out(Path(task.rows))
+        rows = held_out.rows if held_out else ()
+        with measures.taking(["validation_loss", "perplexity"], before) as found:
+            if held_out is None:
+                raise Cannot("training saved no held-out rows")
+            nats, tokens = loss(model, rows)
+            counts = {"held_out_rows": len(rows), "held_out_rows_in_all": held_out.in_all, "held_out_tokens": tokens}
+            measures.counts |= counts
+            found |= {"validation_loss": nats, "perplexity": exponential(nats)}
         if task.kind == "chat":
-            measures.take([ACCURACY], lambda: on_answers(task, model, tokenizer, rows, measures), before)
-    measures.take(["general_loss"], lambda: on_general_text(model, tokenizer, measures), before)
+            with measures.taking([ACCURACY], before) as found:
+                chosen = questions(rows, tokenizer, task.asked, task.seed)
+                measures.counts["short_answers"] = len(chosen)
+                for kind in task.asked:
+                    measures.counts[f"short_answers.{kind}"] = sum(kind in each.asked for each in chosen)
+                found |= accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
+    with measures.taking(["general_loss"], before) as found:
+        found["general_loss"], measures.counts["general_tokens"] = loss(model, general_rows(tokenizer))
     if scored:
-        measures.take(of_tasks, lambda: lm_eval_scores(model, tokenizer, task, measures), before)
+        with measures.taking(of_tasks, before) as found:
+            found |= lm_eval_scores(model, tokenizer, task, measures)
     if before:
         return
-    measures.take([GENERATED], lambda: generated(model, tokenizer, task.prompt))
+    with measures.taking([GENERATED]) as found:
+        found[GENERATED] = generated(model, tokenizer, task.prompt)
     if task.text_blocks:
-        measures.take(["text_loss", "text_perplexity"], lambda: on_blocks(model, task.text_blocks))
-
-
-def on_rows(model: Any, rows: records.HeldOut | None, measures: Measures) -> dict[str, float]:
-    """Loss and perplexity on the held-out rows."""
-    if rows is None:
-        raise Cannot("training saved no held-out rows")
-    nats, count = loss(model, rows.rows)
-    measures.counts |= {"held_out_rows": len(rows.rows), "held_out_rows_in_all": rows.in_all, "held_out_tokens": count}
-    return {"validation_loss": nats, "perplexity": exponential(nats)}
-
-
-def on_answers(
-    task: Task, model: Any, tokenizer: Any, rows: records.HeldOut | None, measures: Measures
-) -> dict[str, float]:
-    """The share of correct answers among the held-out rows with short answers."""
-    chosen = questions(rows.rows if rows else (), tokenizer, task.asked, task.seed)
-    measures.counts["short_answers"] = len(chosen)
-    measures.counts |= {f"short_answers.{kind}": sum(kind in each.asked for each in chosen) for kind in task.asked}
-    return accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
-
-
-def on_general_text(model: Any, tokenizer: Any, measures: Measures) -> float:
-    nats, measures.counts["general_tokens"] = loss(model, general_rows(tokenizer))
-    return nats
-
-
-def on_blocks(model: Any, file: str) -> dict[str, float]:
-    """Loss and perplexity on the first held-out blocks, the same for every stage of a pipeline."""
-    import numpy as np
-
-    nats, _ = loss(model, [(block.tolist(), block.tolist()) for block in np.load(file, mmap_mode="r")[:TEXT_BLOCKS]])
-    return {"text_loss": nats, "text_perplexity": exponential(nats)}
-
-
-# Metrics of a change in training: the metric that changes, and how it is compared.
-CHANGES: dict[str, tuple[str, Callable[[float, float], float]]] = {
-    # The share by which the perplexity on the held-out rows fell; below 0 if it rose.
-    "improvement.perplexity": ("perplexity", lambda old, new: 1 - new / old),
-    # The rise of the loss on the general text, in nats per token; below 0 if it fell.
-    "forgetting": ("general_loss", lambda old, new: new - old),
-}
-
-
-def changed(measures: Measures, name: str, change: Callable[[float, float], float]) -> float:
-    """The change of a metric in training. Raises Cannot if it is not a finite number before and after."""
-    old, new = measures.before.get(name), measures.metrics.get(name)
-    if new is None:
-        raise Cannot(measures.missing.get(name, f"`{name}` was not measured"))
-    if old is None:
-        why = measures.missing.get(f"before: {name}", "it was not measured")
-        raise Cannot(f"of the model before training: {why}")
-    if not (math.isfinite(old) and math.isfinite(new)):
-        raise Cannot(f"`{name}` is not a finite number before and after")
-    return change(old, new)
+        with measures.taking(["text_loss", "text_perplexity"]) as found:
+            # The first held-out blocks, the same for every stage of a pipeline.
+            blocks = np.load(task.text_blocks, mmap_mode="r")[:TEXT_BLOCKS]
+            nats, _ = loss(model, [(block.tolist(), block.tolist()) for block in blocks])
+            found |= {"text_loss": nats, "text_perplexity": exponential(nats)}
 
 
 def _evaluations(task: Task) -> list[dict[str, Any]]:
@@ -203,24 +193,16 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
     history, summary = read_json(folder / HISTORY), Summary.read(folder)
     if not isinstance(history, dict):
         raise Cannot("the stage saved no history of its training")
-    step = task.checkpoint_step
-    if step is None:
+    checkpoint = Path(task.model).name
+    if not checkpoint.removeprefix("checkpoint-").isdigit():  # the stage's result
         if not summary:
             raise Cannot("the stage saved no summary of its training")
-        best = summary.best_checkpoint
-        step = int(best.rsplit("-", 1)[1]) if best else summary.steps
+        checkpoint = summary.best_checkpoint or str(summary.steps)
+    step = int(checkpoint.rsplit("-", 1)[-1])
     upto = [entry for entry in history["epochs"] if entry["step"] <= step]
     if not upto or upto[-1]["step"] != step:
         raise Cannot(f"the weights of step {step:,} were not evaluated in training")
     return upto
-
-
-def by_training(task: Task) -> dict[str, float]:
-    """Training's own evaluation on held-out pairs or prompts, at the step of these weights."""
-    last = _evaluations(task)[-1]
-    named = BY_TRAINING[task.kind]
-    found = {name: value for name, value in last.items() if name in named or name.startswith(f"{REWARD}.")}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def loss_rise(task: Task, window: int) -> float:
@@ -336,10 +318,7 @@ def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
 
 def exponential(nats: float) -> float:
     """The perplexity of a loss."""
-    try:
-        return math.exp(nats)
-    except OverflowError:
-        return math.inf
+    return math.inf if nats > 709 else math.exp(nats)  # above, no float is large enough
 
 
 def general_rows(tokenizer: Any) -> list[Row]:
@@ -357,21 +336,17 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
 
 def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
     """The rows with one short answer, or a seeded sample of many. asked: kinds of questions, each with its words."""
-    short = [question for row in rows if (question := _question(row, tokenizer, asked))]
+    short = []
+    for numbers, labels in rows:
+        counted = [index for index, label in enumerate(labels) if label != -100]
+        if not counted or not counted[0] or counted != list(range(counted[0], counted[-1] + 1)):
+            continue
+        answer = tokenizer.decode(numbers[counted[0] : counted[-1] + 1], skip_special_tokens=True).strip()
+        if answer and "\n" not in answer and len(answer.split()) <= SHORT_WORDS:
+            prompt = tokenizer.decode(numbers[: counted[0]])
+            kinds = tuple(name for name, words in asked.items() if words in prompt)
+            short.append(ShortAnswer(tuple(numbers[: counted[0]]), answer, kinds))
     return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
-
-
-def _question(row: Row, tokenizer: Any, asked: Mapping[str, str]) -> ShortAnswer | None:
-    numbers, labels = row
-    counted = [index for index, label in enumerate(labels) if label != -100]
-    if not counted or not counted[0] or counted != list(range(counted[0], counted[-1] + 1)):
-        return None
-    answer = tokenizer.decode(numbers[counted[0] : counted[-1] + 1], skip_special_tokens=True).strip()
-    if not answer or "\n" in answer or len(answer.split()) > SHORT_WORDS:
-        return None
-    prompt = tokenizer.decode(numbers[: counted[0]])
-    kinds = tuple(name for name, words in asked.items() if words in prompt)
-    return ShortAnswer(tuple(numbers[: counted[0]]), answer, kinds)
 
 
 def accuracy(

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 from runner import parts
 from runner.parts.evaluate import seal
-from runner.parts.evaluate.metrics import HOLDS, METRICS, SCORE, bounds, in_words
-from runner.plan import Evaluation, Gate, Plan, Stage
+from runner.parts.evaluate.metrics import HOLDS, METRICS, bounds, in_words
+from runner.plan import Evaluation, Gate, Plan
 from runner.run.launch import environment, follow
-from runner.run.stage_folder import StageFolder, model_hash
-from runner.tools.files import Record, read_json, sha256, write_json
+from runner.run.stage_folder import StageFolder
+from runner.tools.files import Record, content_of, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
@@ -67,9 +67,9 @@ class Measurement(Found, Subject):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Evaluation):
-    """The task of one evaluation process. model: its folder; checkpoint_step: its step, None for the stage's result;
-    base: the original model, empty for none, with its revision; turn_end: the token that ends an answer; out: the file
-    for the result; metrics_before: of the stage `before`, None if they are not valid any more."""
+    """The task of one evaluation process. model: its folder; base: the original model, empty for none, with its revision;
+    turn_end: the token that ends an answer; stage_dir: the stage's folder, which gets the result; metrics_before: of the
+    stage `before`, None if they are not valid any more."""
 
     model: str
     base: str
@@ -77,8 +77,6 @@ class Task(Evaluation):
     trust_remote_code: bool
     turn_end: str | None
     stage_dir: str
-    checkpoint_step: int | None
-    out: str
     metrics_before: Mapping[str, Any] | None
 
 
@@ -135,12 +133,7 @@ def judge(gates: Sequence[Gate], record: Measurement | str, subject: Subject | N
     if isinstance(usable, str):
         usable = Measurement(missing={gate.metric: usable for gate in gates})
     none = GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")
-    return [_verdict(gate, usable) for gate in gates] or [none]
-
-
-def on_tasks(stage: Stage, measured: Found) -> list[GateVerdict]:
-    """The verdicts of the gates on tasks of lm-eval alone, on an evaluation that nothing has recorded."""
-    return [_verdict(gate, measured) for gate in stage.gates if gate.metric.startswith(SCORE)]
+    return [verdict_on(gate, usable) for gate in gates] or [none]
 
 
 def passed(verdicts: Sequence[GateVerdict]) -> bool:
@@ -160,7 +153,7 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
     return record
 
 
-def _verdict(gate: Gate, measured: Found) -> GateVerdict:
+def verdict_on(gate: Gate, measured: Found) -> GateVerdict:
     value = measured.metrics.get(gate.metric)
     got, why = shown(value), ""
     lowest, highest = bounds(gate.metric)
@@ -180,10 +173,7 @@ def _verdict(gate: Gate, measured: Found) -> GateVerdict:
 
 
 def _finite(value: int | float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that is too large for a float
-        return False
+    return abs(value) <= sys.float_info.max  # not even a whole number may be larger
 
 
 def shown(value: Any) -> str:
@@ -276,8 +266,6 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         raise Stop(f"The stage `{stage.name}` trains nothing, so there is nothing to measure.")
     model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
     demo = stage.config["recipe_runner"].get("demo", {})
-    out = folder.path / MEASURED
-    step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
     # The valid evaluation of the gated stage before this one.
     before = current(folder.other(stage.evaluation.before)) if stage.evaluation.before is not None else None
     task = Task(
@@ -288,11 +276,9 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         trust_remote_code=demo.get("trust_remote_code", False),
         turn_end=demo.get("turn_end"),
         stage_dir=str(folder.path),
-        checkpoint_step=int(step) if step.isdigit() else None,
-        out=str(out),
         metrics_before=before.metrics if before else None,
     )
-    file = folder.path / EVALUATION_TASK
+    file, out = folder.path / EVALUATION_TASK, folder.path / MEASURED
     write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]
@@ -301,12 +287,10 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     found = Found.read(folder.path)
     if not found:
         raise Stop(f"The evaluation of `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
-    # A folder with a model, or a file with an image model, as `StageFolder.model_hash` reads it.
-    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
-    sums = {str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files}
+    measured = content_of(checkpoint) if checkpoint else folder.model_hash(look=True)
     now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
     result = Measurement(
-        **vars(replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())),
+        **vars(replace(now, model=measured, rows=_rows(folder), code=_code())),
         **vars(found),
         checkpoint=str(model),
         seed=stage.evaluation.seed,

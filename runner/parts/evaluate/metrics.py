@@ -21,7 +21,6 @@ from runner.tools.problem import Problem, Stop, worded
 
 # Which kinds of metrics there are, and which each stage makes.
 METRICS: Mapping[str, Any] = packaged.toml(__file__, "metrics.toml")
-RISE = "loss_rise.N"  # `N` is a number
 PREFERRED = ("preference_accuracy", "preference_margin")
 REWARD = "reward"  # the mean reward of answers to held-out prompts; after a dot, the mean score of one reward
 ACCURACY = "accuracy"  # the share of correct answers or images; after a dot, that of one kind or class
@@ -30,7 +29,6 @@ GENERATED = "generated_tokens"
 SCORE = "lm_eval."
 
 HOLDS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
-
 _GATE = re.compile(r"(\S+) (<|<=|>|>=) (\S+)\Z")
 _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
 
@@ -95,13 +93,12 @@ def is_producible(metric: str, known: Iterable[str]) -> bool:
     """Whether `metric` is one of `known`, with a number of at least 2 for `N`, and a word for `METRIC` and `CLASS`."""
     window = rise_window(metric)
     if window is not None:
-        return window >= 2 and RISE in known
+        return window >= 2 and "loss_rise.N" in known
     return any(re.fullmatch(re.sub("METRIC|CLASS", r"[A-Za-z0-9_,-]+", re.escape(name)), metric) for name in known)
 
 
 SAMPLE_TASK = "sample"  # the substitute for lm-eval's tasks in a rehearsal
 LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")  # the usual tasks and scores of lm-eval
-_OTHER_WAY = str.maketrans("<>", "><")
 
 
 def written_gates(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
@@ -144,7 +141,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         if ".lm_eval." in f".{metric}" and score not in scores and (near := nearest(score, scores, 0.8)):
             meant = text.replace(f".{score}", f".{near}", 1)
             yield recipe.note(place, *worded("evaluate.unusual-score", score=score, near=near, meant=meant))
-        better, other = _kind(metric).get("better"), gate.comparison.translate(_OTHER_WAY)
+        better, other = _kind(metric).get("better"), gate.comparison.translate(str.maketrans("<>", "><"))
         if better == ("less" if gate.comparison in (">", ">=") else "more"):
             yield recipe.note(place, *worded("evaluate.wrong-way", gate=gate, better=better, text=text, other=other))
 
@@ -223,7 +220,6 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
 
 
 ANYTHING = 10_000.0  # more than every loss, perplexity and margin of a tiny model
-LEARNED = 0.1
 
 
 def rehearsed(gate: Gate) -> Gate:
@@ -232,7 +228,7 @@ def rehearsed(gate: Gate) -> Gate:
         return gate
     more = gate.comparison in (">", ">=")
     if gate.metric == "improvement.perplexity" and more:
-        return replace(gate, threshold=min(gate.threshold, LEARNED))
+        return replace(gate, threshold=min(gate.threshold, 0.1))
     lowest, highest = bounds(gate.metric)
     threshold = max(lowest, -ANYTHING) if more else min(highest, ANYTHING)
     # A rehearsal may have no more evaluations than two.

@@ -1,7 +1,5 @@
 """The texts beside an exported model: its card, with the sentences of the run's page, and a GGUF file's Modelfile."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import cycle, product
 from pathlib import Path
@@ -11,6 +9,7 @@ from runner import __version__
 from runner.parts.evaluate import gates
 from runner.parts.export.trained_model import TrainedModel
 from runner.parts.report import sentences
+from runner.tools import packaged
 from runner.tools.text import template, yaml_text
 from runner.tools.vllm import RANKS
 from runner.trainer.generation import written
@@ -18,10 +17,7 @@ from runner.trainer.generation import written
 HERE = Path(__file__).parent
 # Sections of a recipe with no influence on the model.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
-# By format: the library that loads it, and the hub's word for its relation to the base model.
-_ON_HUB = {"safetensors": ("transformers", "finetune"), "adapter": ("peft", "adapter"), "gguf": ("gguf", "quantized"),
-    "fp8": ("transformers", "quantized"), "int4": ("transformers", "quantized"),
-}  # fmt: skip
+FORMATS: Mapping[str, Mapping[str, Any]] = packaged.toml(__file__, "formats.toml")
 
 
 def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
@@ -30,10 +26,10 @@ def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], f
     recipe = yaml_text({name: value for name, value in settings.items() if name not in _PLACES}).rstrip()
     known = {
         "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
-        "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
+        "title": FORMATS[form]["title"], "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
         "metrics": measured(source), "recipe": recipe, "proof": proof, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
-    return template(HERE / "card.md.jinja", plain=plain, cell=cell).render(known, front=head(source, form)) + "\n"
+    return template(HERE / "card.md.jinja").render(known, front=head(source, form)) + "\n"
 
 
 def head(source: TrainedModel, form: str) -> str:
@@ -48,15 +44,15 @@ def head(source: TrainedModel, form: str) -> str:
         )
         for name, value in measured(source).items() if isinstance(value, int | float)
     ]  # fmt: skip
-    library, relation = _ON_HUB[form]
+    known = FORMATS[form]
     rows = run.planned.settings.get("data") or {}
     sets = [] if run.rehearsal else [rows, *(rows.get("sets") or [])]
     data = ModelCardData(
         license=run.planned.licence or None,
         base_model=base or None,
-        base_model_relation=relation if base else None,
+        base_model_relation=known["relation"] if base else None,
         datasets=[one["hub"] for one in sets if isinstance(one, dict) and one.get("hub")] or None,
-        library_name=library,
+        library_name=known["library"],
         pipeline_tag="text-generation",
         model_name=run.name if results else None,
         eval_results=results or None,
@@ -68,16 +64,6 @@ def head(source: TrainedModel, form: str) -> str:
 def measured(source: TrainedModel) -> Mapping[str, Any]:
     """The evaluation of this model; empty if the record is of another one."""
     return source.stage.measurement.metrics if gates.current(source.folder) else {}
-
-
-def plain(text: str) -> str:
-    """A text that Markdown shows as it is, and no browser runs."""
-    return str(text).replace("&", "&amp;").replace("<", "&lt;")
-
-
-def cell(text: str) -> str:
-    """A text as `plain`, in a cell of a table."""
-    return " ".join(plain(text).split()).replace("|", "\\|")
 
 
 # Placeholders for messages, without blanks at the ends, which some templates strip.
@@ -139,12 +125,7 @@ def pieces(tokenizer: Any) -> Pieces | None:
 
 def go_template(parts: Pieces) -> str:
     """The pieces as a Go template over Ollama's messages."""
-    return template(HERE / "ollama.jinja", go=_go).render(parts=parts)
-
-
-def _go(text: str) -> str:
-    """A text that a Go template writes as it is."""
-    return text.replace("{{", '{{ "{{" }}')
+    return template(HERE / "ollama.jinja").render(parts=parts)
 
 
 def modelfile(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.parts.evaluate import evaluate
-from runner.parts.export import gguf
+from runner.parts.export import card, gguf
 from runner.parts.export.trained_model import Proof, TrainedModel, loaded, unproven, without_weights, words_of
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
@@ -23,7 +23,7 @@ from runner.tools.run_files import HELD_OUT
 from runner.trainer.generation import bare, load, written
 from runner.trainer.records import evenly, read_held_out
 
-FORMATS = ("fp8", "int4")
+FORMATS = {form: facts for form, facts in card.FORMATS.items() if "loss" in facts}
 PACKAGES = ("llmcompressor", "compressed_tensors")
 # Without their dependencies: llm-compressor asks for a newer accelerate than Axolotl pins, and works with that one.
 INSTALL = "pip install --no-deps llmcompressor==0.14.0.1 compressed-tensors==0.19.0"
@@ -32,9 +32,6 @@ GROUPS = (128, 64, 32)
 # Training rows that GPTQ measures the layers with, and the most tokens of each (llm-compressor's own examples).
 ROWS, TOKENS = 512, 2048
 PROOF_ROWS = 64  # held-out rows, which a CPU reads in minutes for a model of 7B
-# The loss that a format may cost on held-out rows, in nats a token; and the distance of the two best logits from which
-# the first token of an answer must be the same.
-ALLOWED = {"fp8": (0.02, 0.5), "int4": (0.2, 2.0)}
 
 
 def require_known(source: TrainedModel, form: str) -> int:
@@ -112,17 +109,17 @@ def prove(source: TrainedModel, folder: Path, form: str, texts: tuple[str, ...],
     with redirect_stderr(io.StringIO()):  # compressed-tensors shows its progress there
         model = load(replace(source.chat, model=str(folder))).model
     after, counted = evaluate.loss(model, rows)
-    (most, clear), same, other = ALLOWED[form], 0, []
+    bounds, same, other = FORMATS[form], 0, []
     for answer in answers:
         with torch.no_grad():
             tokens = torch.tensor([[*answer.prompt, *answer.said]], device=model.device)
             logits = model(input_ids=tokens).logits[0, len(answer.prompt) - 1 : -1]
         chosen = logits.argmax(-1).tolist()
         same += sum(here == there for here, there in zip(chosen, answer.said, strict=True))
-        if chosen[0] != answer.said[0] and answer.gaps[0] > clear:
+        if chosen[0] != answer.said[0] and answer.gaps[0] > bounds["clear"]:
             other.append(answer.text)
-    if not after - before <= most:
-        raise unproven(*worded("export.worse-compressed", off=after - before, form=form, allowed=most))
+    if not after - before <= bounds["loss"]:
+        raise unproven(*worded("export.worse-compressed", off=after - before, form=form, allowed=bounds["loss"]))
     if other:
         raise unproven(f"its answer to “{' '.join(other[0].split())[:60]}…” begins with another word")
     sizes = [sum(file.stat().st_size for file in each.glob("*.safetensors")) for each in (source.model, folder)]

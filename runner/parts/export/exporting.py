@@ -3,10 +3,9 @@ servers, as an adapter alone, or as GGUF, which llama.cpp and Ollama load."""
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,8 @@ class Export(Record):
 
 def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
     """Exports a model and returns the folder. form: safetensors, adapter or gguf; kind: of a GGUF file, of KINDS, by
-    default that of the weights; out: by default a folder in the run. Raises Stop before it writes if no server could
-    load the export or the folder is taken; and afterwards, leaving nothing, if the export is not proven."""
+    default that of the weights; out: by default a folder in the run. Raises Stop, leaving nothing, if the folder is
+    taken, no server could load the export, or it is not proven."""
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
     known, empty = Export.read(folder), folder.is_dir() and not any(folder.iterdir())
@@ -56,13 +55,21 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
     if folder.exists() and not empty and (folder.is_symlink() or not same):
         what = f"the {known.format} of another model" if known else "something other than an export of this model"
         raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
-    write: Writer = partial(_safetensors, source)
-    if form in compressed.FORMATS:
-        write = _compressed(source, form)
-    elif form != "safetensors":
-        write = _adapter(source) if form == "adapter" else _gguf(source, kind)
     with replacing_folder(folder) as new:
-        made_kind, proof = write(new, tell)
+        made_kind = ""
+        if form == "gguf":
+            made_kind, proof = _gguf(source, kind, new, tell)
+        elif form == "adapter":
+            proof = _adapter(source, new, tell)
+        elif form in compressed.FORMATS:
+            group = compressed.require_known(source, form)
+            proof = _safetensors(source, new, tell)
+            compressed.write(source, new, form, group)
+            said = compressed.prove(source, new, form, *_texts(source))
+            tell(worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[0])
+            proof |= said
+        else:
+            proof = _safetensors(source, new, tell)
         made = Export(**vars(about) | {"kind": made_kind, "proof": proof, "version": __version__})
         tell_of(source, new, made)
     return folder
@@ -81,10 +88,7 @@ def place(source: TrainedModel, form: str, kind: str | None) -> Path:
     return source.home / (f"{form}-{kind}" if kind else form)
 
 
-Writer = Callable[[Path, Tell], tuple[str, Proof]]
-
-
-def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> tuple[str, Proof]:
+def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """The model as transformers and vLLM load it."""
     from transformers import GenerationConfig
 
@@ -107,7 +111,7 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> tuple[str, P
         if token not in known:
             raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
     tell("Its files contain the chat template and the end token of training.")
-    return "", proof
+    return proof
 
 
 def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
@@ -140,7 +144,7 @@ def _as_list(tokens: Any) -> list[Any]:
     return tokens if isinstance(tokens, list) else [tokens] if tokens is not None else []
 
 
-def _adapter(source: TrainedModel) -> Writer:
+def _adapter(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """The adapter alone, for a server with its base model."""
     adapter, trust = source.adapter, source.chat.trust_remote_code
     if adapter is None:
@@ -162,69 +166,48 @@ def _adapter(source: TrainedModel) -> Writer:
         whole = adapter.config.get("modules_to_save")
         raise Stop(message, worded("export.merged-by-peft", model=BEST_MODEL)[0] if whole else merged)
 
-    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
-        for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
-            for file in sorted(adapter.folder.glob(name)):
-                shutil.copy2(file, folder / file.name)
-        facts = read_record(folder / "adapter_config.json")  # the folders of this machine mean nothing elsewhere
-        named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
-        write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
-        texts, chat = _texts(source)
-        asked = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
-        with _base_at_hand(base[0]):
-            proof = trained_model.beside(folder, base, source.model, asked, trust)
-        tell("With its base model it answers as the merged model does, and not as the base model alone.")
-        rank = rank_of(adapter.config)
-        return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
-
-    return write
+    for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
+        for file in sorted(adapter.folder.glob(name)):
+            shutil.copy2(file, folder / file.name)
+    facts = read_record(folder / "adapter_config.json")  # the folders of this machine mean nothing elsewhere
+    named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
+    write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
+    texts, chat = _texts(source)
+    asked = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
+    with _base_at_hand(base[0]):
+        proof = trained_model.beside(folder, base, source.model, asked, trust)
+    tell("With its base model it answers as the merged model does, and not as the base model alone.")
+    rank = rank_of(adapter.config)
+    return proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
 
-def _gguf(source: TrainedModel, kind: str | None) -> Writer:
-    """A file for llama.cpp and Ollama, with a Modelfile."""
-    import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded or written
+def _gguf(source: TrainedModel, kind: str | None, folder: Path, tell: Tell) -> tuple[str, Proof]:
+    """A file for llama.cpp and Ollama, with a Modelfile; and its kind."""
+    import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded
 
     converter = gguf.converter()
     (name, *_) = read_record(source.model / "config.json").get("architectures") or ["(none)"]
     known = sorted(gguf.architectures(converter))
     if name not in known:
         raise Stop(*worded("export.unknown-to-converter", version=gguf.VERSION, name=name, known=", ".join(known)))
-
-    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
-        asked = source.chat
-        tokenizer = words_of(asked)
-        proof = _proven_weights(source, source.model, tell)
-        end = tokenizer.convert_tokens_to_ids(asked.turn_end) if asked.turn_end else None
-        with _for_converter(source, tokenizer) as model:
-            unnamed = folder / "model.gguf"
-            made = gguf.write(model, unnamed, kind, end, converter)
-        file = unnamed.rename(folder / f"{label(source.run.name)}-{made}.gguf")
-        texts, chat = _texts(source)
-        said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
-        tell(worded("export.same-as-transformers", said=said)[0])
-        tell("The file contains the chat template and the end token of training.")
-        ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
-        context = source.folder.stage.config.get("sequence_len")
-        penalty = repetition_penalty(asked)
-        told = card.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
-        write_text(folder / "Modelfile", told)
-        return made, proof | said
-
-    return write
-
-
-def _compressed(source: TrainedModel, form: str) -> Writer:
-    """The model with fewer bits in its linear layers, for vLLM."""
-    group = compressed.require_known(source, form)
-
-    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
-        _, proof = _safetensors(source, folder, tell)
-        compressed.write(source, folder, form, group)
-        said = compressed.prove(source, folder, form, *_texts(source))
-        tell(worded("export.as-compressed", said=said, form=form, after=said[f"loss_in_{form}"])[0])
-        return "", proof | said
-
-    return write
+    asked = source.chat
+    tokenizer = words_of(asked)
+    proof = _proven_weights(source, source.model, tell)
+    end = tokenizer.convert_tokens_to_ids(asked.turn_end) if asked.turn_end else None
+    with _for_converter(source, tokenizer) as model:
+        unnamed = folder / "model.gguf"
+        made = gguf.write(model, unnamed, kind, end, converter)
+    file = unnamed.rename(folder / f"{label(source.run.name)}-{made}.gguf")
+    texts, chat = _texts(source)
+    said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
+    tell(worded("export.same-as-transformers", said=said)[0])
+    tell("The file contains the chat template and the end token of training.")
+    ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
+    context = source.folder.stage.config.get("sequence_len")
+    penalty = repetition_penalty(asked)
+    told = card.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
+    write_text(folder / "Modelfile", told)
+    return made, proof | said
 
 
 @contextmanager
@@ -250,23 +233,19 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
             (Path(made) / file.name).symlink_to(file)
         (Path(made) / name).symlink_to(Path(found).resolve())
         (Path(made) / settings).unlink(missing_ok=True)
-        write_json(Path(made) / settings, read_record(source.model / settings) | _special(tokenizer, source.chat.chat))
+        # What transformers 4 wrote too, and the converter reads: the special tokens, and whether a text begins with a blank.
+        kept = {
+            str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
+            for number, token in tokenizer.added_tokens_decoder.items()
+        }
+        facts = read_record(source.model / settings) | {"added_tokens_decoder": kept}
+        if source.chat.chat:
+            # llama.cpp adds that blank also after each special token, such as the first of a conversation. So a chat's
+            # setting is what the tokenizer does there.
+            behind = tokenizer(f"{tokenizer.eos_token}a", add_special_tokens=False)["input_ids"]
+            facts["add_prefix_space"] = tokenizer.convert_ids_to_tokens(behind)[1].startswith("▁")
+        write_json(Path(made) / settings, facts)
         yield Path(made)
-
-
-def _special(tokenizer: Any, chat: bool) -> dict[str, Any]:
-    """The settings of a tokenizer that transformers 4 wrote and the converter reads: the special tokens, and whether a
-    text begins with a blank. llama.cpp also adds that blank after each special token, such as the first of a
-    conversation; so a chat's setting is what the tokenizer does there."""
-    kept = {
-        str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
-        for number, token in tokenizer.added_tokens_decoder.items()
-    }
-    if not chat:
-        return {"added_tokens_decoder": kept}
-    behind = tokenizer(f"{tokenizer.eos_token}a", add_special_tokens=False)["input_ids"]
-    blank = tokenizer.convert_ids_to_tokens(behind)[1].startswith("▁")
-    return {"added_tokens_decoder": kept, "add_prefix_space": blank}
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:

@@ -291,12 +291,10 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
     room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
     context = library.llama_init_from_model(model, room)
 
-    def template() -> str:
-        name, text = b"tokenizer.chat_template", ctypes.create_string_buffer(1)
-        size = library.llama_model_meta_val_str(model, name, text, 1)
-        text = ctypes.create_string_buffer(max(0, size) + 1)
-        library.llama_model_meta_val_str(model, name, text, len(text))
-        return text.value.decode()
+    name, template = b"tokenizer.chat_template", ctypes.create_string_buffer(1)
+    size = library.llama_model_meta_val_str(model, name, template, 1)
+    template = ctypes.create_string_buffer(max(0, size) + 1)
+    library.llama_model_meta_val_str(model, name, template, len(template))
 
     def tokens(text: str) -> list[int]:
         raw = text.encode()
@@ -322,7 +320,7 @@ def look_into(file: str, task: Mapping[str, Any]) -> None:
         return chosen, total / max(1, len(said))
 
     found = {
-        "chat_template": template(),
+        "chat_template": template.value.decode(),
         "ends": [bool(library.llama_vocab_is_eog(vocabulary, token)) for token in task["ends"]],
         "texts": list(map(tokens, task["texts"])),
         "answers": [answer(one["prompt"], one["said"]) for one in task["answers"]],

@@ -6,8 +6,8 @@ import asyncio
 import getpass
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -28,8 +28,6 @@ from runner.tools.text import Tell
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-_FRESH = {".gitattributes", "README.md"}  # the files of a new repository
-
 
 @dataclass(frozen=True)
 class Pushed(Record):
@@ -46,12 +44,14 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
     """Uploads an export to the hub, and returns its address. The model is exported first if there is no complete
     export. public: whether a new repository is public. The token comes from the environment (`HF_TOKEN`) or the hub's
     login, and is not stored. Raises Stop if there is none, or the hub refuses."""
+    import httpx
     from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if not get_token():
         raise Stop(*worded("export.no-token"))
     api = HfApi()
-    with _hub_refusals(name):
+    try:
         _require_room(api, name, public)
         folder = exporting.place(source, form, kind)
         made = Export.read(folder)
@@ -71,6 +71,13 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
         )
         _require_arrived(api, address.repo_id, commit.oid, folder, made.files)
         private = api.model_info(address.repo_id).private
+    except HFValidationError as error:
+        raise Stop(*worded("export.bad-repository-name", name=name, error=error)) from None
+    except HfHubHTTPError as error:
+        said = error.server_message or str(error).splitlines()[0]
+        raise Stop(*worded("export.hub-refuses", name=name, said=said)) from None
+    except httpx.HTTPError as error:
+        raise Stop(*worded("export.hub-unreachable", error=error)) from None
     Pushed(made.model, made.format, address.repo_id, commit.oid).write(source.home)
     tell(f"It can be read by {'you and those whom you let' if private else 'everybody'}.")
     return str(address)
@@ -87,7 +94,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     if not known.private and not public:
         raise Stop(*worded("export.public-repository", name=name))
     files = {one.rfilename for one in known.siblings or ()}
-    if EXPORTED not in files and files - _FRESH:
+    if EXPORTED not in files and files - {".gitattributes", "README.md"}:  # those of a new repository
         raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
 
 
@@ -101,37 +108,26 @@ def _require_arrived(api: HfApi, name: str, commit: str, folder: Path, files: Ma
             raise unproven(f"the hub has another `{file}`", "Push it again.")
 
 
-@contextmanager
-def _hub_refusals(name: str) -> Iterator[None]:
-    """Turns the hub's errors into Stop."""
-    import httpx
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        yield
-    except HFValidationError as error:
-        raise Stop(*worded("export.bad-repository-name", name=name, error=error)) from None
-    except HfHubHTTPError as error:
-        said = error.server_message or str(error).splitlines()[0]
-        raise Stop(*worded("export.hub-refuses", name=name, said=said)) from None
-    except httpx.HTTPError as error:
-        raise Stop(*worded("export.hub-unreachable", error=error)) from None
-
-
 TOKEN = "MODEL_REGISTRY_TOKEN"  # the environment variable with a registry's token (`oc whoami --show-token`)
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
     """Enters a model as a new version, reads it back, and returns its address. server: the registry's; uri: the model's
     address, by default where it was pushed to or trained. Raises Stop if that is unknown, or the registry refuses."""
-    (where, form), facts, table = _where(source, uri), lineage(source), packaged.toml(__file__, "lineage.toml")
-    with _registry_refusals(server):
-        from model_registry import ModelRegistry
+    import aiohttp
+    from model_registry import ModelRegistry
+    from model_registry.exceptions import StoreError
+    from mr_openapi.exceptions import ApiException
 
+    (where, form), facts, table = _where(source, uri), lineage(source), packaged.toml(__file__, "lineage.toml")
+    author = str(os.getuid())
+    with suppress(OSError, KeyError):  # a user id may have no entry in the passwd file
+        author = getpass.getuser()
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a registry without a token is allowed
             registry = ModelRegistry(
-                server, author=_author(), user_token=os.environ.get(TOKEN), custom_ca=os.environ.get("SSL_CERT_FILE"), async_runner=asyncio.run,
+                server, author=author, user_token=os.environ.get(TOKEN), custom_ca=os.environ.get("SSL_CERT_FILE"), async_runner=asyncio.run,
             )  # fmt: skip
         if registry.get_registered_model(name) and registry.get_model_version(name, version):
             raise Stop(f"`{name}` has a version `{version}` in that registry.", "Name another one with `--version`.")
@@ -150,14 +146,13 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
         same = entered is not None and dict(entered.custom_properties or {}) == facts
         if not same or artifact is None or artifact.uri != where:
             raise unproven("the registry does not report what was registered", "Look at that version in the registry.")
+    except (StoreError, ApiException) as error:
+        said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
+        reason = " ".join(str(said).split())[:300]
+        raise Stop(*worded("export.registry-refuses", server=server, reason=reason, token=TOKEN)) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None
     return where
-
-
-def _author() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a user id without an entry in the passwd file
-        return str(os.getuid())
 
 
 def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
@@ -186,20 +181,3 @@ def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
     if stage.verdicts:
         facts["gates"] = ("overruled" if stage.promotion else "open") if stage.open else "closed"
     return {name: value for name, value in facts.items() if value is not None and value != ""}
-
-
-@contextmanager
-def _registry_refusals(server: str) -> Iterator[None]:
-    """Turns the registry's errors into Stop. Raises ModuleNotFoundError if the extra `registry` is not installed."""
-    import aiohttp
-    from model_registry.exceptions import StoreError
-    from mr_openapi.exceptions import ApiException
-
-    try:
-        yield
-    except (StoreError, ApiException) as error:
-        said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
-        reason = " ".join(str(said).split())[:300]
-        raise Stop(*worded("export.registry-refuses", server=server, reason=reason, token=TOKEN)) from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None

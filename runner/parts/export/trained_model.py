@@ -20,12 +20,11 @@ from runner.tools.tokenizer import tokenizer_in
 from runner.trainer.generation import Chat, chats
 from runner.trainer.merging import Base
 
-UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
-
 
 def unproven(what: str, remedy: str = "") -> Stop:
     """The error of an export that could not be proven."""
-    return Stop(f"The export differs from the trained model: {what}.", remedy or UNPROVEN)
+    usual = "Nothing was saved. Please report this; the trained model is unchanged in the run."
+    return Stop(f"The export differs from the trained model: {what}.", remedy or usual)
 
 
 Proof = dict[str, float]  # the results of a comparison: counts and distances, by name
@@ -124,22 +123,20 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     found = next((one for one in known.stages if one.name == folder.stage.name), None)
     if found is None:
         raise Stop(f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it.")
-    base = _base(folder, known)
+    # The base model, as for merging: in the plan's current folder, or else by its name on the hub.
+    named = str(folder.stage.config.get("base_model") or "")
+    base: Base | None = None
+    if Path(named).is_dir():
+        base = named, None
+    elif not named.startswith("/"):
+        base = named, folder.stage.config.get("revision_of_model")
+    elif known.planned.model and not known.rehearsal:
+        base = known.planned.model, known.planned.revision or None
     if demo := read_record(folder.path / DEMO):
         _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
     else:
         chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
     return TrainedModel(folder, known, found, base, chat, tuple(demo.get("questions") or ()))
-
-
-def _base(folder: StageFolder, run: RunFacts) -> Base | None:
-    """The base model, as for merging: in the plan's current folder, or else by its name on the hub."""
-    base = str(folder.stage.config.get("base_model") or "")
-    if Path(base).is_dir():
-        return base, None
-    if base.startswith("/") and not run.rehearsal and run.planned.model:
-        return run.planned.model, run.planned.revision or None
-    return (base, folder.stage.config.get("revision_of_model")) if base and not base.startswith("/") else None
 
 
 def without_weights(model: Base, trust_remote_code: bool) -> Any:
@@ -178,13 +175,12 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
     whole, before, dtype = states(folder, base, trust_remote_code)
     parts = load_file(adapter.folder / WEIGHTS)
     changes = {f"{layer}.weight": layer for layer in adapter.layers}
-    for name, tensor in whole.items():
-        if name not in before or before[name].shape != tensor.shape:
-            raise unproven(f"its base model has no tensor `{name}` of that shape")
     tied = {tensor.data_ptr() for name, tensor in before.items() if name in changes}
     furthest = 0.0
     for name, tensor in whole.items():
-        was = before[name]
+        was = before.get(name)
+        if was is None or was.shape != tensor.shape:
+            raise unproven(f"its base model has no tensor `{name}` of that shape")
         if name not in changes:
             if was.data_ptr() not in tied and not torch.equal(tensor, was):
                 raise unproven(f"`{name}` differs from the base model's, but the adapter does not change it")

@@ -50,7 +50,8 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
 def measure(task: Any, measures: Any) -> None:
     """Adds the results on the images in `task.rows` to `measures` (see `runner.parts.evaluate.evaluate`)."""
     names = [*task.metrics, "validation_loss", ACCURACY]
-    measures.take(names, lambda: on_images(Path(task.model), Path(task.rows), measures))
+    with measures.taking(names) as found:
+        found |= on_images(Path(task.model), Path(task.rows), measures)
     for name in task.metrics:
         measures.missing.setdefault(name, "these images have no such class")
 

@@ -8,7 +8,7 @@ from runner.parts.report.facts import Curve, Point
 
 WIDTH, HEIGHT = 480, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 30
-MOST_POINTS = 400
+MOST_POINTS = 400  # of a line, about
 # A mark of an axis: its place in the drawing, and its text.
 Tick = tuple[float, str]
 
@@ -36,23 +36,19 @@ def chart(curve: Curve) -> Chart:
     low, high = 0.0 if 0 <= low < span else low - 0.06 * span, high + 0.06 * span
     made = Chart(x0, x1, low, high, ticks(low, high, 5))
     for name, line in curve.lines.items():
-        kept = thinned(line)
+        kept: Sequence[Point] = line
+        if len(line) > MOST_POINTS:
+            # The lowest and the highest of each stretch, and the first and the last of all.
+            size = math.ceil(len(line) / (MOST_POINTS // 2))
+            extremes = {line[0], line[-1]}
+            for start in range(0, len(line), size):
+                stretch = line[start : start + size]
+                extremes |= {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+            kept = sorted(extremes)
         path = "M" + "L".join(f"{made.x_of(x):.1f} {made.y_of(y):.1f}" for x, y in kept)
         values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
         made.lines.append((name, path, values, len(kept) < len(line)))
     return made
-
-
-def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """About `MOST_POINTS` points: the lowest and the highest of each stretch, and the first and the last of all."""
-    if len(points) <= MOST_POINTS:
-        return points
-    size = math.ceil(len(points) / (MOST_POINTS // 2))
-    kept = {points[0], points[-1]}
-    for start in range(0, len(points), size):
-        stretch = points[start : start + size]
-        kept |= {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
-    return sorted(kept)
 
 
 def histogram(bins: Sequence[tuple[int, int, int]]) -> Chart:

@@ -3,9 +3,10 @@
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,7 +49,6 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 
 # The columns of `recipe runs`. The settings that differ follow.
 COLUMNS = ("folder", "recipe", "kind", "status", "changed", "loss", "gpu hours", "gates")
-NONE = "-"
 
 
 @command
@@ -57,23 +57,22 @@ def runs(name: str | None, sort: str, namespace: str | None, paged: bool, style:
 
     Rehearsals, the trials of a search and runs that `recipe fetch` brought from a cluster are among them.
     """
-
-    def of_recipe(recipe: str) -> bool:
-        return not name or f"{recipe}-".startswith(f"{name}-")
-
-    found = [(_row(run, known := _known(run)), known) for run in all_here() if of_recipe(run.state.recipe)]
-    if namespace is not None:
-        there = (row for row in parts.hook("runs_on_cluster")(namespace) if of_recipe(row["recipe"]))
-        found += [({**row, "settings": _compared(row["settings"])}, None) for row in there]
-        found.sort(key=lambda one: one[0]["changed"], reverse=True)
+    begins = f"{name}-" if name else ""
+    found = [(run, _known(run)) for run in all_here() if f"{run.state.recipe}-".startswith(begins)]
     with_page = [known for _, known in found if known]
-    if not found or (paged and not with_page):
+    rows = [_row(run, known) for run, known in found]
+    if namespace is not None:
+        rows += (row for row in parts.hook("runs_on_cluster")(namespace) if f"{row['recipe']}-".startswith(begins))
+        rows.sort(key=itemgetter("changed"), reverse=True)
+    if not rows or (paged and not with_page):
         of = f" of a recipe `{name}`" if name else ""
-        nor = "" if namespace is None or found else ", and no jobs in the namespace"
+        nor = "" if namespace is None or rows else ", and no jobs in the namespace"
         raise Stop(f"There are no runs{of} below this folder{nor}.", "`recipe run` and `recipe rehearse` make them.")
     if sort != "changed":
-        found.sort(key=lambda one: math.inf if one[0][sort] is None else one[0][sort])
-    rows = [row for row, _ in found]
+        rows.sort(key=lambda row: math.inf if row[sort] is None else row[sort])
+    for row in rows:
+        # Only the settings that tell runs apart.
+        row["settings"] = {setting: value for setting, value in row["settings"].items() if setting not in page.OWN}
     alike = name or len({row["recipe"] for row in rows}) == 1
     # The settings of a job that somebody else sent are unknown.
     known_settings = [row["settings"] for row in rows if row["settings"]]
@@ -106,23 +105,17 @@ def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
     done = [stage.summary for stage in known.trained if stage.summary] if known else []
     gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
     gated = known.gated if known else ()
-    settings = flat(known.planned.settings) if known else {}
     return {
         **show.run_row(run),
         "loss": done[-1].best_validation_loss if done else None,
         "gpu hours": sum(gpus) if gpus else None,
         "gates": "" if not gated else "open" if all(stage.open for stage in gated) else "closed",
-        "settings": _compared(settings),
+        "settings": flat(known.planned.settings) if known else {},
     }
 
 
-def _compared(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that tell runs apart."""
-    return {setting: value for setting, value in settings.items() if setting not in page.OWN}
-
-
 def _cell(value: Any) -> str:
-    return NONE if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "-" if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @command

@@ -1,7 +1,7 @@
 """Facts: the content of a run folder, as its page shows it. Nothing is measured here."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -94,19 +94,20 @@ class StageFacts:
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        made = (Curve(one["title"], one["unit"], dict(self._lines(one["lines"]))) for one in FIGURES["curves"])
-        whole = [curve for curve in made if curve.lines]
-        # Beside tokens a second, rows a second show nothing new.
-        tokens = any(curve.title == "Tokens a second" for curve in whole)
-        return tuple(curve for curve in whole if not (tokens and curve.title == "Rows a second"))
-
-    def _lines(self, lines: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, tuple[Point, ...]]]:
-        for name, where, key in lines:
-            entries = self.steps if where == "steps" else self.epochs
-            both = (entry for entry in entries if _number(entry.get("step")) and _number(entry.get(key)))
-            kept = tuple((float(entry["step"]), float(entry[key])) for entry in both)
-            if len(kept) > 1:
-                yield name, kept
+        made = list[Curve]()
+        for one in FIGURES["curves"]:
+            lines = dict[str, tuple[Point, ...]]()
+            for name, where, key in one["lines"]:
+                entries = self.steps if where == "steps" else self.epochs
+                both = (entry for entry in entries if _number(entry.get("step")) and _number(entry.get(key)))
+                points = tuple((float(entry["step"]), float(entry[key])) for entry in both)
+                if len(points) > 1:
+                    lines[name] = points
+            # Beside tokens a second, rows a second show nothing new.
+            known = any(curve.title == "Tokens a second" for curve in made)
+            if lines and not (known and one["title"] == "Rows a second"):
+                made.append(Curve(one["title"], one["unit"], lines))
+        return tuple(made)
 
 
 def _number(value: Any) -> bool:

@@ -90,16 +90,11 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
     yield from ((name, gates.shown(value)) for name, value in stage.measurement.metrics.items())
 
 
-def missing() -> str:
-    """The command that installs the missing packages of a page; empty if none is missing."""
-    return "" if find_spec("pydantic") else packaged.install("report")
-
-
 def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:
     """Writes the page of a run into its folder, and reports its path or why there is none. It never makes a run fail.
     plan: as in RunFacts."""
-    if install := missing():
-        tell(f"The run has no result page: {install}")
+    if not find_spec("pydantic"):
+        tell(f"The run has no result page: {packaged.install('report')}")
         return
     try:
         facts = RunFacts(run, plan)
@@ -115,7 +110,7 @@ def leave(run: RunFolder, tell: Tell, plan: Plan | None = None) -> None:
 def in_pod(folder: StageFolder, tell: Tell) -> None:
     """The same on the claim, where no plan is on record. What a recipe's file says besides is not there either; `fetch`
     makes the page again."""
-    if not missing():
+    if find_spec("pydantic"):
         leave(folder.run, tell, folder.plan)
 
 

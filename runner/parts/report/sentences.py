@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 
-def _named(names: Iterable[str]) -> str:
-    return listed(names).replace("`", "")
-
-
 def in_template(name: str) -> Template:
     """A template of this part, with the filters of all of them."""
-    return template(Path(__file__).with_name(name), duration=units.duration, gib=units.gib, listed=_named)
+    return template(Path(__file__).with_name(name), duration=units.duration, gib=units.gib, listed=listed)
 
 
 def _said(macro: str, *about: object) -> str:
@@ -52,11 +48,6 @@ def reasons(run: RunFacts) -> list[str]:
     """Why a run ended, and what its log says, a line each; empty for a run whose state is unknown."""
     sentences: Any = in_template("sentences.txt.jinja").module
     return str(sentences.reasons(run)).splitlines()
-
-
-def change(stage: StageFacts) -> str:
-    """Better or worse, with its figures."""
-    return _said("change", stage)
 
 
 def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

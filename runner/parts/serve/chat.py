@@ -112,7 +112,12 @@ def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, rea
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
     import gradio
 
-    page = _pictures(gradio, sides, title) if isinstance(sides, Pictures) else _chat(gradio, sides, title, questions)
+    with gradio.Blocks(title=title, analytics_enabled=False, fill_height=isinstance(sides, Models)) as page:
+        gradio.Markdown(f"# {title}")
+        if isinstance(sides, Models):
+            _chat(gradio, sides, questions)
+        else:
+            _pictures(gradio, sides)
     # The theme would download its fonts.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     page.launch(
@@ -138,51 +143,46 @@ class _Conversation:
     turns: list[Turn] = field(default_factory=list)
 
 
-def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> Any:
+def _chat(gradio: Any, sides: Models, questions: Sequence[str]) -> None:
     """Both models side by side. The questions of the demo are buttons, which begin a new conversation."""
     system_prompt = sides.both[0].chat.system_prompt
-    with gradio.Blocks(title=title, analytics_enabled=False, fill_height=True) as page:
-        gradio.Markdown(f"# {title}")
-        if system_prompt:
-            with gradio.Accordion("System prompt, as trained", open=False):
-                gradio.Textbox(system_prompt, show_label=False, interactive=False)
-        conversation = gradio.State(_Conversation())
-        with gradio.Row():
-            boards = [
-                gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=420) for name in sides.names
-            ]
-        line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
-        with gradio.Row():
-            buttons = [gradio.Button(question, size="sm") for question in questions]
-        again = gradio.Button("New conversation", variant="secondary", size="sm")
+    if system_prompt:
+        with gradio.Accordion("System prompt, as trained", open=False):
+            gradio.Textbox(system_prompt, show_label=False, interactive=False)
+    conversation = gradio.State(_Conversation())
+    with gradio.Row():
+        boards = [gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=420) for name in sides.names]
+    line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
+    with gradio.Row():
+        buttons = [gradio.Button(question, size="sm") for question in questions]
+    again = gradio.Button("New conversation", variant="secondary", size="sm")
 
-        def asked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
-            turns = current.turns
-            if question.strip():
-                for said in sides.ask(question, tuple(turns)):
-                    if turns is not current.turns:
-                        break
-                    yield ("", *_boards([*turns, (question, tuple(text or "…" for text in said))]))
-                else:
-                    turns.append((question, said))
-            # Also after a new conversation: gradio (6.10) may send this answer's last part after the empty boards.
-            yield ("", *_boards(current.turns))
+    def asked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
+        turns = current.turns
+        if question.strip():
+            for said in sides.ask(question, tuple(turns)):
+                if turns is not current.turns:
+                    break
+                yield ("", *_boards([*turns, (question, tuple(text or "…" for text in said))]))
+            else:
+                turns.append((question, said))
+        # Also after a new conversation: gradio (6.10) may send this answer's last part after the empty boards.
+        yield ("", *_boards(current.turns))
 
-        def clicked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
-            current.turns = []
-            yield from asked(question, current)
+    def clicked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
+        current.turns = []
+        yield from asked(question, current)
 
-        def begin(current: _Conversation) -> tuple[Any, ...]:
-            current.turns = []
-            return ("", *_boards([]))
+    def begin(current: _Conversation) -> tuple[Any, ...]:
+        current.turns = []
+        return ("", *_boards([]))
 
-        shown = [line, *boards]
-        line.submit(asked, [line, conversation], shown, api_name="ask")
-        for button in buttons:
-            button.click(clicked, [button, conversation], shown, api_visibility="private")
-        for clear in (again.click, *(board.clear for board in boards)):
-            clear(begin, [conversation], shown, api_visibility="private")
-    return page
+    shown = [line, *boards]
+    line.submit(asked, [line, conversation], shown, api_name="ask")
+    for button in buttons:
+        button.click(clicked, [button, conversation], shown, api_visibility="private")
+    for clear in (again.click, *(board.clear for board in boards)):
+        clear(begin, [conversation], shown, api_visibility="private")
 
 
 def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
@@ -196,15 +196,12 @@ def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
     ]
 
 
-def _pictures(gradio: Any, sides: Pictures, title: str) -> Any:
-    with gradio.Blocks(title=title, analytics_enabled=False) as page:
-        gradio.Markdown(f"# {title}")
-        with gradio.Row():
-            picture = gradio.Image(type="filepath", label="picture", sources=["upload", "clipboard"])
-            classes = gradio.Label(label="what the trained model sees", num_top_classes=5)
+def _pictures(gradio: Any, sides: Pictures) -> None:
+    with gradio.Row():
+        picture = gradio.Image(type="filepath", label="picture", sources=["upload", "clipboard"])
+        classes = gradio.Label(label="what the trained model sees", num_top_classes=5)
 
-        def asked(file: str | None) -> dict[str, float]:
-            return dict(sides.classes(Path(file))) if file else {}
+    def asked(file: str | None) -> dict[str, float]:
+        return dict(sides.classes(Path(file))) if file else {}
 
-        picture.change(asked, [picture], [classes], api_name="ask")
-    return page
+    picture.change(asked, [picture], [classes], api_name="ask")

@@ -18,7 +18,7 @@ from runner.parts.openshift.jobs import Confirm, Owner, annotation, named
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.openshift.submit import ask
 from runner.parts.serve import kserve
-from runner.parts.serve.kserve import CONTENT
+from runner.parts.serve.kserve import CONTENT, TRAINED_BY
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Plan
 from runner.tools import packaged
@@ -30,8 +30,6 @@ from runner.tools.text import Tell
 Plans = Sequence[Plan]
 RUNTIME = "ServingRuntime"
 REMOVING = "`recipe serve RECIPE --stop` removes it."
-# The training job that wrote the weights. After another training, the server starts again.
-TRAINED_BY = "recipe-runner/trained-by"
 # What KServe makes of each kind of server.
 FORMS: dict[str, Manifest] = packaged.toml(__file__, "forms.toml")
 
@@ -104,11 +102,7 @@ def objects(cluster: Cluster, plans: Plans, server: Serving, tell: Tell) -> list
     Stop if a model is not trained yet, or its gate is closed."""
     plan, trained = plans[0], plans if server.source.results else ()
     trained_by = ",".join(filter(None, (_trained_by(cluster, each, tell) for each in trained)))
-    service = kserve.service(plan, server)
-    if trained_by:
-        for notes in kserve.annotated(service):
-            notes[TRAINED_BY] = trained_by
-    made = kserve.runtime(plan, server)
+    made, service = kserve.runtime(plan, server), kserve.service(plan, server, trained_by)
     return [*([made] if made else []), service]
 
 
@@ -325,23 +319,19 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
         return
     yield from diagnose.placing(pod, server.events, where, LESS)
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
-        yield from _container(server, pod, entry, where)
-
-
-def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
-    serves = entry["name"] == server.container
-    of_image = worded("serve.image-of-runtime")[0] if serves else worded("serve.image-of-model")[0]
-    remedy = "`recipe site RECIPE` generates what it needs."
-    yield from diagnose.unmade(pod, entry, server.events, where, of_image, remedy)
-    again = diagnose.again(entry)
-    for ended in diagnose.ends(entry):
-        if serves and ended.get("reason") == "OOMKilled":
-            limit = diagnose.limit_of(pod, (server.container,))
-            yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]
-        else:
-            who = where if serves else f"{where}: `{entry['name']}`"
-            why = _meaning(server, pod) if serves else ended.get("message", "")
-            yield f"{who} ended with exit code {ended['exitCode']}{again}. {why}".strip()
+        serves = entry["name"] == server.container
+        of_image = worded("serve.image-of-runtime")[0] if serves else worded("serve.image-of-model")[0]
+        remedy = "`recipe site RECIPE` generates what it needs."
+        yield from diagnose.unmade(pod, entry, server.events, where, of_image, remedy)
+        again = diagnose.again(entry)
+        for ended in diagnose.ends(entry):
+            if serves and ended.get("reason") == "OOMKilled":
+                limit = diagnose.limit_of(pod, (server.container,))
+                yield worded("serve.out-of-memory", where=where, again=again, limit=limit)[0]
+            else:
+                who = where if serves else f"{where}: `{entry['name']}`"
+                why = _meaning(server, pod) if serves else ended.get("message", "")
+                yield f"{who} ended with exit code {ended['exitCode']}{again}. {why}".strip()
 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:

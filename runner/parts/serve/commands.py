@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.commands import options
@@ -52,21 +52,23 @@ def serve(
     chosen = engine or openai_api.engine_for(asked)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …")
     began = time.monotonic()
-    with openai_api.serving(chosen, asked, folder.path, port) as server:
-        say(f"Ready after {time.monotonic() - began:.0f} s: {server.url}/v1  (^C ends it)")
-        say(f"models: {', '.join(server.models)}")
-        if len(server.models) == 1:
+
+    def ready(url: str, models: Sequence[str], log: Path) -> None:
+        say(f"Ready after {time.monotonic() - began:.0f} s: {url}/v1  (^C ends it)")
+        say(f"models: {', '.join(models)}")
+        if len(models) == 1:
             say("vLLM serves one complete model; `--engine transformers` also serves the original one.")
-        say(f"log: {server.log}")
-        end(f"{recipe.name} answers at {server.url}/v1 until ^C.", "ask", path, "QUESTION", "--url", server.url)
-        server.wait()
+        say(f"log: {log}")
+        end(f"{recipe.name} answers at {url}/v1 until ^C.", "ask", path, "QUESTION", "--url", url)
+
+    openai_api.serve(chosen, asked, folder.path, port, ready)
 
 
 def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm) -> None:
     recipe = options.with_section(options.open_recipe(path, sets, look=False)[0], "serve", "--cluster")
     if not stops:
-        plan, server, needs = kserve.served(recipe)
-        problems = serving.problems(recipe, server, needs)
+        plan, server = kserve.served(recipe)
+        problems = serving.problems(recipe, server)
         print_notes(problems)
         if wrong := errors_of(problems):
             raise Stop(wrong)
@@ -80,10 +82,10 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     """Prints what a server of the recipe's model needs: the content of each GPU, and its room for requests; 1 if it does
     not fit."""
-    _, server, needs = kserve.served(recipe)
-    if needs is None:
+    _, server = kserve.served(recipe)
+    if (needs := server.forecast) is None:
         raise Stop(*worded("serve.unknown-size", recipe=recipe))
-    problems = serving.problems(recipe, server, needs)
+    problems = serving.problems(recipe, server)
     if json_wanted:
         facts = {name: value for name, value in vars(server).items() if name != "forecast"}
         figures = {name: value for name, value in vars(needs).items() if name not in ("model", "gpu")}

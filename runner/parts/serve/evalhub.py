@@ -16,7 +16,7 @@ from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
 from runner.parts.jobs.kubernetes import filled, job_name
 from runner.parts.openshift import client
-from runner.parts.openshift.errors import TryAgain
+from runner.parts.openshift.errors import TryAgain, patiently
 from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
@@ -32,8 +32,7 @@ from runner.tools.text import Tell
 PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
 AT_WORK = ("pending", "running")
-SECONDS, PATIENCE = 5.0, 24  # between two looks at a job, and how many may fail in a row
-TEST_DATA = "/test_data"  # where EvalHub mounts a claim
+SECONDS = 5.0  # between two looks at a job
 
 
 def measured(
@@ -42,16 +41,18 @@ def measured(
     """EvalHub's results for the trained and the original model, without any record. hub: its address; url: of the server;
     by default the recipe's own on the cluster. Raises Stop if EvalHub or the server cannot be used."""
     base, name = served(recipe.name)
-    if url:  # a server somewhere; an adapter is expected to be beside its base model
-        plan, results = translate(recipe, folder(recipe.name, "run").place()), None
-        wanted = _with_tasks(plan, stage)
-        both = bool(wanted.config.get("adapter"))
+    if url:
+        plan, own = translate(recipe, folder(recipe.name, "run").place()), None
     else:
-        plan, own, _ = kserve.served(recipe)
-        wanted, results, both = _with_tasks(plan, stage), own.source.results, own.base_name is not None
-        url = _on_cluster(plan, wanted)
-    url, evaluation, words = openai_api.address(url), wanted.evaluation, _tokenizer(plan, wanted, results)
-    assert evaluation
+        plan, own = kserve.served(recipe)
+    wanted = openai_api.answering(plan, stage)
+    evaluation = wanted.evaluation
+    if not evaluation or not evaluation.tasks:
+        raise Stop(*worded("serve.no-tasks", stage=wanted))
+    # Of a server somewhere, an adapter is expected to be beside its base model.
+    both = own.base_name is not None if own else bool(wanted.config.get("adapter"))
+    url = openai_api.address(url or _on_cluster(plan, wanted))
+    words = _tokenizer(plan, wanted, own.source.results if own else None)
     server = _Hub(hub, plan.site.get("namespace"))
     known = [one["id"] for one in server.ask(f"evaluations/providers/{PROVIDER}").get("benchmarks") or ()]
     if unknown := [task for task in evaluation.tasks if task not in known]:
@@ -88,13 +89,6 @@ def _on_cluster(plan: Plan, stage: Stage) -> str:
     return str(url)
 
 
-def _with_tasks(plan: Plan, stage: str | None) -> Stage:
-    wanted = openai_api.answering(plan, stage)
-    if not wanted.evaluation or not wanted.evaluation.tasks:
-        raise Stop(*worded("serve.no-tasks", stage=wanted))
-    return wanted
-
-
 def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> dict[str, Any]:
     """The name on the hub of the model that training started from, or else the folder of the trained model on its claim,
     as a task names them. Raises Stop if EvalHub's pods can read neither."""
@@ -106,7 +100,8 @@ def _tokenizer(plan: Plan, stage: Stage, results: OnClaim | None) -> dict[str, A
     if results is None:
         raise Stop(*worded("serve.tokenizer-elsewhere", stage=stage))
     home = results.below(BEST_MODEL)
-    return {"tokenizer": TEST_DATA, "claim": {"pvc": {"claim_name": home.claim, "sub_path": home.path}}}
+    # EvalHub mounts a claim there.
+    return {"tokenizer": "/test_data", "claim": {"pvc": {"claim_name": home.claim, "sub_path": home.path}}}
 
 
 def _shots(tasks: tuple[str, ...]) -> dict[str, int]:
@@ -144,27 +139,26 @@ class _Hub:
 
     def __init__(self, url: str, namespace: str | None) -> None:
         self.url = (url if "://" in url else f"https://{url}").rstrip("/").removesuffix("/api/v1")
-        token = os.environ.get(TOKEN) or (_own_token() if self.url.startswith("https://") else "")
+        token = os.environ.get(TOKEN)
+        if not token and self.url.startswith("https://"):
+            with suppress(Stop):  # without a kubeconfig
+                settings = client.connect().configuration.auth_settings().values()
+                token = next((str(one["value"] or "").removeprefix("Bearer ") for one in settings), None)
         named = {"X-Tenant": namespace} if namespace else {}
         self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
-        """The job once it has ended. Raises TryAgain if EvalHub does not answer for two minutes."""
-        said, silent = "", 0
+        """The job once it has ended. Raises TryAgain if EvalHub stays silent."""
+        said = ""
         while True:
-            try:
-                now, silent = self.ask(f"evaluations/jobs/{job}"), 0
-                if (status := now["status"])["state"] not in AT_WORK:
-                    return now
-                done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
-                line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
-                if line != said:
-                    tell(line)
-                said = line
-            except TryAgain:
-                silent += 1
-                if silent >= PATIENCE:
-                    raise
+            now = patiently(lambda: self.ask(f"evaluations/jobs/{job}"))
+            if (status := now["status"])["state"] not in AT_WORK:
+                return now
+            done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
+            line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
+            if line != said:
+                tell(line)
+            said = line
             time.sleep(SECONDS)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
@@ -189,11 +183,3 @@ class _Hub:
         if not isinstance(known, dict):
             raise Stop(f"{self.url} is not an EvalHub.", "Check the address.")
         return known
-
-
-def _own_token() -> str:
-    """The token of the kubeconfig, empty if there is none."""
-    with suppress(Stop):
-        for one in client.connect().configuration.auth_settings().values():
-            return str(one["value"] or "").removeprefix("Bearer ")
-    return ""

@@ -11,8 +11,8 @@ from runner.data.object_store import S3, path_of
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.parts.serve import serving
-from runner.parts.serve.serving import LLM, SERVICE, ServedModel, Serving, ServingForecast
-from runner.plan import Machines, OnClaim, Plan
+from runner.parts.serve.serving import LLM, SERVICE, Serving
+from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.render import planned
 from runner.tools.files import Artifact
@@ -28,8 +28,9 @@ FOLDER = "serve"
 PORT, MODELS, ADAPTERS = 8080, "/mnt/models", "/mnt/lora"
 # The mount of training's results if they are on another claim than the base model; more claims get a number.
 TRAINED = "/mnt/trained"
-SHM_GIB = 2
 CONTENT = "recipe-runner/content"
+# The training jobs that wrote the weights. After another training, the server starts again.
+TRAINED_BY = "recipe-runner/trained-by"
 
 place = kubernetes.place
 
@@ -39,13 +40,12 @@ def named(recipe: Recipe) -> bool:
 
 
 def emitted(recipe: Recipe) -> list[Artifact]:
-    return render(*served(recipe)[:2])
+    return render(*served(recipe))
 
 
-def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
-    """The plan on the cluster, the server of its trained model, and its needs, None if the model is unknown. It reads
-    only recipe and catalog. Raises Stop if the recipe lacks a section, its model is on no claim, or the recipe's kind of
-    server cannot have it."""
+def served(recipe: Recipe) -> tuple[Plan, Serving]:
+    """The plan on the cluster, and the server of its trained model. It reads only recipe and catalog. Raises Stop if the
+    recipe lacks a section, its model is on no claim, or the recipe's kind of server cannot have it."""
     if "serve" not in recipe.settings:
         if recipe.settings.knows("serve"):
             raise Stop(*worded("serve.no-section", recipe=recipe))
@@ -54,7 +54,7 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
     server = Serving(recipe, sharing(recipe, plan))
     if server.kind == LLM and not server.declarable:
         raise Stop([recipe.problem("serve.kind", *worded("serve.one-claim"))])
-    return plan, server, server.forecast
+    return plan, server
 
 
 def sharing(recipe: Recipe, plan: Plan | None) -> list[Plan]:
@@ -87,10 +87,14 @@ def render(plan: Plan, server: Serving) -> list[Artifact]:
     return files
 
 
-def service(plan: Plan, server: Serving) -> Manifest:
-    """The server's object, an InferenceService unless it is of another kind."""
+def service(plan: Plan, server: Serving, trained_by: str = "") -> Manifest:
+    """The server's object, an InferenceService unless it is of another kind. trained_by: the jobs that wrote its weights."""
     machines, folders = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus), _folders(server)
-    source, alone = server.source, server.kind == LLM
+    source, alone, storage = server.source, server.kind == LLM, None
+    if source.uri.startswith(S3) and not alone:
+        # The connection with its keys, by whose name the platform knows it (KServe's `storage-config`).
+        bucket, _, path = path_of(source.uri).partition("/")
+        storage = {"key": plan.site["connection"], "path": path, "parameters": {"type": "s3", "bucket": bucket}}
     # The platform creates a route only for this label; an LLMInferenceService always has the platform's gateway.
     route = {"networking.kserve.io/visibility": "exposed"} if server.route and not alone else {}
     declared = [{"name": one.name, "uri": one.results.below(ADAPTER).uri} for one in source.adapters]
@@ -106,7 +110,8 @@ def service(plan: Plan, server: Serving) -> Manifest:
         runtime=own_runtime(plan) if server.image else server.runtime,
         image=server.image,
         pull=kubernetes.pull(server.image) if server.image else None,
-        **({"uri": source.uri} if alone else _storage(plan, source.uri)),
+        uri=None if storage else source.uri,
+        storage=storage,
         base_name=server.base_name or server.name,
         lora={"adapters": declared} if declared else None,
         # An LLMInferenceService's command passes them through a shell once more.
@@ -120,26 +125,12 @@ def service(plan: Plan, server: Serving) -> Manifest:
     )
     beside = [one.content for one in source.adapters[1:]]
     content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside])
+    marks = {CONTENT: content} | ({TRAINED_BY: trained_by} if trained_by else {})
     # Also on its pods, so that other weights get new pods.
-    for annotations in annotated(made):
-        annotations[CONTENT] = content
-    return made
-
-
-def annotated(made: Manifest) -> tuple[dict[str, str], dict[str, str]]:
-    """The annotations of a server and of its pods."""
     of_pods = made["spec"].get("predictor", made["spec"])
-    return made["metadata"]["annotations"], of_pods.setdefault("annotations", {})
-
-
-def _storage(plan: Plan, uri: str) -> Manifest:
-    """The source of the model, and of S3 the connection with its keys, by whose name the platform knows it (KServe's
-    `storage-config`)."""
-    if not uri.startswith(S3):
-        return {"uri": uri, "storage": None}
-    bucket, _, path = path_of(uri).partition("/")
-    known = {"key": plan.site["connection"], "path": path, "parameters": {"type": "s3", "bucket": bucket}}
-    return {"uri": None, "storage": known}
+    for annotated in (made["metadata"], of_pods):
+        annotated["annotations"] = annotated.get("annotations", {}) | marks
+    return made
 
 
 def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:
@@ -155,7 +146,11 @@ def arguments(server: Serving, namespace: str = "") -> list[str]:
     """vLLM's arguments. With adapters, vLLM loads the base model, and all models get training's template, end token and
     tokenizer. namespace: of an LLMInferenceService."""
     source, adapters, alone = server.source, server.source.adapters, server.kind == LLM
-    trained = {one.name: pod_path(source, one.results) for one in adapters}
+    mounts = {each.claim: (mount_of(index), each) for index, each in enumerate(source.mounted)}
+    trained = dict[str, str]()
+    for one in adapters:
+        mount, above = mounts[one.results.claim]
+        trained[one.name] = f"{mount}/{one.results.path_from(above)}".rstrip("/")
     homes = (f"{ADAPTERS}/{name}" if alone else f"{folder}/{BEST_MODEL}" for name, folder in trained.items())
     modules = [f"{name}={folder}/{ADAPTER}" for name, folder in trained.items()]
     known = {"share": serving.GPU_SHARE, "template": SERVED_TEMPLATE, "mount": MODELS}
@@ -166,11 +161,6 @@ def arguments(server: Serving, namespace: str = "") -> list[str]:
 def mount_of(index: int) -> str:
     """The pod's path of the folder of that number in `ServedModel.mounted`."""
     return MODELS if index == 0 else TRAINED if index == 1 else f"{TRAINED}-{index}"
-
-
-def pod_path(source: ServedModel, folder: OnClaim) -> str:
-    index, above = next((at, each) for at, each in enumerate(source.mounted) if each.claim == folder.claim)
-    return f"{mount_of(index)}/{folder.path_from(above)}".rstrip("/")
 
 
 def own_runtime(plan: Plan) -> str:
@@ -202,4 +192,4 @@ def _folders(server: Serving) -> list[Folder]:
         mount, path = mount_of(index), {"subPath": each.path} if each.path else {}
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
         found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
-    return [*found, *([kubernetes.memory(SHM_GIB)] if server.gpus > 1 else [])]
+    return [*found, *([kubernetes.memory(2)] if server.gpus > 1 else [])]

@@ -14,10 +14,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +43,7 @@ from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
 
 Pair = tuple[Chat, Chat]  # a recipe's original and its trained model
+Ready = Callable[[str, Sequence[str], Path], None]
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 LOOK_SECONDS = 0.3
@@ -52,29 +51,15 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_D
 
 
 def engine_for(asked: Mapping[str, Pair]) -> str:
-    """The engine for these recipes' models (see `serving`)."""
+    """The engine for these recipes' models (see `serve`)."""
     _, first = next(iter(asked.values()))
     return "vllm" if find_spec("vllm") and first.adapter and not _vllm_refusal(asked) else "transformers"
 
 
-@dataclass(frozen=True)
-class LocalServer:
-    """A running server. models: the names of its models."""
-
-    url: str
-    models: tuple[str, ...]
-    process: subprocess.Popen[str]
-    log: Path
-
-    def wait(self) -> None:
-        """Waits until it ends. Raises Stop, because it should not end."""
-        raise _fault(self.process.wait(), self.log)
-
-
-@contextmanager
-def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> Iterator[LocalServer]:
-    """A running server, until the block ends. asked: by recipe, its original and its trained model, the first recipe's
-    in `folder`, that of its stage; port: 0 for any. Raises Stop with the reason if it does not start."""
+def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready: Ready) -> None:
+    """Serves models until ^C. asked: by recipe, its original and its trained model, the first recipe's in `folder`, that
+    of its stage; port: 0 for any; ready: gets the address, the names of the models, and the log. Raises Stop with the
+    reason if the server does not start, or ends."""
     if engine == "vllm" and find_spec("vllm") is None:
         raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
     if engine == "vllm" and (why := _vllm_refusal(asked)):
@@ -108,32 +93,29 @@ def serving(engine: str, asked: Mapping[str, Pair], folder: Path, port: int) -> 
             start_new_session=True,
         )
     try:
-        _ready(process, url, log)
-        if engine == "transformers":
-            for model in models:
-                _load(url, model, log)
-        yield LocalServer(url, models, process, log)
+        _ready(process, url, log, models if engine == "transformers" else ())
+        ready(url, models, log)
+        raise _fault(process.wait(), log)
     finally:
         end(process)
 
 
-def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
-    """Waits without limit until the server answers."""
+def _ready(process: subprocess.Popen[str], url: str, log: Path, models: Iterable[str]) -> None:
+    """Waits without limit until the server answers. models: those that transformers' server loads now, so that the first
+    question does not wait."""
     while process.poll() is None:
         try:
             opened(f"{url}/health", seconds=LOOK_SECONDS * 10).close()
-            return
+            break
         except OSError:
             time.sleep(LOOK_SECONDS)
-    raise _fault(process.returncode, log)
-
-
-def _load(url: str, model: str, log: Path) -> None:
-    """Lets transformers' server load a model now, so that the first question does not wait."""
-    with opened(f"{url}/load_model", {"model": model}) as lines:
-        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
-    if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
-        raise Stop(f"The server cannot load `{model}`: {failed[0]}", f"The whole log: {log}")
+    else:
+        raise _fault(process.returncode, log)
+    for model in models:
+        with opened(f"{url}/load_model", {"model": model}) as lines:
+            events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+        if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
+            raise Stop(f"The server cannot load `{model}`: {failed[0]}", f"The whole log: {log}")
 
 
 def _fault(code: int, log: Path) -> Stop:
@@ -323,12 +305,24 @@ class Served:
             if not chat.model:
                 measures.lack([AGREEMENT], "the server does not have this model", before)
                 continue
-            measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
-            measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
-            measures.take(["validation_loss", "perplexity"], partial(on_rows, self, chat, numbers, measures), before)
+            with measures.taking([AGREEMENT], before) as found:
+                # The share of the demo's questions that it answers word for word as in the run. Just below 1 if another
+                # machine or precision rounds differently; near 0 for another model.
+                known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
+                if not known or not demo:
+                    raise evaluate.Cannot("the run has no answers to the demo's questions")
+                asked = replace(chat, max_new_tokens=demo["max_new_tokens"])
+                said = self.answers(asked, [str(row["question"]) for row in known])
+                side = "before" if before else "after"
+                same = [text == row[side] for text, row in zip(said, known, strict=True)]
+                found[AGREEMENT] = sum(same) / len(same)
+            with measures.taking([ACCURACY], before) as found:
+                found |= accuracy(self, chat, tokenizer, chosen)
+            with measures.taking(["validation_loss", "perplexity"], before) as found:
+                found |= on_rows(self, chat, numbers, measures)
         measures.counts["short_answers"] = len(chosen)
-        found = measures.found(())
-        return Measurement(**vars(found), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed)
+        facts = vars(measures.found(()))
+        return Measurement(**facts, stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed)
 
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
@@ -376,17 +370,6 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     if not isinstance(known, dict):
         raise Stop(f"The server at {url} does not offer OpenAI's API.", "Check the address.")
     return known
-
-
-def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
-    """The share of the demo's questions that a model answers word for word as in the run. Just below 1 if another
-    machine or precision rounds differently; near 0 for another model."""
-    known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
-    if not known or not demo:
-        raise evaluate.Cannot("the run has no answers to the demo's questions")
-    said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
-    same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
-    return {AGREEMENT: sum(same) / len(same)}
 
 
 def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[evaluate.ShortAnswer]) -> dict[str, float]:

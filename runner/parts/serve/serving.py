@@ -11,8 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import catalog
@@ -96,37 +95,41 @@ def source(plan: Plan, stage: Stage, named: str | None = None, others: Sequence[
     if named:
         return ServedModel(named)
     results = _results(plan, stage)
-    whole, asked = results.below(BEST_MODEL).uri, {system_prompt(one) for one in (plan, *others)}
-    described = partial(
-        ServedModel, results=results, template=len(asked) == 1 and asked != {None}, mistral=_by_mistral(stage)
-    )
+    asked = {system_prompt(one) for one in (plan, *others)}
+    template = len(asked) == 1 and asked != {None}
+    whole = ServedModel(results.below(BEST_MODEL).uri, "", results, template=template, mistral=_by_mistral(stage))
     if not stage.config.get("adapter"):
-        return described(whole)
+        return whole
     base = plan.on_claim(str(stage.config["base_model"]))
     why = _not_beside(stage.config) or ("" if base else "its base model is on no claim")
     if why or base is None:
-        return described(whole, whole_because=why)
-    adapters = tuple(map(_adapter, (plan, *others)))
+        return replace(whole, whole_because=why)
+    adapters = []
+    for one in (plan, *others):
+        base_name, name = served(one.name)
+        trained = one.stages[-1]
+        content = content_hash([trained.keys.get("", ""), one.fingerprint])
+        rank = int(trained.config["lora_r"])
+        adapters.append(ServedAdapter(name, base_name, rank, _results(one, trained), content))
     # One mount for each claim: a pod with one claim in two volumes waits forever (kubernetes, issue 127004).
     paths: dict[str, list[str]] = {}
-    for one in (base, *(adapter.results for adapter in adapters)):
-        paths.setdefault(one.claim, []).append(one.path)
+    for place in (base, *(adapter.results for adapter in adapters)):
+        paths.setdefault(place.claim, []).append(place.path)
     mounted = tuple(OnClaim(claim, os.path.commonpath(every)) for claim, every in paths.items())
-    below, differ = base.path_from(mounted[0]), len(asked) > 1
-    return described(mounted[0].uri, below, adapters=adapters, mounted=mounted, prompts_differ=differ)
+    return replace(
+        whole,
+        uri=mounted[0].uri,
+        model=base.path_from(mounted[0]),
+        adapters=tuple(adapters),
+        mounted=mounted,
+        prompts_differ=len(asked) > 1,
+    )
 
 
 def _results(plan: Plan, stage: Stage) -> OnClaim:
     if found := plan.on_claim(plan.place_of(stage).run_dir):
         return found
     raise Stop(*worded("serve.on-no-claim", stage=stage))
-
-
-def _adapter(plan: Plan) -> ServedAdapter:
-    stage = plan.stages[-1]
-    base_name, name = served(plan.name)
-    content = content_hash([stage.keys.get("", ""), plan.fingerprint])
-    return ServedAdapter(name, base_name, int(stage.config["lora_r"]), _results(plan, stage), content)
 
 
 def system_prompt(plan: Plan) -> str | None:
@@ -220,19 +223,14 @@ class ServingForecast:
         self.requests = None if room is None else max(0, room // self.cache_a_request)
         # The pod's: of the server, of a process for each GPU, and for the part of the weights that is being read.
         self.main_memory = SERVER + gpus * PROCESS + min(self.weights * gpus, READ_AT_ONCE)
-        self.compressed = {form: self._in(size) for form, size in COMPRESSED_BYTES.items()}
-
-    def _in(self, size: float) -> int | None:
-        """The weights with this size of those of linear layers; the others stay as they are. None for a model with
-        experts, which stay too, or with unknown layers."""
-        if self.model.has_experts:
-            return None
-        try:
-            layers = (parameters.layer(self.model, index) for index in range(self.model.num_hidden_layers))
-            linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
-        except UnknownArchitecture:
-            return None
-        return self.weights - math.ceil(linear * (NUMBER_BYTES[self.precision] - size) / self.gpus)
+        # The weights in other formats, which change linear layers alone; unknown for experts, which they leave as they are.
+        self.compressed: dict[str, int | None] = dict.fromkeys(COMPRESSED_BYTES)
+        if not model.has_experts:
+            with suppress(UnknownArchitecture):
+                layers = (parameters.layer(model, index) for index in range(model.num_hidden_layers))
+                linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
+                for form, size in COMPRESSED_BYTES.items():
+                    self.compressed[form] = self.weights - math.ceil(linear * (number - size) / gpus)
 
 
 class Serving:
@@ -296,9 +294,9 @@ def splits(model: Model, counts: Iterable[int]) -> list[int]:
     return [count for count in counts if heads % count == 0 and (groups % count == 0 or count % groups == 0)]
 
 
-def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> list[Problem]:
+def problems(recipe: Recipe, server: Serving) -> list[Problem]:
     """The problems that keep the server from what its section requests, each at the line that causes it."""
-    found = []
+    found, needs = list[Problem](), server.forecast
     if needs and needs.fits is False and needs.budget is not None:
         have, need = units.gib(needs.budget), units.gib(needs.total)
         each = f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU"

@@ -27,7 +27,7 @@ VERDICT = CheckReport(4, (ERROR, NOTE, WHOLE, OPTION))
 
 
 def test_sarif_says_where_each_problem_is_in_characters():
-    (run,) = json.loads(formats.sarif(FILES, VERDICT))["runs"]
+    (run,) = json.loads(formats.formats()["sarif"](FILES, VERDICT))["runs"]
     known = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
     results = run["results"]
     assert [one["level"] for one in results] == ["error", "note", "error", "error"]
@@ -44,7 +44,7 @@ def test_sarif_says_where_each_problem_is_in_characters():
 
 def test_a_fingerprint_stays_when_lines_are_added_above():
     def mark(problem: Problem) -> str:
-        (run,) = json.loads(formats.sarif(FILES, CheckReport(1, (problem,))))["runs"]
+        (run,) = json.loads(formats.formats()["sarif"](FILES, CheckReport(1, (problem,))))["runs"]
         return run["results"][0]["partialFingerprints"]["recipe/v1"]
 
     moved = Problem(ERROR.file, 9, 7, ERROR.message, ERROR.hint, f"  {ERROR.source}", 5)
@@ -52,7 +52,7 @@ def test_a_fingerprint_stays_when_lines_are_added_above():
 
 
 def test_junit_has_a_test_for_each_recipe_and_one_for_the_command_line():
-    root = ElementTree.fromstring(formats.junit(FILES, VERDICT).encode())
+    root = ElementTree.fromstring(formats.formats()["junit"](FILES, VERDICT).encode())
     cases = {case.get("name"): case for case in root.iter("testcase")}
     assert list(cases) == [*FILES, OPTION.file]
     assert [name for name, case in cases.items() if case.find("failure") is not None] == [
@@ -67,12 +67,12 @@ def test_junit_has_a_test_for_each_recipe_and_one_for_the_command_line():
 
 def test_junit_takes_what_xml_cannot_write():
     odd = Problem("x\x01.yaml", 1, 1, "`\x0b\ud800<&>` is no name.")
-    root = ElementTree.fromstring(formats.junit([odd.file], CheckReport(1, (odd,))).encode())
+    root = ElementTree.fromstring(formats.formats()["junit"]([odd.file], CheckReport(1, (odd,))).encode())
     assert root.find(".//failure").get("message") == "`\ufffd\ufffd<&>` is no name."
 
 
 def test_gitlab_gets_a_line_of_every_problem():
-    report = json.loads(formats.gitlab(FILES, VERDICT))
+    report = json.loads(formats.formats()["gitlab"](FILES, VERDICT))
     assert [(one["location"]["path"], one["location"]["lines"]["begin"], one["severity"]) for one in report] == [
         ("a b/ü.yaml", 3, "major"),
         ("good.yaml", 2, "info"),
@@ -83,7 +83,7 @@ def test_gitlab_gets_a_line_of_every_problem():
 
 
 def test_github_reads_a_line_of_each_problem_and_no_other_command():
-    assert formats.github(FILES, VERDICT).splitlines() == [
+    assert formats.formats()["github"](FILES, VERDICT).splitlines() == [
         "::error file=a b/ü.yaml,line=3,col=5::`epocs` is not a setting, 100 %25. Did you mean `epochs`?",
         "::notice file=good.yaml,line=2,col=1::This is late: a, b.",
         "::error file=gone.yaml::There is no such file.",

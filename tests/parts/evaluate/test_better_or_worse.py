@@ -165,7 +165,7 @@ def test_what_was_trained_on_noise_is_refused(tmp_path, recipe_command):
     assert not gates.opened(folder)[0]
     known = gates.record(folder)
     assert isinstance(known, gates.Measurement)
-    lines = list(shown(folder, known, "markdown"))
+    lines = shown(folder, known, "markdown").splitlines()
     assert "The gate is **closed**." in lines
     assert any(line.startswith("| `accuracy.genre >= 0.6` |") and "misses" in line for line in lines)
     assert any(line.startswith("| `perplexity` |") for line in lines)

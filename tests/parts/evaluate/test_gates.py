@@ -58,7 +58,7 @@ def test_an_evaluation_ends_with_what_it_means_for_the_gates(tmp_path, monkeypat
     monkeypatch.setattr("runner.run.inference.folder_of", lambda *_: folder)
     monkeypatch.setattr(gates, "measure", lambda *_: None)
     monkeypatch.setattr(gates, "opened", lambda *_: (True, []))
-    monkeypatch.setattr("runner.parts.evaluate.commands.shown", lambda *_: [])
+    monkeypatch.setattr("runner.parts.evaluate.commands.shown", lambda *_: "")
     done = CliRunner().invoke(commands.evaluate, [str(ROOT / "recipes/survival.yaml"), *options])
     assert f" was evaluated: {said}.\nNext: recipe compare" in done.stderr, done.output
 
@@ -664,8 +664,7 @@ def test_tasks_are_scored_before_training_too_unless_the_stage_before_has_them_o
     monkeypatch.setattr(evaluate, "lm_eval_scores", lambda model, *given: scores[model])
     task = gates.Task(
         kind="text", metrics=("lm_eval.sample.acc",), tasks=("sample",), rows=str(tmp_path / "none"), model="trained",
-        base="base", revision=None, trust_remote_code=False, turn_end=None, stage_dir=str(tmp_path), checkpoint_step=None,
-        out=str(tmp_path / "out.json"), metrics_before=recorded,
+        base="base", revision=None, trust_remote_code=False, turn_end=None, stage_dir=str(tmp_path), metrics_before=recorded,
     )  # fmt: skip
     measures = evaluate.Measures()
     evaluate.read(task, measures)
@@ -680,12 +679,11 @@ def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path
     asked = ("perplexity", "improvement.perplexity", "loss_rise.2", "accuracy.genre", "lm_eval.sample.akk")
     task = gates.Task(
         kind="chat", metrics=asked, tasks=("sample",), rows=str(tmp_path / "none"), model=str(tmp_path), base="",
-        revision=None, trust_remote_code=False, turn_end=None, stage_dir=str(tmp_path), checkpoint_step=None,
-        out=str(tmp_path / "out.json"), metrics_before=None,
+        revision=None, trust_remote_code=False, turn_end=None, stage_dir=str(tmp_path), metrics_before=None,
     )  # fmt: skip
     (tmp_path / "task.json").write_text(json.dumps(asdict(task)))
     assert evaluate.main(str(tmp_path / "task.json")) == 0
-    found = json.loads((tmp_path / "out.json").read_text())
+    found = json.loads((tmp_path / ".measured.json").read_text())
     assert found["metrics"] == {"generated_tokens": 16, "lm_eval.sample.acc": 0.5}
     missing = found["missing"]
     assert missing["perplexity"] == missing["improvement.perplexity"] == "training saved no held-out rows"

@@ -211,12 +211,12 @@ def unasked(*question: str) -> bool:
 
 
 def serve(site: Site, cluster: Cluster, *sets: str) -> None:
-    plan, server, _ = served(opened(site, "survival", *(sets or ("serve.concurrency=2",)))[0])
+    plan, server = served(opened(site, "survival", *(sets or ("serve.concurrency=2",)))[0])
     serving.send(cluster, serving.objects(cluster, [plan], server, TOLD.append), TOLD.append, ANN, unasked)
 
 
 def serves(site: Site, *sets: str) -> bool:
-    plan, server, _ = served(opened(site, "survival", *sets)[0])
+    plan, server = served(opened(site, "survival", *sets)[0])
     wanted, there = (
         serving.objects(site.cluster, [plan], server, TOLD.append)[-1],
         site.job(serving.SERVICE, "survival"),

@@ -47,7 +47,7 @@ def platform(site):
 @cache
 def plan_and_server(path: str = "recipes/survival.yaml"):
     recipe, _, _ = load(ROOT / path, from_options(("serve={}", "openshift.queue=gpus")))
-    plan, server, _ = served(recipe)
+    plan, server = served(recipe)
     return plan, server
 
 
@@ -193,7 +193,7 @@ def test_a_model_whose_gate_is_not_open_is_not_served(platform, capsys):
     assert platform.recipe("serve", "--cluster", "--port", "0", "--set", GATE) == 1
     assert "is not sent yet, and the model is served once it is open" in capsys.readouterr().err
     recipe, _, _ = load(ROOT / "recipes/survival.yaml", from_options(("serve={}", GATE)))
-    plan, _, _ = served(recipe)
+    plan, _ = served(recipe)
     job = copy.deepcopy(sent(plan, plan.stages[-1], of_gate=True).job)
     job["metadata"]["namespace"] = platform.namespace
     platform.api.put("jobs", platform.namespace, job, dry=False)
@@ -617,7 +617,7 @@ def test_a_server_of_several_recipes_waits_for_each_of_them(platform, tmp_path, 
     file = sharing(tmp_path)
     other = tmp_path / "songs.yaml"
     other.write_text(other.read_text("utf-8").replace("lyrical-professor", platform.namespace), "utf-8")
-    songs, _, _ = served(load(other, look=False)[0])
+    songs, _ = served(load(other, look=False)[0])
     trained(platform, None, songs)
     here = ("--set", f"openshift.namespace={platform.namespace}")
     assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 1
@@ -625,7 +625,7 @@ def test_a_server_of_several_recipes_waits_for_each_of_them(platform, tmp_path, 
     platform.set_status("PyTorchJob", "songs", {"conditions": [{"type": "Succeeded", "status": "True"}]})
     assert platform.recipe("serve", "--cluster", "--dry-run", *here, path=str(file)) == 0, capsys.readouterr().err
     recipe, _, _ = load(file, from_options(here[1:]), look=False)
-    plan, server, _ = served(recipe)
+    plan, server = served(recipe)
     manifests = cluster.objects(platform.cluster, target.sharing(recipe, plan), server, TOLD.append)
     uid = platform.job("PyTorchJob", "songs")["metadata"]["uid"]
     assert manifests[-1]["metadata"]["annotations"]["recipe-runner/trained-by"].split(",")[-1] == uid
@@ -642,7 +642,7 @@ def alone(platform, tmp_path):
     file = sharing(tmp_path, __output_dir="/shared/workspace/songs", __namespace=platform.namespace)
     here = (f"openshift.namespace={platform.namespace}",)
     for path in (file.with_name("songs.yaml"), file):
-        plan, _, _ = served(load(path, from_options(here), look=False)[0])
+        plan, _ = served(load(path, from_options(here), look=False)[0])
         trained(platform, plan=plan)
     platform.here = ("--set", here[0])
     platform.file = str(file)
@@ -720,7 +720,7 @@ def test_elsewhere_they_are_served_by_an_inference_service(alone, capsys, why, m
 
 
 def test_one_recipe_has_one_server_of_one_kind(alone, capsys, golden_message):
-    plan, server, _ = served(load(Path(alone.file), from_options((alone.here[1],)), look=False)[0])
+    plan, server = served(load(Path(alone.file), from_options((alone.here[1],)), look=False)[0])
     alone.cluster.create(target.service(plan, server))
     assert alone.recipe("serve", "--cluster", "--dry-run", *alone.here, path=alone.file) == 0
     assert "would accept InferenceService" in capsys.readouterr().out, "it keeps the kind that is there"

@@ -140,7 +140,7 @@ def server(models, tmp_path_factory):
 
 @contextmanager
 def at_work(file: Path, models: dict[str, Path], home: Path) -> Iterator[tuple[str, Path]]:
-    plan, serving, _ = served(load(file, look=False)[0])
+    plan, serving = served(load(file, look=False)[0])
     pod = kserve.container(kserve.PLATFORM, target.service(plan, serving))
     port = free_port()
     own = [here(argument, models, port) for argument in pod["args"]]

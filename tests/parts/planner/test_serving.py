@@ -28,8 +28,8 @@ def forecast(**change) -> ServingForecast:
 
 def of(path=SURVIVAL, *sets: str):
     recipe, _, _ = load(path, from_options(sets))
-    plan, server, needs = served(recipe)
-    return recipe, plan, server, needs
+    plan, server = served(recipe)
+    return recipe, plan, server, server.forecast
 
 
 def test_weights_and_cache_are_what_the_models_sizes_say():
@@ -82,13 +82,13 @@ def test_the_fewest_gpus_that_have_room_are_taken():
     few, many = (of(SURVIVAL, f"serve.concurrency={count}", "serve.context=32768") for count in (8, 40))
     assert few[2].gpus == 1 and many[2].gpus == 4
     assert many[3].fits and not replace(many[3], gpus=2).fits
-    (note,) = serving.problems(many[0], many[2], many[3])
+    (note,) = serving.problems(many[0], many[2])
     assert note.severity == "note" and "4 GPUs of one machine" in note.message
 
 
 def test_what_has_no_room_is_said_at_its_line_with_what_has():
     recipe, _, server, needs = of(SURVIVAL, "serve.concurrency=400", "serve.context=32768", "serve.gpus=1")
-    (problem,) = serving.problems(recipe, server, needs)
+    (problem,) = serving.problems(recipe, server)
     assert problem.severity == "error" and setting_of(problem) == "serve.concurrency"
     assert f"`concurrency: {needs.requests}`" in problem.hint
     again = of(SURVIVAL, f"serve.concurrency={needs.requests - 1}", "serve.context=32768", "serve.gpus=1")
@@ -105,7 +105,7 @@ def test_left_out_the_context_is_that_of_training():
 )
 def test_a_starters_server_fits(path):
     recipe, _, server, needs = of(path)
-    assert needs.fits and serving.problems(recipe, server, needs) == []
+    assert needs.fits and serving.problems(recipe, server) == []
     machines = served(recipe)[0].stages[-1].machines
     assert server.memory_gib <= (machines.requested_memory_gib or machines.memory_gib)
 

@@ -34,7 +34,8 @@ class Endless:
 def test_an_answer_that_is_being_written_does_not_come_back_after_a_new_conversation(tmp_path):
     gradio = pytest.importorskip("gradio")
     endless = Endless()
-    page = chat._chat(gradio, endless, "A page", ["Why?"])
+    with gradio.Blocks() as page:
+        chat._chat(gradio, endless, ["Why?"])
     page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, ssr_mode=False, inbrowser=False)
     try:
         with browser.Browser(tmp_path) as tab:

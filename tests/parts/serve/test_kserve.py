@@ -51,12 +51,11 @@ WAYS = {
 @cache
 def made(name: str, *sets: str):
     recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(sets))
-    plan, server, needs = served(recipe)
-    return plan, server, needs
+    return served(recipe)
 
 
 def documents(name: str, *sets: str) -> list[dict]:
-    plan, server, _ = made(name, *sets)
+    plan, server = made(name, *sets)
     return [yaml.safe_load(file.text) for file in kserve.render(plan, server)]
 
 
@@ -108,7 +107,7 @@ def test_base_and_adapter_come_from_one_server_under_two_names():
 
 
 def test_a_server_answers_to_the_names_that_ask_uses():
-    _, server, _ = made("lyrics", "name=two--dashes")
+    _, server = made("lyrics", "name=two--dashes")
     assert (server.base_name, server.name) == names.served("two--dashes")
 
 
@@ -138,7 +137,7 @@ def test_results_may_lie_at_the_top_of_their_claim():
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (8, 8), (24, 32), (128, 128), (200, 256), (512, 512)])
 def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
-    _, server, _ = made("lyrics", f"train.lora_rank={rank}")
+    _, server = made("lyrics", f"train.lora_rank={rank}")
     assert [one.rank for one in server.source.adapters] == [rank] and server.source.room_for_rank == room
     assert room in RANKS and str(room) in map(str, KNOWN["arguments"]["max-lora-rank"])
 
@@ -154,16 +153,16 @@ def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
 )
 def test_an_adapter_that_vllm_would_refuse_or_lose_is_served_merged(sets, words):
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(sets))
-    _, server, needs = served(recipe)
+    _, server = served(recipe)
     assert server.base_name is None and server.source.uri == "pvc://trained-models-pvc/lyrics/best_model"
     assert not any(word.startswith("--lora") for word in arguments(server))
-    (note,) = [one for one in serving.problems(recipe, server, needs) if one.severity == "note"]
+    (note,) = [one for one in serving.problems(recipe, server) if one.severity == "note"]
     assert words in note.message and setting_of(note) == "serve"
 
 
 def test_an_adapter_on_layers_that_vllm_may_not_know_is_served_merged():
     """It would leave them out without a word (vllm, issue 55193)."""
-    plan, _, _ = made("lyrics")
+    plan, _ = made("lyrics")
     stage = plan.stages[-1]
     config = dict(stage.config) | {"lora_target_modules": ["qkv_proj", "gate_inner"]}
     found = source(plan, replace(stage, config=config))
@@ -258,12 +257,11 @@ def sharing(folder: Path, **other: str) -> Path:
 
 def shared_server(file: Path, *sets: str):
     recipe, _, _ = load(file, from_options(sets), look=False)
-    plan, server, needs = served(recipe)
-    return recipe, plan, server, needs
+    return recipe, *served(recipe)
 
 
 def test_one_server_has_the_adapters_of_several_recipes(tmp_path):
-    recipe, plan, server, needs = shared_server(sharing(tmp_path, __lora_rank="24"))
+    recipe, plan, server = shared_server(sharing(tmp_path, __lora_rank="24"))
     service = kserve.service(plan, server)
     assert refusals(service) == []
     said = options(service["spec"]["predictor"]["model"]["args"])
@@ -275,16 +273,17 @@ def test_one_server_has_the_adapters_of_several_recipes(tmp_path):
     (volume,) = service["spec"]["predictor"]["volumes"]
     (mount,) = service["spec"]["predictor"]["model"]["volumeMounts"]
     assert volume["persistentVolumeClaim"]["claimName"] == "trained-models-pvc" and "subPath" not in mount
-    _, _, alone, needs_alone = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={}")
-    assert needs.adapter == 2 * needs_alone.adapter and needs.weights == needs_alone.weights
+    _, _, alone = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={}")
+    needs, fewer = server.forecast, alone.forecast
+    assert needs.adapter == 2 * fewer.adapter and needs.weights == fewer.weights
     assert server.models == ("lyrics", "songs", "lyrics-base", "songs-base")
     assert alone.models == ("lyrics", "lyrics-base")
-    (note,) = serving.problems(recipe, server, needs)
+    (note,) = serving.problems(recipe, server)
     assert note.message == "The adapters have different ranks, `128` and `24`. vLLM keeps room for rank 128 for each."
 
 
 def test_results_on_another_claim_get_a_mount_of_their_own(tmp_path):
-    _, plan, server, _ = shared_server(sharing(tmp_path, __output_dir="/shared/workspace/songs"))
+    _, plan, server = shared_server(sharing(tmp_path, __output_dir="/shared/workspace/songs"))
     predictor = kserve.service(plan, server)["spec"]["predictor"]
     said = options(predictor["model"]["args"])
     assert said["lora-modules"] == "lyrics=/mnt/trained/lora_adapter songs=/mnt/trained-2/lora_adapter"
@@ -302,7 +301,7 @@ ALONE = ("serve.kind=LLMInferenceService", "serve.recipes=[songs.yaml]")
 
 def test_each_model_of_an_llm_inference_service_has_a_name_and_an_address(tmp_path):
     file = sharing(tmp_path, __output_dir="/shared/workspace/songs", __lora_rank="24")
-    recipe, plan, server, needs = shared_server(file, *ALONE)
+    recipe, plan, server = shared_server(file, *ALONE)
     (made,) = kserve.render(plan, server)
     if WRITE_GOLDEN:
         GOLDEN.write_text(made.text, "utf-8")
@@ -322,14 +321,14 @@ def test_each_model_of_an_llm_inference_service_has_a_name_and_an_address(tmp_pa
     # The last list of names counts, so it has KServe's own too.
     names = "lyrics-base songs-base publishers/lyrical-professor/models/lyrics-base"
     assert said["served-model-name"] == names and said["chat-template"].startswith("/mnt/lora/lyrics/")
-    assert [problem.severity for problem in serving.problems(recipe, server, needs)] == ["note"]
+    assert [problem.severity for problem in serving.problems(recipe, server)] == ["note"]
 
 
 def test_a_list_of_recipes_is_all_that_differs_between_two_servers(tmp_path):
     file = sharing(tmp_path, __output_dir="/shared/workspace/songs")
-    _, plan, server, _ = shared_server(file, *ALONE)
+    _, plan, server = shared_server(file, *ALONE)
     more = kserve.service(plan, server)["spec"]["model"]
-    _, plan, server, _ = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={kind: LLMInferenceService}")
+    _, plan, server = shared_server(ROOT / "recipes" / "lyrics.yaml", "serve={kind: LLMInferenceService}")
     less = kserve.service(plan, server)["spec"]["model"]
     assert more["lora"]["adapters"][:1] == less["lora"]["adapters"]
     assert more | {"lora": 0} == less | {"lora": 0} and more["lora"]["adapters"][1]["name"] == "songs"
@@ -340,7 +339,7 @@ def test_kserve_would_take_every_llm_inference_service(way):
     name, sets = WAYS[way]
     sets = (*sets, "serve.image=registry/vllm:1")
     recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(sets))
-    plan, server, _ = served(recipe)
+    plan, server = served(recipe)
     server.kind = kserve.LLM
     service = kserve.service(plan, server)
     assert refusals(service) == [] and kserve.runtime(plan, server) is None
@@ -366,15 +365,15 @@ def test_recipes_with_other_system_prompts_share_a_template_without_one(tmp_path
     file = sharing(tmp_path)
     other = tmp_path / "songs.yaml"
     other.write_text(other.read_text("utf-8").replace("You are a songwriter", "You are a critic"), "utf-8")
-    recipe, _, server, needs = shared_server(file)
+    recipe, _, server = shared_server(file)
     assert not any(argument.startswith("--chat-template") for argument in arguments(server))
-    (note,) = serving.problems(recipe, server, needs)
+    (note,) = serving.problems(recipe, server)
     assert note.message.startswith("The recipes have different system prompts") and "ask --url" in note.message
 
 
 def test_another_training_of_one_recipe_is_another_server(tmp_path):
     def content(**other: str) -> str:
-        _, plan, server, _ = shared_server(sharing(tmp_path, **other))
+        _, plan, server = shared_server(sharing(tmp_path, **other))
         return kserve.service(plan, server)["metadata"]["annotations"][kserve.CONTENT]
 
     assert content() == content() != content(__learning_rate="0.0003")
@@ -422,7 +421,7 @@ def test_a_recipe_that_cannot_share_the_server_is_refused_at_its_line(sets, othe
     ("changed", "what"), [({"chat_template": "chatml"}, "chat template"), ({"tokens": ["<song>"]}, "vocabulary")]
 )
 def test_adapters_of_one_server_need_one_template_and_one_vocabulary(changed, what):
-    plan, _, _ = made("lyrics")
+    plan, _ = made("lyrics")
     (*before, last) = plan.stages
     other = replace(plan, name="songs", stages=(*before, replace(last, config=dict(last.config) | changed)))
     assert serving.cannot_share(plan, other) == f"`songs` was trained with another {what} than `lyrics`."
