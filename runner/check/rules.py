@@ -22,7 +22,6 @@ from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
-from runner.scenarios.shared.axolotl import FLASH
 from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.names import hub_name, listed, nearest
@@ -196,48 +195,6 @@ def advised_precision(recipe: Recipe) -> str:
     return gpu.precision("fp16" in known and (facts is None or facts.fp16)) if gpu else "bf16"
 
 
-def precisions(recipe: Recipe) -> dict[str, str]:
-    """The precision in each section that states one, by the section's name; Axolotl's own lines for half precision
-    without autocast count for the model's."""
-    found = {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
-    own = (recipe.settings.get("advanced") or {}).get("axolotl") or {}
-    for half, line in (("fp16", "float16"), ("bf16", "bfloat16")):
-        if own.get(line) and "model" in found:
-            found["model"] = half
-    return found
-
-
-def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
-    facts = recipe.model_facts if "model" in recipe.settings else None
-    asked = recipe.model.get("attention") if facts else None
-    if not facts or not asked:
-        return
-    family, gpu, of_hub, kind = facts.family, catalog.gpu(recipe.machines.gpu), "/" in asked, facts.model_type
-    able = family.get("attention", "sdpa")
-    lacks = asked != family.get("attention", asked) or (asked == "flex_attention" and "no_flex" in family)
-    if of_hub and asked != family.get("kernel"):
-        message = f"`{asked}` is for gpt-oss alone, and this model has the type `{kind}`."
-    elif of_hub and gpu and not gpu.compute_capability.startswith("9."):
-        message = f"`{asked}` needs an H100 or H200, and this GPU is {gpu.title}."
-    elif not of_hub and lacks:
-        message = f"transformers has no `{asked}` for models of type `{kind}`, so training would not start."
-    else:
-        return
-    yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
-
-
-def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
-    """FlashAttention multiplies only in half precision."""
-    asked = (recipe.settings.get("model") or {}).get("attention") or ""
-    if asked != FLASH and "/" not in asked:
-        return
-    half = advised_precision(recipe)
-    instead = "" if half == "fp32" else f", or `precision: {half}`"
-    for home in (name for name, precision in precisions(recipe).items() if precision == "fp32"):
-        line, under = ("attention", "") if home == "model" else ("precision", " under `model`")
-        yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=asked, under=under, instead=instead))
-
-
 def known_gpu(recipe: Recipe) -> Iterator[Problem]:
     name = recipe.machines.gpu
     gpu = catalog.gpu(name)
@@ -249,14 +206,6 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem("machines.gpu", *worded("check.impossible-label", name=name, hint=hint))
         else:
             yield recipe.note("machines.gpu", *worded("check.unknown-gpu", name=name, hint=hint))
-    elif "model" in recipe.settings and not gpu.bf16:
-        lines = [(home, "precision", precision) for home, precision in precisions(recipe).items()]
-        attention = recipe.model_facts.family.get("attention", "sdpa") if recipe.model_facts else "sdpa"
-        instead = {"bf16": advised_precision(recipe), FLASH: attention}
-        for home, line, value in [*lines, ("model", "attention", str(recipe.model.get("attention")))]:
-            if value in instead:
-                said = worded("check.older-gpu", gpu=gpu, value=value, line=line, instead=instead[value])
-                yield recipe.problem((home, line), *said)
 
 
 # No machine has less or more, so another unit was meant.
@@ -282,15 +231,6 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("limits.time", *worded("check.impossible-time-limit", time=time[:40]))
     if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
         yield recipe.problem("limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40]))
-
-
-def joined_rows(recipe: Recipe) -> Iterator[Problem]:
-    gpu = catalog.gpu(recipe.machines.gpu)
-    for name, section in recipe.sections.items():
-        if section.get("packing") == "flatten" and recipe.model.attention != FLASH:
-            half = (section.get("precision") or recipe.model.precision) != "fp32" and (gpu is None or gpu.bf16)
-            flash = f"`attention: {FLASH}` under `model`, or " if half else ""
-            yield recipe.problem((name, "packing"), *worded("check.join-without-flash", recipe=recipe, flash=flash))
 
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
@@ -330,27 +270,6 @@ def disk_of_pods(recipe: Recipe) -> bool:
     """Whether pods have the folder on a disk. Their `/tmp` is the machine's (`runner.parts.jobs.podspec.folders`)."""
     path = str(recipe.settings["sharding"]["nvme_path"])
     return recipe.on_claim(path) or path.startswith("/tmp/")
-
-
-def optimizers(recipe: Recipe) -> Iterator[Problem]:
-    several = recipe.settings.get("distribution") is not None
-    for name, part in recipe.sections.items():
-        facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
-        if not facts:
-            continue
-        placed = common.offloaded(recipe)["optimizer"]
-        if placed == "cpu" and facts.beside:
-            yield recipe.note(at, *worded("check.optimizer-slow-beside", facts=facts))
-        elif placed and facts.gpu:
-            yield recipe.problem(at, *worded("check.optimizer-on-gpu"))
-        elif several and not facts.sharded and common.by_fsdp(recipe):
-            yield recipe.problem(at, *worded("check.optimizer-of-whole-weights"))
-        elif several and not facts.rows and common.by_zero(recipe):
-            yield recipe.problem(at, *worded("check.optimizer-of-matrices", recipe=recipe))
-        if (gpu := catalog.gpu(recipe.machines.gpu)) and float(gpu.compute_capability) < facts.least:
-            yield recipe.problem(at, *worded("check.optimizer-of-newer-gpus", gpu=gpu, facts=facts))
-        if facts.matrices < facts.moments and part.get("loraplus_lr_ratio"):
-            yield recipe.problem((name, "loraplus_lr_ratio"), *worded("check.optimizer-without-ratio"))
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
@@ -489,11 +408,17 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 # Notes on values that are valid, but probably not intended.
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, adapters)
 RULES: tuple[Rule, ...] = (
-    *(known_model, custom_code, chat_template, attention_fits_model, attention_fits_precision),
-    *(joined_rows, known_gpu),
+    *(known_model, custom_code, chat_template, known_gpu),
     *sources.RULES,
-    *(optimizers, memory_sizes, limits_can_be_meant, advanced_settings),
-    *common.contradictions(__file__, advised=advised_precision, disk_of_pods=disk_of_pods),
+    *(memory_sizes, limits_can_be_meant, advanced_settings),
+    common.contradictions(
+        __file__,
+        advised=advised_precision,
+        or_precision=lambda recipe: (
+            "" if (half := advised_precision(recipe)) == "fp32" else f", or `precision: {half}`"
+        ),
+        disk_of_pods=disk_of_pods,
+    ),
     *UNUSUAL,
 )
 # Rules that read files of this machine.

@@ -113,7 +113,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.classes", *said)
 
 
-RULES = (classes, common.cadence, *common.contradictions(__file__))
+RULES = (classes, common.contradictions(__file__))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -219,7 +219,7 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 RULES = (
     *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders),
     *of_section("openshift", stated_twice, secrets_beside_code, connected),
-    *(trackers, placeholder_commit, *common.contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
+    *(trackers, placeholder_commit, common.contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
 )
 # Notes about a recipe's files for rendering and sending it, which `check` does not print.
 RENDER_NOTES = of_section("openshift", only_here)

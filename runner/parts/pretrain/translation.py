@@ -329,7 +329,7 @@ OWN: Mapping[str, Callable[[Recipe], Any]] = {
     "odd_head": lambda recipe: recipe.model.hidden_size // recipe.model.attention_heads % 2,
     "left_heads": lambda recipe: recipe.model.attention_heads % recipe.model.key_value_heads,
 }
-RULES = (documents, order, cleaning, stage_job_names, common.cadence, *common.contradictions(__file__, **OWN))
+RULES = (documents, order, cleaning, stage_job_names, common.contradictions(__file__, **OWN))
 FILE_RULES = (packed_files,)
 
 

@@ -4,9 +4,8 @@
 (Dettmers et al. 2023, arXiv 2305.14314); `last-layers` the last layers; `full` and `causal-lm` every weight."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from runner import catalog, parts
@@ -46,7 +45,7 @@ def training(recipe: Recipe, place: Place) -> Stage:
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
-    held_out, is_text = validates(recipe), recipe.rows == TEXT
+    held_out, is_text = common.validates(recipe), recipe.rows == TEXT
     how: EngineConfig = {}
     if recipe.rows == PROMPTS:
         how = dict(axolotl.own_answers(recipe))
@@ -99,7 +98,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
     asked = parts.hook("of_songs")(recipe)[1].asked if recipe.rows == SONGS and recipe.data.songs else {}
     # For a model's own answers, each reward.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, validates(recipe), recipe.pretrained)}
+    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, common.validates(recipe), recipe.pretrained)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
@@ -213,35 +212,14 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("train", "lora_layers", index), *said)
 
 
-def scoring(recipe: Recipe) -> Iterator[Problem]:
-    """A reward model has nothing to say to sections that ask it."""
-    tasks = (recipe.settings.get("evaluation") or {}).get("tasks")
-    asking = {"demo": recipe.demo_questions, "evaluation": tasks, "serve": recipe.settings.get("serve")}
-    for section, asks in asking.items() if recipe.scores else ():
-        if asks:
-            yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
-
-
-def answers(recipe: Recipe) -> Iterator[Problem]:
-    """A model that learns from its own answers needs whole groups of answers in a step, and of an evaluation by features."""
-    if recipe.rows == PROMPTS and (rows := common.effective_batch_size(recipe)) % recipe.train.generations:
-        said = worded("scenarios.odd-groups", rows=rows, generations=recipe.train.generations)
-        yield recipe.problem("train.generations", *said)
-    if recipe.by_features:
-        together = common.replicas(recipe) * (recipe.train.get("eval_batch_size") or recipe.train.generations)
-        if together % recipe.train.generations:
-            said = worded("scenarios.odd-evaluations", rows=together, generations=recipe.train.generations)
-            yield recipe.problem("train.eval_batch_size", *said)
-
-
-# Settings that give validation data; each of the first two needs the setting beside it.
-VALIDATION = {"validation_split": "hub", "validation_path": "path"}
-GIVES_VALIDATION = (*VALIDATION, "validation_share")
-
-
-def validates(recipe: Recipe) -> bool:
-    """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights are kept."""
-    return recipe.rows != TEXT or any(recipe.data.get(name) for name in GIVES_VALIDATION)
+# What the table of contradictions can name beside settings; together: the answers that are compared at once.
+OWN: Mapping[str, Callable[[Recipe], Any]] = {
+    "questions": lambda recipe: recipe.demo_questions,
+    "step_answers": common.effective_batch_size,
+    "odd_step": lambda recipe: common.effective_batch_size(recipe) % recipe.train.generations,
+    "together": lambda recipe: common.replicas(recipe) * (recipe.train.eval_batch_size or recipe.train.generations),
+    "odd_evaluation": lambda recipe: OWN["together"](recipe) % recipe.train.generations,
+}
 
 
 def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
@@ -262,7 +240,7 @@ def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
         effective_batch_size=common.effective_batch_size(recipe),
         epochs=recipe.train.epochs,
         warmup_steps=recipe.train.warmup_steps or 0,  # a share never exceeds the number of steps
-        eval_steps=recipe.train.eval_steps if validates(recipe) else None,
+        eval_steps=recipe.train.eval_steps if common.validates(recipe) else None,
         **own,
     )
     return replace(plain, validation_sets=tuple(validation(recipe, place, plain.sets)))
@@ -272,10 +250,10 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     if recipe.rows != TEXT:
         return
-    given = [name for name in GIVES_VALIDATION if data.get(name)]
+    given = [name for name in common.GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
         yield recipe.problem(("data", given[1]), *worded("scenarios.several-validations", given=listed(given)))
-    for name, source in VALIDATION.items():
+    for name, source in (("validation_split", "hub"), ("validation_path", "path")):
         # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
@@ -289,18 +267,14 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
 
 
-RULES = (
-    *(answers, pattern, layers, scoring, one_validation),
-    *common.contradictions(__file__),
-    partial(common.cadence, validates=validates),
-)
+RULES = (pattern, layers, one_validation, common.contradictions(__file__, **OWN))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     if recipe.rows != TEXT:
         return rehearsal.before_data(recipe, file)
     rows = rehearsal.data(recipe, file)
-    one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
+    one_file = any(change.path[-1] == "path" and change.after for change in rows) or not common.validates(recipe)
     shortest = min(64, recipe.model.sequence_len)
     rows.append(rehearsal.substitute("model.sequence_len", shortest, "short blocks make quick steps"))
     rows += rehearsal.kernels(recipe)
