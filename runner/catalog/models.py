@@ -154,19 +154,6 @@ class Model:
         return {at: False} | homes | {path: path.rpartition(".")[2] in self.linear for path in paths}
 
 
-@dataclass(frozen=True)
-class Unsuitable:
-    """A model that the pinned stack cannot train. why: a sentence without its full stop; instead: other models."""
-
-    why: str
-    instead: tuple[str, ...]
-
-    def refusal(self, name: str) -> tuple[str, str]:
-        """The problem at the model's name, and the hint."""
-        others = f"Use {listed(self.instead, 'or')} instead; the first is the nearest in size and licence."
-        return f"The packages that recipe-runner uses cannot train `{name}`.", f"{self.why}. {others}"
-
-
 @cache
 def _models() -> dict[str, Facts]:
     every = table("models")
@@ -193,17 +180,20 @@ def near_model(name: str) -> str | None:
     return next(begins, None) or nearest(name, model_ids()) or without_owner.get(nearest(name, without_owner) or "")
 
 
-def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
-    """Why the pinned stack cannot train a model, by its name or its `config.json`; None without a known reason."""
+def unsuitable(name: str, folder: Path | None = None) -> tuple[str, str] | None:
+    """The problem with a model that the pinned stack cannot train, and the hint, by its name or its `config.json`; None
+    without a known reason."""
     return unsuitable_type({} if _known(name) else config_of(name, folder), name)
 
 
-def unsuitable_type(config: ModelConfig, name: str = "") -> Unsuitable | None:
-    """The same by a `config.json` alone, if the name is not in the table."""
+def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
+    """The same by the content of a `config.json`, if the name is not in the table."""
     rows = table("unsuitable")
     of_type = (facts for facts in rows.values() if facts["model_type"] == config.get("model_type"))
-    facts = rows.get(name) or next(of_type, None)
-    return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
+    if (facts := rows.get(name) or next(of_type, None)) is None:
+        return None
+    others = f"Use {listed(facts['instead'], 'or')} instead; the first is the nearest in size and licence."
+    return f"The packages that recipe-runner uses cannot train `{name}`.", f"{facts['why']}. {others}"
 
 
 @cache
@@ -425,8 +415,8 @@ def described(name: str, fetch: Fetch) -> Model:
     config = _json(fetch(CONFIG), name)
     if not config:
         raise Stop(*worded("catalog.no-config", name=name, config=CONFIG))
-    if known := unsuitable_type(config):
-        raise Stop(*known.refusal(name))
+    if refusal := unsuitable_type(config, name):
+        raise Stop(*refusal)
     try:
         model = from_config(name, config)
     except NO_GEOMETRY as error:

@@ -68,7 +68,7 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
     if not (base := _base(recipe)):
         return
     if unsuitable := catalog.unsuitable(base, recipe.folder):
-        yield recipe.problem("model.base", *unsuitable.refusal(base))
+        yield recipe.problem("model.base", *unsuitable)
     elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
         yield from broken
     elif not recipe.model_facts:

@@ -12,7 +12,7 @@ from runner.check.validate import load
 from runner.parts.pretrain.translation import OWN
 from runner.recipe.document import applies, holds, path_of
 from runner.scenarios import names
-from runner.scenarios.language.translation import OWN as OF_LANGUAGE
+from runner.scenarios.language.translation import ANSWERS
 from runner.scenarios.shared.common import DERIVED, TRAINING_SECTIONS
 from tests.conftest import ROOT
 
@@ -41,7 +41,7 @@ def test_a_word_alone_is_a_setting_or_derived(room, row):
         word = re.split("[=><~?|]", term)[0]
         assert (
             "." in word
-            or word in ("advised", "base_folder", "disk_of_pods", *OWN, *OF_LANGUAGE, *DERIVED)
+            or word in ("advised", "base_folder", "disk_of_pods", *OWN, *ANSWERS, *DERIVED)
             or by_schema.part("lora", word)
         ), term
 

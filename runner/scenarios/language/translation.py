@@ -4,19 +4,18 @@
 (Dettmers et al. 2023, arXiv 2305.14314); `last-layers` the last layers; `full` and `causal-lm` every weight."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from runner import catalog, parts
 from runner.catalog import Model
-from runner.data.conversation_formats import ChatData, Labels, Preferences, Prompts
+from runner.data.conversation_formats import OWN, ChatData, Labels, Preferences, Prompts
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.overrides import Override
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, common, rehearsal, sharding
+from runner.scenarios.shared import axolotl, common, sharding
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem, worded
 
@@ -91,7 +90,11 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         kind, own["songs"] = parts.hook("of_songs")(recipe)
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
-    return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
+    tokens = axolotl.special_tokens(recipe)
+    if not tokens or recipe.data.chat_template == OWN:
+        # The tokenizer's own template is used; ChatML's tokens count for it if nothing else is known.
+        tokens = replace(tokens or catalog.chat_template("chatml"), axolotl=OWN)
+    return common.rows(kind, recipe, place, recipe.data, special_tokens=tokens, **own)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
@@ -158,7 +161,7 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
         re.compile(asked)
         found = facts.matched(asked) if facts else {}
     except re.error as error:
-        yield recipe.problem("train.lora_pattern", *_no_pattern(asked, error))
+        yield recipe.problem("train.lora_pattern", *worded("scenarios.no-pattern", name=asked, error=error))
         return
     # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
@@ -178,10 +181,6 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     yield recipe.problem("train.lora_pattern", *said)
 
 
-def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
-    return worded("scenarios.no-pattern", name=name, error=error)
-
-
 def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
     why, linear = facts.family["missed"][name.rpartition(".")[2]], listed(facts.linear)
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
@@ -198,7 +197,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         try:
             found = facts.fitting(name)
         except re.error as error:
-            said = _no_pattern(name, error)
+            said = worded("scenarios.no-pattern", name=name, error=error)
         else:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:
@@ -213,37 +212,33 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
 
 
 # What the table of contradictions can name beside settings; together: the answers that are compared at once.
-OWN: Mapping[str, Callable[[Recipe], Any]] = {
+ANSWERS: Mapping[str, Callable[[Recipe], Any]] = {
     "questions": lambda recipe: recipe.demo_questions,
     "step_answers": common.effective_batch_size,
     "odd_step": lambda recipe: common.effective_batch_size(recipe) % recipe.train.generations,
     "together": lambda recipe: common.replicas(recipe) * (recipe.train.eval_batch_size or recipe.train.generations),
-    "odd_evaluation": lambda recipe: OWN["together"](recipe) % recipe.train.generations,
+    "odd_evaluation": lambda recipe: ANSWERS["together"](recipe) % recipe.train.generations,
 }
 
 
-def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
-    """The data for the validation loss alone: a split of each dataset, or a file; empty for a share or nothing."""
-    data = recipe.data
-    if split := data.validation_split:
-        yield from (replace(one, split=split, share=1.0) for one in sets)
-    if path := common.data_file(recipe, place, data.validation_path):
-        yield TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text)
-
-
 def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
+    data = recipe.data
     plain = common.rows(
         PlainText,
         recipe,
         place,
-        recipe.data,
+        data,
         effective_batch_size=common.effective_batch_size(recipe),
         epochs=recipe.train.epochs,
         warmup_steps=recipe.train.warmup_steps or 0,  # a share never exceeds the number of steps
         eval_steps=recipe.train.eval_steps if common.validates(recipe) else None,
         **own,
     )
-    return replace(plain, validation_sets=tuple(validation(recipe, place, plain.sets)))
+    # For the validation loss alone: a split of each data set, or a file.
+    held_out = [replace(one, split=split, share=1.0) for one in plain.sets] if (split := data.validation_split) else []
+    if path := common.data_file(recipe, place, data.validation_path):
+        held_out.append(TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text))
+    return replace(plain, validation_sets=tuple(held_out))
 
 
 def one_validation(recipe: Recipe) -> Iterator[Problem]:
@@ -267,19 +262,4 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
 
 
-RULES = (pattern, layers, one_validation, common.contradictions(__file__, **OWN))
-
-
-def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    if recipe.rows != TEXT:
-        return rehearsal.before_data(recipe, file)
-    rows = rehearsal.data(recipe, file)
-    one_file = any(change.path[-1] == "path" and change.after for change in rows) or not common.validates(recipe)
-    shortest = min(64, recipe.model.sequence_len)
-    rows.append(rehearsal.substitute("model.sequence_len", shortest, "short blocks make quick steps"))
-    rows += rehearsal.kernels(recipe)
-    if one_file and not recipe.data.validation_share:
-        why = "the text is one file, and the rehearsal needs held-out documents"
-        for name, value in (("split", None), ("path", None), ("share", 0.1)):
-            rows.append(rehearsal.substitute(f"data.validation_{name}", value, why))
-    return [*rows, *rehearsal.split(recipe), *rehearsal.gates(recipe)]
+RULES = (pattern, layers, one_validation, common.contradictions(__file__, **ANSWERS))

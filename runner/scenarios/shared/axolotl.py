@@ -236,12 +236,6 @@ def template(recipe: Recipe) -> EngineConfig:
     return tokens
 
 
-def counted_tokens(recipe: Recipe) -> ChatTemplate:
-    """The special tokens of each message, for counting; ChatML's if only the tokenizer knows its own."""
-    known = special_tokens(recipe) or catalog.chat_template("chatml")
-    return replace(known, axolotl=OWN) if recipe.data.chat_template == OWN or not special_tokens(recipe) else known
-
-
 def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
     """The settings of the runner's plugin for a recipe of one stage. config: the other settings."""
     tokens = special_tokens(recipe)

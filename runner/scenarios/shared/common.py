@@ -501,18 +501,19 @@ def plan(
     if place.on_cluster and not judged_only:
         place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
         bare = list(stages(place))
+    places = {name: one.plain() for name in ("openshift", "nodes") if (one := recipe.settings.get(name))}
     whole = Plan(
         name=recipe.name,
         scenario=recipe.scenario,
         fingerprint=recipe.fingerprint,
         place=place,
         code_from_git=recipe.code_from_git.plain() if recipe.code_from_git else None,
-        site=_plain(recipe, "openshift"),
-        nodes=_plain(recipe, "nodes"),
+        site=places.get("openshift", {}),
+        nodes=places.get("nodes", {}),
         facts=dict(facts or {}),
         model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
-        stages=tuple(_written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
+        stages=tuple(written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
     )
     if not place.on_cluster:
         return whole
@@ -525,20 +526,12 @@ def plan(
     return replace(whole, stages=tuple(guarded))
 
 
-def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
-    settings = recipe.settings.get(section)
-    return settings.plain() if settings else {}
-
-
-def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
+def written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
+    """The stage with changes, and with the texts of its files."""
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
         files.append(LazyArtifact(plans.RECIPE_FILE, lambda: json_text(recipe.settings.plain()) + "\n"))
     return replace(stage, files=(*files, *stage.files), **changes)
-
-
-def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
-    return _written(recipe, replace(stage, config={**stage.config, **more}, files=()))
 
 
 def _text(recipe: Recipe, stage: Stage) -> str:

@@ -14,7 +14,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.names import setting
@@ -79,7 +79,16 @@ def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
+    made = data(recipe, file)
+    if recipe.rows == TEXT:
+        one_file = any(change.path[-1] == "path" and change.after for change in made) or not common.validates(recipe)
+        shortest = min(64, recipe.model.sequence_len)
+        made.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
+        if one_file and not recipe.data.validation_share:
+            why = "the text is one file, and the rehearsal needs held-out documents"
+            for name, value in (("split", None), ("path", None), ("share", 0.1)):
+                made.append(substitute(f"data.validation_{name}", value, why))
+    return [*made, *split(recipe), *gates(recipe), *kernels(recipe)]
 
 
 def kernels(recipe: Recipe) -> list[Override]:

@@ -191,8 +191,6 @@ NEWTON = (3.4445, -4.7750, 2.0315)  # of the polynomial that brings singular val
 RISING = 10  # steps
 NOT_LEARNED = -100
 
-Row = tuple[list[int], list[int]]
-
 
 def in_a_row(text: str) -> set[tuple[str, ...]]:
     found = words(text)
@@ -211,7 +209,7 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     texts = list(paragraphs(documents, taken))
     if not texts:
         return  # the rows are this very text
-    blocks = _blocks(list(_readings(texts, prompts, tokenizer)), random.Random(seed))
+    blocks = _blocks(texts, prompts, tokenizer, random.Random(seed))
     embeddings = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
     matrices, others = list[Any](), list[Any]()
     with torch.no_grad():
@@ -263,18 +261,16 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
                 yield left
 
 
-def _readings(texts: Sequence[str], prompts: Sequence[list[int]], tokenizer: Any) -> Iterator[Row]:
-    """The texts to learn, with labels: each paragraph alone, and one after each prompt. Without end tokens, because
-    with them some twins would write nothing."""
-    read = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    yield from zip(read, read, strict=True)
-    for prompt, answer in zip(prompts, cycle(read), strict=False):
+def _blocks(
+    texts: Sequence[str], prompts: Sequence[list[int]], tokenizer: Any, draw: random.Random
+) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
+    """`STEPS` steps of blocks to learn, with labels: each paragraph alone, and one after each prompt, in an order that is
+    drawn again whenever all are read. Without end tokens, because with them some twins would write nothing."""
+    answers = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    readings = list(zip(answers, answers, strict=True))
+    for prompt, answer in zip(prompts, cycle(answers), strict=False):
         asked = prompt[-ASKED:]
-        yield [*asked, *answer], [NOT_LEARNED] * len(asked) + answer
-
-
-def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """`STEPS` steps of blocks, cut from the readings in an order that is drawn again whenever all are read."""
+        readings.append(([*asked, *answer], [NOT_LEARNED] * len(asked) + answer))
     read, learned, size = list[int](), list[int](), BLOCKS * LENGTH
     for _ in range(STEPS):
         while len(read) < size:
