@@ -2,7 +2,6 @@
 
 from runner.catalog.hardware import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
-    TWIN_OF,
     ChatTemplate,
     Model,
     cached_model,
@@ -12,7 +11,6 @@ from runner.catalog.models import (
     model_ids,
     model_types,
     near_model,
-    original,
     unsuitable,
 )
 from runner.catalog.tables import (

@@ -230,7 +230,8 @@ NO_GEOMETRY = (KeyError, TypeError, ValueError, ZeroDivisionError)
 # Facts that a `config.json` lacks: those that models of one type share, and those of one vocabulary.
 INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
 SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
-# The setting in a tiny twin's `config.json` with these facts about its original; older twins contain only its name.
+# The setting in a tiny twin's `config.json` with these facts about its original, which need not be in the catalog; older
+# twins contain only its name.
 TWIN_OF = "twin_of"
 
 
@@ -246,11 +247,6 @@ def cached_model(name: str, revision: str) -> Model | None:
         return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
     except (*NO_GEOMETRY, OSError):
         return None
-
-
-def original(model: Model) -> Facts:
-    """The facts about a twin's original that `from_config` reads. The original need not be in the catalog."""
-    return {"id": model.id, **{name: getattr(model, name) for name in ("linear", *INHERITED, *SPOKEN)}}
 
 
 def from_config(name: str, config: ModelConfig) -> Model:

@@ -100,46 +100,41 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
 
 def unknown_model(recipe: Recipe) -> Problem:
     """The problem of an unknown base model. A copied recipe may have it, because a lock file can follow."""
-    base, near = recipe.model.base, catalog.near_model(recipe.model.base)
+    return recipe.problem("model.base", *_why_unknown(recipe, recipe.model.base))
+
+
+def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
     if named := hub_name(base):
-        return recipe.problem("model.base", *worded("check.page-address", base=base, named=named))
+        return worded("check.page-address", base=base, named=named)
     if config := models.config_of(base, recipe.folder):
-        return _no_geometry(recipe, config)
-    if no_folder := _no_folder(recipe):
-        return no_folder
+        return _no_geometry(base, config)
+    folder, near, elsewhere = recipe.folder / base, catalog.near_model(base), recipe.elsewhere(base)
+    if isdir(folder) and not elsewhere:
+        below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
+        hint = "Name the folder in which the model was saved."
+        if below:
+            hint = f"Did you mean `{base.rstrip('/')}/{below[0]}`?"
+        return worded("check.folder-without-model", base=base, hint=hint)
+    could_be_a_folder = base.startswith((".", "/", "~")) or base.count("/") != 1
+    if could_be_a_folder and not elsewhere and ("/" in base or not near):
+        beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
+        name = nearest(folder.name, beside)
+        meant = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? " if name else ""
+        return worded("check.neither-folder-nor-model", folder=folder, base=base, near=meant)
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
-        return recipe.problem("model.base", *worded("check.model-on-claim", base=base, add=add, recipe=recipe))
-    if recipe.elsewhere(base):
-        return recipe.problem("model.base", *worded("check.model-at-address", base=base, add=add))
+        return worded("check.model-on-claim", base=base, add=add, recipe=recipe)
+    if elsewhere:
+        return worded("check.model-at-address", base=base, add=add)
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-    near = f"Did you mean `{near}`? " if near else ""
-    return recipe.problem("model.base", *worded("check.unknown-model", base=base, near=near, add=add, version=version))
+    meant = f"Did you mean `{near}`? " if near else ""
+    return worded("check.unknown-model", base=base, near=meant, add=add, version=version)
 
 
-def _no_folder(recipe: Recipe) -> Problem | None:
-    """The problem of a base model that can only be a folder, and is not one; None for hub names and claims."""
-    base, folder = recipe.model.base, recipe.folder / recipe.model.base
-    if recipe.elsewhere(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
-        return None
-    if isdir(folder):
-        below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
-        near = f"Did you mean `{base.rstrip('/')}/{below[0]}`?" if below else ""
-        hint = near or "Name the folder in which the model was saved."
-        return recipe.problem("model.base", *worded("check.folder-without-model", base=base, hint=hint))
-    if "/" not in base and catalog.near_model(base):
-        return None
-    beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
-    name = nearest(folder.name, beside)
-    near = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? " if name else ""
-    return recipe.problem("model.base", *worded("check.neither-folder-nor-model", folder=folder, base=base, near=near))
-
-
-def _no_geometry(recipe: Recipe, config: ModelConfig) -> Problem:
+def _no_geometry(base: str, config: ModelConfig) -> tuple[str, str]:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
-    base = recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
-        return recipe.problem("model.base", *worded("check.several-models", base=base, parts=listed(parts)))
+        return worded("check.several-models", base=base, parts=listed(parts))
     wrong = "has an impossible type or size"
     try:
         catalog.from_config(base, config)
@@ -147,7 +142,7 @@ def _no_geometry(recipe: Recipe, config: ModelConfig) -> Problem:
         wrong = f"lacks `{error.args[0]}`"
     except models.NO_GEOMETRY:
         pass
-    return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
+    return worded("check.unknown-size", base=base, wrong=wrong)
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:

@@ -75,8 +75,8 @@ def one_form(recipe: Recipe) -> Iterator[Problem]:
             said = worded("check.form-has-columns", first=there[0], home=name_of(home), form=form, there=listed(there))
             yield of_set(home, recipe.problem((*home, there[0]), *said, key=True))
         elif missing and (there or form == "columns"):
-            words = {"home": name_of(home), "missing": listed(missing), "first": missing[0]}
-            said = worded("check.columns-need-templates", **words)
+            lacks, first = listed(missing), missing[0]
+            said = worded("check.columns-need-templates", home=name_of(home), missing=lacks, first=first)
             yield of_set(home, recipe.problem((*home, there[0] if there else "form"), *said, key=True))
         elif form == "auto" and missing and data.get("hub") and not data.get("path"):
             yield of_set(home, recipe.note((*home, "hub"), *worded("check.form-is-found", data=data)))

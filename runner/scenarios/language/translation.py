@@ -114,13 +114,20 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
         patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head and not recipe.scores)
         patterns += [f"^{SCORE}$"] if recipe.scores and patterns else []
         return {"unfrozen_parameters": patterns} if patterns else {}
+    # Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code of the
+    # model's own, and no weights in 8 bits, and are for models that write. With DoRA they would use the weight norms from
+    # before the first step, because fused and 8-bit AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py,
+    # _compute_dora_scale; torch 2.13). Axolotl refuses them beside `nvfp4_merge_aware`.
+    fused = place.accelerator and facts.fused_lora and not recipe.model.get("trust_remote_code")
+    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base") or recipe.scores)
+    fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
         **({"lora_target_parameters": list(facts.family.get("experts", ()))} if train.get("lora_experts") else {}),
         # Axolotl does this only with CUDA.
         **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
         "lora_target_modules": train.lora_pattern or adapted(facts, train),
-        **axolotl.lora_kernels(recipe, place),
+        **dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused),
     }
 
 
@@ -161,7 +168,7 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
         re.compile(asked)
         found = facts.matched(asked) if facts else {}
     except re.error as error:
-        yield recipe.problem("train.lora_pattern", *worded("scenarios.no-pattern", name=asked, error=error))
+        yield recipe.problem("train.lora_pattern", *_no_pattern(asked, error))
         return
     # For an architecture outside the catalog, only a trace shows the layers.
     if not facts or facts.model_type not in catalog.model_types():
@@ -181,6 +188,10 @@ def pattern(recipe: Recipe) -> Iterator[Problem]:
     yield recipe.problem("train.lora_pattern", *said)
 
 
+def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
+    return worded("scenarios.no-pattern", name=name, error=error)
+
+
 def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
     why, linear = facts.family["missed"][name.rpartition(".")[2]], listed(facts.linear)
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
@@ -197,7 +208,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         try:
             found = facts.fitting(name)
         except re.error as error:
-            said = worded("scenarios.no-pattern", name=name, error=error)
+            said = _no_pattern(name, error)
         else:
             some = min(found.values(), default=0) % facts.num_hidden_layers
             if found and not some:

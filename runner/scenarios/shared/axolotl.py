@@ -49,19 +49,6 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
     return settings
 
 
-def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code of the
-    model's own, and no weights in 8 bits. With DoRA they would use the weight norms from before the first step, because
-    fused and 8-bit AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch 2.13)."""
-    fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
-    train = recipe.settings.get("train") or {}
-    # They are for models that write.
-    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base") or recipe.scores)
-    # Axolotl refuses both together.
-    fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
-    return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
-
-
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
     """What Liger computes instead of PyTorch: loss, normalisation, rotary positions, feed-forward."""
     facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")

@@ -93,15 +93,10 @@ def by_zero(recipe: Recipe) -> bool:
 
 
 def by_zero_alone(recipe: Recipe) -> bool:
-    """Whether DeepSpeed is also useful on a single GPU."""
-    return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
-
-
-def offloaded(recipe: Recipe) -> dict[str, str]:
-    """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
+    """Whether DeepSpeed is also useful on a single GPU: it moves optimizer or weights off it."""
     section = recipe.settings.get("sharding") or {}
-    stated = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
-    return {name: "" if where == "none" else where for name, where in stated.items()}
+    placed = [section.get(f"offload_{name}") or "none" for name in ("optimizer", "weights")]
+    return recipe.distribution.startswith("zero") and placed != ["none", "none"]
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:

@@ -13,9 +13,7 @@ from itertools import chain, cycle, takewhile
 from pathlib import Path
 from typing import Any
 
-from runner import catalog
-from runner.catalog import TWIN_OF, ChatTemplate, Model
-from runner.catalog.models import of_facts
+from runner.catalog.models import INHERITED, SPOKEN, TWIN_OF, ChatTemplate, Model, of_facts
 from runner.data import tokenizers
 from runner.data.row_files import Bad
 from runner.data.rows import Parquet
@@ -131,7 +129,8 @@ def _write(
 
     without_gpu_kernels()
     # The catalog reads TWIN_OF: facts that a config.json lacks are then those of the original.
-    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
+    original = {name: getattr(model, name) for name in ("id", "linear", *INHERITED, *SPOKEN)}
+    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: original})
     torch.manual_seed(seed)
     with _drawing_once():
         built = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
