@@ -24,7 +24,6 @@ from runner.catalog.tables import (
     dataset,
     dataset_of,
     deepspeed_settings,
-    fused_kernels,
     fused_loss_models,
     near_dataset,
     optimizers,

@@ -28,9 +28,6 @@ from runner.tools.names import hub_name, listed, nearest
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import TEKKEN
 
-# The values of Kubernetes' labels.
-LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
-
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """Every Problem found by the shared rules, the rules of parts and those of the scenario. A rule whose settings the
@@ -190,17 +187,10 @@ def advised_precision(recipe: Recipe) -> str:
     return gpu.precision("fp16" in known and (facts is None or facts.fp16)) if gpu else "bf16"
 
 
-def known_gpu(recipe: Recipe) -> Iterator[Problem]:
-    name = recipe.machines.gpu
-    gpu = catalog.gpu(name)
-    if gpu is None:
-        # People write `L40S` or `H100`, but the cluster's label is longer.
-        meant = listed(catalog.alike(name), "or")
-        hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
-        if "openshift" in recipe.settings and not LABEL.match(name):
-            yield recipe.problem("machines.gpu", *worded("check.impossible-label", name=name, hint=hint))
-        else:
-            yield recipe.note("machines.gpu", *worded("check.unknown-gpu", name=name, hint=hint))
+def similar_gpus(recipe: Recipe) -> str:
+    # People write `L40S` or `H100`, but the cluster's label is longer.
+    meant = listed(catalog.alike(recipe.machines.gpu), "or")
+    return f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
 
 
 # No machine has less or more, so another unit was meant.
@@ -403,7 +393,7 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 # Notes on values that are valid, but probably not intended.
 UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, adapters)
 RULES: tuple[Rule, ...] = (
-    *(known_model, custom_code, chat_template, known_gpu),
+    *(known_model, custom_code, chat_template),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, advanced_settings),
     common.contradictions(
@@ -413,6 +403,7 @@ RULES: tuple[Rule, ...] = (
             "" if (half := advised_precision(recipe)) == "fp32" else f", or `precision: {half}`"
         ),
         disk_of_pods=disk_of_pods,
+        similar_gpus=similar_gpus,
     ),
     *UNUSUAL,
 )

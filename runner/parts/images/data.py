@@ -63,11 +63,9 @@ def class_names(path: Path) -> list[str]:
     train = path / "train"
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
-        inside = (
-            f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
-            if names
-            else ""
-        )
+        inside = ""
+        if names:
+            inside = f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
         raise Stop(*worded("images.no-images", path=path, inside=inside))
     return names
 

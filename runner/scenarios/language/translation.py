@@ -51,7 +51,7 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
     elif "objective" in recipe.train:
         how = dict(common.table("objectives")[recipe.train.objective])
     elif not is_text:
-        how = axolotl.packing(recipe, place, recipe.train)
+        how = axolotl.packing(recipe, place)
     fast = axolotl.faster(recipe)
     own = {**how.pop("recipe_runner", {}), **fast.pop("recipe_runner", {})}
     config = {

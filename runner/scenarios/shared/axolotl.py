@@ -12,7 +12,7 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import MISTRAL, jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
-from runner.recipe.document import holds
+from runner.recipe.document import applies
 from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
@@ -60,7 +60,8 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     kernels: dict[str, bool] = {}
     # They are compiled for a GPU, and replace transformers' classes, which a model's own code does not use.
     if facts and recipe.train.kernels != "none" and place.accelerator and not recipe.model.trust_remote_code:
-        kernels = dict(catalog.fused_kernels(facts.model_type))
+        # Those that liger-kernel 0.8.1 computes as transformers does.
+        kernels = dict(catalog.table("fused-kernels").get(facts.model_type, {}))
         if kernels.get("glu"):
             kernels["glu"] = facts.usual_glu
     config: EngineConfig = {"chunked_cross_entropy": True} if loss == "chunked" else {}
@@ -107,10 +108,10 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 
-def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
-    """How short rows are handled. section: with `packing`."""
-    joined = joins_rows(recipe, section, place.accelerator)
-    if section["packing"] == "pack":
+def packing(recipe: Recipe, place: Place) -> EngineConfig:
+    """How short rows are handled."""
+    joined = joins_rows(recipe, recipe.train, place.accelerator)
+    if recipe.train.packing == "pack":
         return dict(common.table("packed"))
     # Axolotl accepts it only for FlashAttention; otherwise the runner's plugin sets it.
     elsewhere = {"recipe_runner": {"flatten": True}} if joined and not place.accelerator else {}
@@ -333,9 +334,7 @@ def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
         off = not known.get("even_off") and (value is False or value == [])
         least, good = known.get("above", math.inf), known.get("fine", ())
         fine = values and all(one in good or (isinstance(one, int | float) and one > least) for one in values)
-        met = "needs" in known and all(holds(config, term) for term in known["needs"])
-        free = "without" in known and not any(holds(config, term) for term in known["without"])
-        free |= not all(holds(config, term) for term in known.get("beside", ()))
-        if setting in known["settings"] and not (off or fine or met or free):
+        refused = setting in known["settings"] and not (off or fine)
+        if refused and applies(config, known.get("when", ()), known.get("unless", ())):
             return str(known["why"])
     return None

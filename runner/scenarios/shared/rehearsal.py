@@ -112,12 +112,8 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
     return [base, *substitutes(recipe, local), *without_gpu(recipe, BY)]
 
 
-def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    return substituted(recipe, rows, folder / TWIN)
-
-
-def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Override]:
-    """The substitutions that depend on the rows. twin_dir: the folder of the twin."""
+def after_data(recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | None = None) -> list[Override]:
+    """The substitutions that depend on the rows. own: the folder of the twin, if it is not the usual one."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     kernel = "FlexAttention" if recipe.model.attention == "flex_attention" else "FlashAttention"
     mask = "; a mask separates joined rows instead" if joined else ""
@@ -125,7 +121,7 @@ def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Over
     written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern") and _pattern(recipe)
     model = table("twin", attention=attention, kernel=kernel, mask=mask)
     end = table("twin-end", written=written, pattern=pattern)
-    base = substitute("model.base", str(twin_dir), _made(recipe))
+    base = substitute("model.base", str(own or folder / TWIN), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
     made = [*substitutes(recipe, model), *without_kernels(recipe, BY, "speed."), *substitutes(recipe, end)]
