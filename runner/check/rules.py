@@ -171,8 +171,6 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     elif whole and (said := unfit(template, str(folder), mistrals and (whole / TEKKEN).is_file())):
         mending = "auto" if template == MISTRAL else MISTRAL
         yield recipe.problem("data.chat_template", *said, mending=mending)
-    if template == MISTRAL and recipe.data.get("train_on") == "all":
-        yield recipe.problem("data.train_on", *worded("check.mistral-ends-with-answers"), mending="assistant")
     if template == "tokenizer_default":
         if folder and (folder / "tokenizer_config.json").is_file():
             own = read_record(folder / "tokenizer_config.json").get("chat_template")

@@ -158,12 +158,10 @@ def adapted(facts: Model, train: Any) -> list[str]:
 
 
 def pattern(recipe: Recipe) -> Iterator[Problem]:
-    """A pattern that peft would refuse, or that contradicts a list of layers."""
+    """A pattern that peft would refuse."""
     facts, train = recipe.model_facts, recipe.train
     if not (asked := train.get("lora_pattern")):
         return
-    if train.get("lora_layers") is not None:
-        yield recipe.problem("train.lora_pattern", *worded("scenarios.layers-twice"))
     try:
         re.compile(asked)
         found = facts.matched(asked) if facts else {}
@@ -198,10 +196,7 @@ def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
 
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
-    facts, advanced = recipe.model_facts, recipe.advanced.plain().get("axolotl") or {}
-    experts = recipe.train.get("lora_experts") or advanced.get("lora_target_parameters")
-    if recipe.train.get("lora_layers") == () and not experts:
-        yield recipe.problem("train.lora_layers", *worded("scenarios.nothing-adapted"))
+    facts = recipe.model_facts
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):
