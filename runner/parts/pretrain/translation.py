@@ -18,7 +18,7 @@ from runner.plan import EngineConfig, Evaluation, Place, Plan, Section, Stage
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import PREFERENCES, TEXT, Recipe, sets_of
+from runner.recipe.recipe import PREFERENCES, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
@@ -49,7 +49,7 @@ def facts(recipe: Recipe) -> Section:
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     stages = [stage for stage in TRAINED if recipe.settings.get(stage)]
-    return {stage: Measurable(common.MEASURED_AS[ROWS[stage]], blocks=True) for stage in stages}
+    return {stage: Measurable(common.measured_as(ROWS[stage]), blocks=True) for stage in stages}
 
 
 def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]]:
@@ -81,7 +81,7 @@ def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) 
         recipe,
         here,
         axolotl.with_advanced(recipe, config | split, PRETRAIN, ("model", "speed", PRETRAIN)),
-        Evaluation(common.MEASURED_AS[TEXT], text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"),
+        Evaluation("text", text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"),
         PRETRAIN if length == last else None,  # gates come after the last length
         name=length.name,
         data={},

@@ -101,7 +101,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
     asked = parts.hook("of_songs")(recipe)[1].asked if recipe.rows == SONGS and recipe.data.songs else {}
     # For a model's own answers, each reward.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, common.validates(recipe), recipe.pretrained)}
+    return {"": Measurable(common.measured_as(recipe.rows), asked, common.validates(recipe), recipe.pretrained)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:

@@ -19,18 +19,7 @@ from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
 from runner.recipe import reading, units
 from runner.recipe.document import applies, named, value_at
-from runner.recipe.recipe import (
-    CONVERSATIONS,
-    LABELS,
-    PREFERENCES,
-    PROMPTS,
-    SONGS,
-    TEXT,
-    BrokenSetting,
-    Recipe,
-    Settings,
-    sets_of,
-)
+from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, BrokenSetting, Recipe, Settings, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, in_image, remote
 from runner.tools.names import content_hash
@@ -41,14 +30,14 @@ from runner.tools.text import json_text, yaml_text
 Made = TypeVar("Made")
 
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")  # the sections about training
-# How a stage is measured, by the rows that it learns from.
-MEASURED_AS: dict[str, Kind] = {
-    **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},
-    **{PREFERENCES: "preferences", LABELS: "labels", PROMPTS: "prompts"},
-}
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
 FETCHING = "model"
+
+
+def measured_as(rows: str) -> Kind:
+    """How a stage is measured, by the rows that it learns from."""
+    return "chat" if rows in (CONVERSATIONS, SONGS) else cast(Kind, rows)
 
 
 def learning_rate(recipe: Recipe) -> float:
