@@ -179,7 +179,8 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
         rows.append({"else": False, **row, "terms": terms})
 
     def rule(recipe: Recipe) -> Iterator[Problem]:
-        known = Known(recipe=recipe, derived=derived)
+        present = [name for name in TRAINING_SECTIONS if recipe.sections.get(name)]
+        known = Known(recipe=recipe, derived=derived, present=present)
         told: list[str] = []
         for row in rows:
             told = told if row["else"] else []
@@ -204,7 +205,7 @@ class Known(dict[str, Any]):
 def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, told: list[str]) -> Iterator[Problem]:
     """The problems by a row. told: the sections with a problem by it, or by the rows that it goes on from."""
     for home, (when, unless) in row["terms"].items():
-        absent = home in TRAINING_SECTIONS and not recipe.sections.get(home)
+        absent = home in TRAINING_SECTIONS and home not in known["present"]
         if absent or home in told or not applies(known, when, unless):
             continue
         told.append(home)
@@ -240,7 +241,7 @@ def _gpu(recipe: Recipe) -> Mapping[str, Any]:
     return vars(gpu) | {
         "older": not gpu.bf16,
         "fp8": gpu.fp8,
-        "capability": float(gpu.compute_capability),
+        "capability": gpu.capability,
         "precision": gpu.precision(fp16=False),
     }
 
