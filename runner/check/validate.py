@@ -43,8 +43,7 @@ def opened(document: Document) -> tuple[Document, list[Problem]]:
 
 
 def valid(document: Document, look: bool = True, earlier: tuple[Recipe, ...] = ()) -> tuple[Recipe, list[Problem]]:
-    """The document as a Recipe, and notes. earlier: as in Recipe. Raises Stop with every Problem at once if it is not
-    valid."""
+    """The document as a Recipe, and notes. earlier: as in Recipe. Raises Stop with every Problem at once."""
     recipe, problems = judge(document, look, earlier)
     if recipe is None or errors_of(problems):
         raise Stop(errors_of(problems))

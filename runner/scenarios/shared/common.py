@@ -193,8 +193,7 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
 
 
 class Known(dict[str, Any]):
-    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` from it, computed
-    when it is first read."""
+    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` when first read."""
 
     def __missing__(self, name: str) -> Any:
         derived, recipe = self["derived"], self["recipe"]
@@ -335,8 +334,7 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder, on a claim, or an
-    address."""
+    """The path of a recipe's file for preparation: beside the recipe, in the pods' folder, on a claim, or an address."""
     if name is None:
         return None
     if remote(name):

@@ -118,7 +118,10 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | Non
     kernel = "FlexAttention" if recipe.model.attention == "flex_attention" else "FlashAttention"
     mask = "; a mask separates joined rows instead" if joined else ""
     attention = "eager" if recipe.model.attention == "eager" else recipe.facts.family.get("attention", "sdpa")
-    written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern") and _pattern(recipe)
+    written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern")
+    small = replace(recipe.facts, num_hidden_layers=layers(recipe))
+    if pattern and not small.matched(pattern):
+        pattern = small.pattern_of(recipe.facts.named(pattern) or recipe.facts.linear)
     model = table("twin", attention=attention, kernel=kernel, mask=mask)
     end = table("twin-end", written=written, pattern=pattern)
     base = substitute("model.base", str(own or folder / TWIN), _made(recipe))
@@ -359,13 +362,6 @@ def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
 def layers(recipe: Recipe) -> int:
     """Enough layers that some stay frozen."""
     return min(recipe.facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
-
-
-def _pattern(recipe: Recipe) -> str:
-    """A pattern for the twin, which may have none of the layers that the recipe's names."""
-    asked, twins = str(recipe.train.lora_pattern), replace(recipe.facts, num_hidden_layers=layers(recipe))
-    names = recipe.facts.named(asked) or recipe.facts.linear
-    return asked if twins.matched(asked) else twins.pattern_of(names)
 
 
 def _made(recipe: Recipe) -> str:
