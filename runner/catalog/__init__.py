@@ -10,7 +10,6 @@ from runner.catalog.models import (
     model,
     model_ids,
     model_types,
-    near_model,
     unsuitable,
 )
 from runner.catalog.tables import (

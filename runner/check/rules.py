@@ -105,7 +105,7 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
         return worded("check.page-address", base=base, named=named)
     if config := models.config_of(base, recipe.folder):
         return _no_geometry(base, config)
-    folder, near, elsewhere = recipe.folder / base, catalog.near_model(base), recipe.elsewhere(base)
+    folder, near, elsewhere = recipe.folder / base, models.near_model(base), recipe.elsewhere(base)
     if isdir(folder) and not elsewhere:
         below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
         hint = "Name the folder in which the model was saved."

@@ -70,9 +70,9 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
 
 
 def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) -> Stage:
-    here, machines, longest = place.below(length.name), common.machines(recipe, place), recipe.pretrain.max_grad_norm
+    here = place.below(length.name)
     config = _config(recipe, here, length, place.below(before[-1]))
-    split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), longest)
+    split, split_files = sharding.settings(recipe, here, precision_of(recipe, PRETRAIN))
     if before[1:] and common.time_limit(recipe):
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
         config["recipe_runner"]["time_limit_earlier"] = [place.below(name).run_dir for name in before[1:]]

@@ -28,7 +28,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
     what, whole = measurable(recipe)[""], config(recipe, place)
-    shared, shared_files = sharding.settings(recipe, place, common.machines(recipe, place))
+    shared, shared_files = sharding.settings(recipe, place)
     shared |= own.for_axolotl if (own := recipe.settings.get("sharding")) else {}
     return axolotl.stage(
         recipe,

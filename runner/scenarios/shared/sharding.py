@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner import catalog
-from runner.plan import EngineConfig, Machines, Place
+from runner.plan import EngineConfig, Place
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_, applies, holds, merged
 from runner.recipe.recipe import Recipe
@@ -16,11 +16,9 @@ from runner.tools.problem import Problem, Stop, worded
 DEEPSPEED_FILE = "deepspeed.json"
 
 
-def settings(
-    recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
-) -> tuple[EngineConfig, tuple[Artifact, ...]]:
+def settings(recipe: Recipe, place: Place, precision: str = "") -> tuple[EngineConfig, tuple[Artifact, ...]]:
     """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
-    something is offloaded. precision, max_grad_norm: a stage's own."""
+    something is offloaded. precision: a stage's own."""
     if common.by_fsdp(recipe):
         # FSDP2, full shard, one unit for each transformer layer.
         own = own_file(recipe)
@@ -31,10 +29,9 @@ def settings(
         step = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
         return {"fsdp_version": 2, "fsdp_config": fsdp, "accelerator_config": step}, ()
     if common.by_zero(recipe):
-        longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
-        text = json.dumps(config(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
+        text = json.dumps(config(recipe, precision or recipe.model.precision), indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
-    if machines.world_size == 1:
+    if common.world_size(recipe) == 1:
         return {}, ()
     return {
         "ddp": True,
@@ -75,12 +72,12 @@ def own_file(recipe: Recipe) -> Document | None:
     return document
 
 
-def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
+def config(recipe: Recipe, precision: str) -> EngineConfig:
     """A DeepSpeed config: the runner's defaults, the user's own file over them, and the recipe over both. accelerate fills
     in `auto` from Axolotl's settings (transformers' DeepSpeed guide)."""
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
-    stated = merged(own, decided(recipe, precision, max_grad_norm))
+    stated = merged(own, decided(recipe, precision, recipe.training.max_grad_norm))
     zero, gpus = stated["zero_optimization"], common.world_size(recipe)
     defaults: EngineConfig = {}
     for row in common.table("zero")["rows"]:
