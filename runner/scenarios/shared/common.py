@@ -202,7 +202,7 @@ class Known(dict[str, Any]):
 
 
 def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, told: list[str]) -> Iterator[Problem]:
-    """The problems by a row. told: the sections with a problem by it, or by the rows that it goes on from."""
+    """The problems of a row. told: the sections that already have one, by this row or those that an `else` continues."""
     for home, (when, unless) in row["terms"].items():
         absent = home in TRAINING_SECTIONS and home not in known["present"]
         if absent or home in told or not applies(known, when, unless):
