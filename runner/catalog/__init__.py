@@ -2,7 +2,6 @@
 
 from runner.catalog.hardware import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
-    TWIN_OF,
     ChatTemplate,
     Model,
     cached_model,
@@ -11,8 +10,6 @@ from runner.catalog.models import (
     model,
     model_ids,
     model_types,
-    near_model,
-    original,
     unsuitable,
 )
 from runner.catalog.tables import (
@@ -26,7 +23,6 @@ from runner.catalog.tables import (
     dataset,
     dataset_of,
     deepspeed_settings,
-    fused_kernels,
     fused_loss_models,
     near_dataset,
     optimizers,

@@ -10,7 +10,7 @@ from runner.tools.names import nearest
 
 # PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink:
 # NVIDIA's data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
-_PCIE = (((9, 0), 64.0), ((8, 0), 32.0), ((0, 0), 16.0))
+_PCIE = ((9.0, 64.0), (8.0, 32.0), (0.0, 16.0))
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Gpu:
     @property
     def bf16(self) -> bool:
         """bf16 and FlashAttention 2 need Ampere (8.0) or newer."""
-        return self.capability >= (8, 0)
+        return self.capability >= 8.0
 
     @property
     def fp8(self) -> bool:
         """Axolotl supports FP8 from compute capability 9.0."""
-        return self.capability >= (9, 0)
+        return self.capability >= 9.0
 
     def precision(self, fp16: bool) -> str:
         """The smallest number format in which training works on it. fp16: whether the model's activations fit fp16."""
@@ -55,9 +55,8 @@ class Gpu:
         return next(rate for least, rate in _PCIE if self.capability >= least)
 
     @property
-    def capability(self) -> tuple[int, int]:
-        major, minor = self.compute_capability.split(".")
-        return int(major), int(minor)
+    def capability(self) -> float:
+        return float(self.compute_capability)
 
 
 def gpu_names() -> list[str]:

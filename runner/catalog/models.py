@@ -155,19 +155,6 @@ class Model:
         return {at: False} | homes | {path: path.rpartition(".")[2] in self.linear for path in paths}
 
 
-@dataclass(frozen=True)
-class Unsuitable:
-    """A model that the pinned stack cannot train. why: a sentence without its full stop; instead: other models."""
-
-    why: str
-    instead: tuple[str, ...]
-
-    def refusal(self, name: str) -> tuple[str, str]:
-        """The problem at the model's name, and the hint."""
-        others = f"Use {listed(self.instead, 'or')} instead; the first is the nearest in size and licence."
-        return f"The packages that recipe-runner uses cannot train `{name}`.", f"{self.why}. {others}"
-
-
 @cache
 def _texts() -> dict[str, str]:
     """What models.toml says about each model, by name. All of it takes a tenth of a whole `recipe check` to parse."""
@@ -202,17 +189,20 @@ def near_model(name: str) -> str | None:
     return next(begins, None) or nearest(name, model_ids()) or without_owner.get(nearest(name, without_owner) or "")
 
 
-def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
-    """Why the pinned stack cannot train a model, by its name or its `config.json`; None without a known reason."""
+def unsuitable(name: str, folder: Path | None = None) -> tuple[str, str] | None:
+    """The problem with a model that the pinned stack cannot train, and the hint, by its name or its `config.json`; None
+    without a known reason."""
     return unsuitable_type({} if _known(name) else config_of(name, folder), name)
 
 
-def unsuitable_type(config: ModelConfig, name: str = "") -> Unsuitable | None:
-    """The same by a `config.json` alone, if the name is not in the table."""
+def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
+    """The same by the content of a `config.json`, if the name is not in the table."""
     rows = table("unsuitable")
     of_type = (facts for facts in rows.values() if facts["model_type"] == config.get("model_type"))
-    facts = rows.get(name) or next(of_type, None)
-    return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
+    if (facts := rows.get(name) or next(of_type, None)) is None:
+        return None
+    others = f"Use {listed(facts['instead'], 'or')} instead; the first is the nearest in size and licence."
+    return f"The packages that recipe-runner uses cannot train `{name}`.", f"{facts['why']}. {others}"
 
 
 @cache
@@ -249,7 +239,8 @@ NO_GEOMETRY = (KeyError, TypeError, ValueError, ZeroDivisionError)
 # Facts that a `config.json` lacks: those that models of one type share, and those of one vocabulary.
 INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
 SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
-# The setting in a tiny twin's `config.json` with these facts about its original; older twins contain only its name.
+# The setting in a tiny twin's `config.json` with these facts about its original, which need not be in the catalog; older
+# twins contain only its name.
 TWIN_OF = "twin_of"
 
 
@@ -265,11 +256,6 @@ def cached_model(name: str, revision: str) -> Model | None:
         return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
     except (*NO_GEOMETRY, OSError):
         return None
-
-
-def original(model: Model) -> Facts:
-    """The facts about a twin's original that `from_config` reads. The original need not be in the catalog."""
-    return {"id": model.id, **{name: getattr(model, name) for name in ("linear", *INHERITED, *SPOKEN)}}
 
 
 def from_config(name: str, config: ModelConfig) -> Model:
@@ -433,8 +419,8 @@ def described(name: str, fetch: Fetch) -> Model:
     config = _json(fetch(CONFIG), name)
     if not config:
         raise Stop(*worded("catalog.no-config", name=name, config=CONFIG))
-    if known := unsuitable_type(config):
-        raise Stop(*known.refusal(name))
+    if refusal := unsuitable_type(config, name):
+        raise Stop(*refusal)
     try:
         model = from_config(name, config)
     except NO_GEOMETRY as error:

@@ -97,11 +97,6 @@ def deepspeed_settings() -> Schema:
     return cast(Schema, json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8")))
 
 
-def fused_kernels(model_type: str) -> dict[str, bool]:
-    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does; empty if unknown."""
-    return dict(table("fused-kernels").get(model_type, {}))
-
-
 @cache
 def fused_loss_models() -> frozenset[str]:
     """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so

@@ -157,13 +157,6 @@ _REACHED = re.compile(r"Rank (\d+)\][^\n]*last enqueued NCCL work: (-?\d+)")
 _WRITES = re.compile(r"\[[rR]ank ?(\d+)\]")  # PyTorch's mark of the process that wrote a line
 
 
-def _of_one_machine(some: set[int]) -> range:
-    """All ranks of the machine that has these. Every machine has the same number of ranks, in sequence."""
-    first, last = min(some), max(some)
-    count = next(count for count in range(last - first + 1, last + 2) if first // count == last // count)
-    return range(first // count * count, (first // count + 1) * count)
-
-
 def late(text: str, world_size: int = 0) -> str:
     """Which rank came late to a collective that never ended, as a sentence; empty if the logs do not show who waited.
     text: the log of one machine or, with `world_size` (ranks), of all of them together."""
@@ -174,7 +167,12 @@ def late(text: str, world_size: int = 0) -> str:
     waited = {int(rank): int(number) for rank, number, _, _ in reversed(found)}
     reached = {int(rank): int(number) for rank, number in _REACHED.findall(text)}
     writing = {int(rank) for rank in _WRITES.findall(text)} | set(waited) | set(reached)
-    known = list(range(world_size) if world_size else _of_one_machine(writing))
+    known = list(range(world_size))
+    if not world_size:
+        # All ranks of the machine that has these. Every machine has the same number of ranks, in sequence.
+        first, last = min(writing), max(writing)
+        count = next(count for count in range(last - first + 1, last + 2) if first // count == last // count)
+        known = list(range(first // count * count, (first // count + 1) * count))
     missing = [rank for rank in known if rank not in waited]
     for numbers in (waited, reached):
         if not missing and len(set(numbers.values())) > 1:

@@ -22,15 +22,11 @@ from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
-from runner.scenarios.shared.axolotl import FLASH
 from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.names import hub_name, listed, nearest
 from runner.tools.problem import Problem, Stop, worded
 from runner.tools.run_files import TEKKEN
-
-# The values of Kubernetes' labels.
-LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
@@ -69,7 +65,7 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
     if not (base := _base(recipe)):
         return
     if unsuitable := catalog.unsuitable(base, recipe.folder):
-        yield recipe.problem("model.base", *unsuitable.refusal(base))
+        yield recipe.problem("model.base", *unsuitable)
     elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
         yield from broken
     elif not recipe.model_facts:
@@ -101,46 +97,41 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
 
 def unknown_model(recipe: Recipe) -> Problem:
     """The problem of an unknown base model. A copied recipe may have it, because a lock file can follow."""
-    base, near = recipe.model.base, catalog.near_model(recipe.model.base)
+    return recipe.problem("model.base", *_why_unknown(recipe, recipe.model.base))
+
+
+def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
     if named := hub_name(base):
-        return recipe.problem("model.base", *worded("check.page-address", base=base, named=named))
+        return worded("check.page-address", base=base, named=named)
     if config := models.config_of(base, recipe.folder):
-        return _no_geometry(recipe, config)
-    if no_folder := _no_folder(recipe):
-        return no_folder
+        return _no_geometry(base, config)
+    folder, near, elsewhere = recipe.folder / base, models.near_model(base), recipe.elsewhere(base)
+    if isdir(folder) and not elsewhere:
+        below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
+        hint = "Name the folder in which the model was saved."
+        if below:
+            hint = f"Did you mean `{base.rstrip('/')}/{below[0]}`?"
+        return worded("check.folder-without-model", base=base, hint=hint)
+    could_be_a_folder = base.startswith((".", "/", "~")) or base.count("/") != 1
+    if could_be_a_folder and not elsewhere and ("/" in base or not near):
+        beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
+        name = nearest(folder.name, beside)
+        meant = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? " if name else ""
+        return worded("check.neither-folder-nor-model", folder=folder, base=base, near=meant)
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
-        return recipe.problem("model.base", *worded("check.model-on-claim", base=base, add=add, recipe=recipe))
-    if recipe.elsewhere(base):
-        return recipe.problem("model.base", *worded("check.model-at-address", base=base, add=add))
+        return worded("check.model-on-claim", base=base, add=add, recipe=recipe)
+    if elsewhere:
+        return worded("check.model-at-address", base=base, add=add)
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-    near = f"Did you mean `{near}`? " if near else ""
-    return recipe.problem("model.base", *worded("check.unknown-model", base=base, near=near, add=add, version=version))
+    meant = f"Did you mean `{near}`? " if near else ""
+    return worded("check.unknown-model", base=base, near=meant, add=add, version=version)
 
 
-def _no_folder(recipe: Recipe) -> Problem | None:
-    """The problem of a base model that can only be a folder, and is not one; None for hub names and claims."""
-    base, folder = recipe.model.base, recipe.folder / recipe.model.base
-    if recipe.elsewhere(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
-        return None
-    if isdir(folder):
-        below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
-        near = f"Did you mean `{base.rstrip('/')}/{below[0]}`?" if below else ""
-        hint = near or "Name the folder in which the model was saved."
-        return recipe.problem("model.base", *worded("check.folder-without-model", base=base, hint=hint))
-    if "/" not in base and catalog.near_model(base):
-        return None
-    beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
-    name = nearest(folder.name, beside)
-    near = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{name}`? " if name else ""
-    return recipe.problem("model.base", *worded("check.neither-folder-nor-model", folder=folder, base=base, near=near))
-
-
-def _no_geometry(recipe: Recipe, config: ModelConfig) -> Problem:
+def _no_geometry(base: str, config: ModelConfig) -> tuple[str, str]:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
-    base = recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
-        return recipe.problem("model.base", *worded("check.several-models", base=base, parts=listed(parts)))
+        return worded("check.several-models", base=base, parts=listed(parts))
     wrong = "has an impossible type or size"
     try:
         catalog.from_config(base, config)
@@ -148,7 +139,7 @@ def _no_geometry(recipe: Recipe, config: ModelConfig) -> Problem:
         wrong = f"lacks `{error.args[0]}`"
     except models.NO_GEOMETRY:
         pass
-    return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
+    return worded("check.unknown-size", base=base, wrong=wrong)
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
@@ -180,8 +171,6 @@ def chat_template(recipe: Recipe) -> Iterator[Problem]:
     elif whole and (said := unfit(template, str(folder), mistrals and (whole / TEKKEN).is_file())):
         mending = "auto" if template == MISTRAL else MISTRAL
         yield recipe.problem("data.chat_template", *said, mending=mending)
-    if template == MISTRAL and recipe.data.get("train_on") == "all":
-        yield recipe.problem("data.train_on", *worded("check.mistral-ends-with-answers"), mending="assistant")
     if template == "tokenizer_default":
         if folder and (folder / "tokenizer_config.json").is_file():
             own = read_record(folder / "tokenizer_config.json").get("chat_template")
@@ -196,67 +185,10 @@ def advised_precision(recipe: Recipe) -> str:
     return gpu.precision("fp16" in known and (facts is None or facts.fp16)) if gpu else "bf16"
 
 
-def precisions(recipe: Recipe) -> dict[str, str]:
-    """The precision in each section that states one, by the section's name; Axolotl's own lines for half precision
-    without autocast count for the model's."""
-    found = {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
-    own = (recipe.settings.get("advanced") or {}).get("axolotl") or {}
-    for half, line in (("fp16", "float16"), ("bf16", "bfloat16")):
-        if own.get(line) and "model" in found:
-            found["model"] = half
-    return found
-
-
-def attention_fits_model(recipe: Recipe) -> Iterator[Problem]:
-    facts = recipe.model_facts if "model" in recipe.settings else None
-    asked = recipe.model.get("attention") if facts else None
-    if not facts or not asked:
-        return
-    family, gpu, of_hub, kind = facts.family, catalog.gpu(recipe.machines.gpu), "/" in asked, facts.model_type
-    able = family.get("attention", "sdpa")
-    lacks = asked != family.get("attention", asked) or (asked == "flex_attention" and "no_flex" in family)
-    if of_hub and asked != family.get("kernel"):
-        message = f"`{asked}` is for gpt-oss alone, and this model has the type `{kind}`."
-    elif of_hub and gpu and not gpu.compute_capability.startswith("9."):
-        message = f"`{asked}` needs an H100 or H200, and this GPU is {gpu.title}."
-    elif not of_hub and lacks:
-        message = f"transformers has no `{asked}` for models of type `{kind}`, so training would not start."
-    else:
-        return
-    yield recipe.problem("model.attention", message, f"Write `attention: {able}`.", mending=able)
-
-
-def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
-    """FlashAttention multiplies only in half precision."""
-    asked = (recipe.settings.get("model") or {}).get("attention") or ""
-    if asked != FLASH and "/" not in asked:
-        return
-    half = advised_precision(recipe)
-    instead = "" if half == "fp32" else f", or `precision: {half}`"
-    for home in (name for name, precision in precisions(recipe).items() if precision == "fp32"):
-        line, under = ("attention", "") if home == "model" else ("precision", " under `model`")
-        yield recipe.problem((home, line), *worded("check.flash-in-fp32", flash=asked, under=under, instead=instead))
-
-
-def known_gpu(recipe: Recipe) -> Iterator[Problem]:
-    name = recipe.machines.gpu
-    gpu = catalog.gpu(name)
-    if gpu is None:
-        # People write `L40S` or `H100`, but the cluster's label is longer.
-        meant = listed(catalog.alike(name), "or")
-        hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
-        if "openshift" in recipe.settings and not LABEL.match(name):
-            yield recipe.problem("machines.gpu", *worded("check.impossible-label", name=name, hint=hint))
-        else:
-            yield recipe.note("machines.gpu", *worded("check.unknown-gpu", name=name, hint=hint))
-    elif "model" in recipe.settings and not gpu.bf16:
-        lines = [(home, "precision", precision) for home, precision in precisions(recipe).items()]
-        attention = recipe.model_facts.family.get("attention", "sdpa") if recipe.model_facts else "sdpa"
-        instead = {"bf16": advised_precision(recipe), FLASH: attention}
-        for home, line, value in [*lines, ("model", "attention", str(recipe.model.get("attention")))]:
-            if value in instead:
-                said = worded("check.older-gpu", gpu=gpu, value=value, line=line, instead=instead[value])
-                yield recipe.problem((home, line), *said)
+def similar_gpus(recipe: Recipe) -> str:
+    # People write `L40S` or `H100`, but the cluster's label is longer.
+    meant = listed(catalog.alike(recipe.machines.gpu), "or")
+    return f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
 
 
 # No machine has less or more, so another unit was meant.
@@ -282,15 +214,6 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("limits.time", *worded("check.impossible-time-limit", time=time[:40]))
     if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
         yield recipe.problem("limits.gpu_memory", *worded("check.odd-gpu-limit", memory=memory[:40]))
-
-
-def joined_rows(recipe: Recipe) -> Iterator[Problem]:
-    gpu = catalog.gpu(recipe.machines.gpu)
-    for name, section in recipe.sections.items():
-        if section.get("packing") == "flatten" and recipe.model.attention != FLASH:
-            half = (section.get("precision") or recipe.model.precision) != "fp32" and (gpu is None or gpu.bf16)
-            flash = f"`attention: {FLASH}` under `model`, or " if half else ""
-            yield recipe.problem((name, "packing"), *worded("check.join-without-flash", recipe=recipe, flash=flash))
 
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
@@ -330,27 +253,6 @@ def disk_of_pods(recipe: Recipe) -> bool:
     """Whether pods have the folder on a disk. Their `/tmp` is the machine's (`runner.parts.jobs.podspec.folders`)."""
     path = str(recipe.settings["sharding"]["nvme_path"])
     return recipe.on_claim(path) or path.startswith("/tmp/")
-
-
-def optimizers(recipe: Recipe) -> Iterator[Problem]:
-    several = recipe.settings.get("distribution") is not None
-    for name, part in recipe.sections.items():
-        facts, at = catalog.optimizers().get(part.get("optimizer") or ""), (name, "optimizer")
-        if not facts:
-            continue
-        placed = common.offloaded(recipe)["optimizer"]
-        if placed == "cpu" and facts.beside:
-            yield recipe.note(at, *worded("check.optimizer-slow-beside", facts=facts))
-        elif placed and facts.gpu:
-            yield recipe.problem(at, *worded("check.optimizer-on-gpu"))
-        elif several and not facts.sharded and common.by_fsdp(recipe):
-            yield recipe.problem(at, *worded("check.optimizer-of-whole-weights"))
-        elif several and not facts.rows and common.by_zero(recipe):
-            yield recipe.problem(at, *worded("check.optimizer-of-matrices", recipe=recipe))
-        if (gpu := catalog.gpu(recipe.machines.gpu)) and float(gpu.compute_capability) < facts.least:
-            yield recipe.problem(at, *worded("check.optimizer-of-newer-gpus", gpu=gpu, facts=facts))
-        if facts.matrices < facts.moments and part.get("loraplus_lr_ratio"):
-            yield recipe.problem((name, "loraplus_lr_ratio"), *worded("check.optimizer-without-ratio"))
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
@@ -419,19 +321,15 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
 
 
 def prompts(recipe: Recipe) -> Iterator[Problem]:
-    """A system prompt is one text for all rows, without the marks of a chat template."""
+    """A system prompt is one text for all rows, without the marks of a chat template, and leaves room for them: a word is
+    at least one token."""
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") or ""
         if mark := _MARK.search(text):
             yield recipe.note((*home, "system_prompt"), *worded("check.template-marks", mark=mark))
         elif column := _COLUMN.search(text):
             yield recipe.note((*home, "system_prompt"), *worded("check.column-in-prompt", column=column))
-
-
-def long_rows(recipe: Recipe) -> Iterator[Problem]:
-    """A word is at least one token."""
-    for home, section in recipe.data_sections:
-        words = len((section.get("system_prompt") or "").split())
+        words = len(text.split())
         where, length = recipe.longest_row(home)
         if length and words >= length:
             yield recipe.problem(where, *worded("check.prompt-too-long", words=words, length=length))
@@ -487,13 +385,20 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
 
 
 # Notes on values that are valid, but probably not intended.
-UNUSUAL: tuple[Rule, ...] = (demo, answers, long_rows, cut_texts, prompts, adapters)
+UNUSUAL: tuple[Rule, ...] = (demo, answers, cut_texts, prompts, adapters)
 RULES: tuple[Rule, ...] = (
-    *(known_model, custom_code, chat_template, attention_fits_model, attention_fits_precision),
-    *(joined_rows, known_gpu),
+    *(known_model, custom_code, chat_template),
     *sources.RULES,
-    *(optimizers, memory_sizes, limits_can_be_meant, advanced_settings),
-    *common.contradictions(__file__, advised=advised_precision, disk_of_pods=disk_of_pods),
+    *(memory_sizes, limits_can_be_meant, advanced_settings),
+    common.contradictions(
+        __file__,
+        advised=advised_precision,
+        or_precision=lambda recipe: (
+            "" if (half := advised_precision(recipe)) == "fp32" else f", or `precision: {half}`"
+        ),
+        disk_of_pods=disk_of_pods,
+        similar_gpus=similar_gpus,
+    ),
     *UNUSUAL,
 )
 # Rules that read files of this machine.

@@ -172,7 +172,13 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
         return f"{name} has no value.", hint
     if allowed == "array":
         said = "it has settings of its own" if isinstance(value, dict) else f"it is `{shortened(written, SHOWN)}`"
-        hint = _list_hint(value, part, setting)
+        inner, shown = part.get("items", {}).get("type"), setting.rpartition(".")[2].partition("[")[0]
+        hint = f"Write a list: each entry on its own line below `{shown}:`, with `- ` before it."
+        if inner == "object":
+            dash = "write `- ` before its first line, and spaces before the others"
+            hint = f"Each entry of `{shown}` begins with a dash: {dash}."
+        elif inner in ("integer", "number") and isinstance(value, str | int | float):
+            hint = f"Write a list in brackets: `{shown}: {_bracketed(str(value))}`."
     elif isinstance(value, bool):
         said = f"`{str(value).lower()}` is a yes or no"
     elif isinstance(value, dict):
@@ -223,15 +229,6 @@ def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
         if len(value) == 1 and setting.isidentifier():
             return f"Write it without brackets or dash: `{setting}: {shortened(words, SHOWN)}`."
     return "Write a single value, without `-` or brackets."
-
-
-def _list_hint(value: Any, part: Schema, setting: str) -> str:
-    inner, shown = part.get("items", {}).get("type"), setting.rpartition(".")[2].partition("[")[0]
-    if inner == "object":
-        return f"Each entry of `{shown}` begins with a dash: write `- ` before its first line, and spaces before the others."
-    if inner in ("integer", "number") and isinstance(value, str | int | float):
-        return f"Write a list in brackets: `{shown}: {_bracketed(str(value))}`."
-    return f"Write a list: each entry on its own line below `{shown}:`, with `- ` before it."
 
 
 def _bracketed(text: str) -> str:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from runner import catalog
 from runner.catalog.models import why_no_hub
 from runner.data import conversation_formats, data_sets, row_files, rows
+from runner.data.data_sets import DataSource
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
@@ -66,36 +67,33 @@ QUESTION_ANSWER = ("question", "answer")
 def one_form(recipe: Recipe) -> Iterator[Problem]:
     """Rows in columns need templates for question and answer; rows in other forms cannot have them."""
     for home, data in recipe.data_sets():
-        if data.knows("question"):
-            yield from said_of(home, _one_form(recipe, home, data))
+        if not data.knows("question"):
+            continue
+        form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
+        missing = [setting for setting in QUESTION_ANSWER if setting not in there]
+        if there and form not in ("auto", "columns"):
+            said = worded("check.form-has-columns", first=there[0], home=name_of(home), form=form, there=listed(there))
+            yield of_set(home, recipe.problem((*home, there[0]), *said, key=True))
+        elif missing and (there or form == "columns"):
+            lacks, first = listed(missing), missing[0]
+            said = worded("check.columns-need-templates", home=name_of(home), missing=lacks, first=first)
+            yield of_set(home, recipe.problem((*home, there[0] if there else "form"), *said, key=True))
+        elif form == "auto" and missing and data.get("hub") and not data.get("path"):
+            yield of_set(home, recipe.note((*home, "hub"), *worded("check.form-is-found", data=data)))
 
 
-def said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The problems with a data set. Each names the data set if there are several."""
+def of_set(home: Path_, problem: Problem) -> Problem:
+    """The problem with a data set, which it names if there are several."""
     name = f"`{name_of(home)}`"
-    for problem in problems:
-        clear = isinstance(home[-1], str) or name in problem.message
-        yield problem if clear else replace(problem, message=f"{name}: {problem.message}")
-
-
-def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
-    form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
-    missing = [setting for setting in QUESTION_ANSWER if setting not in there]
-    if there and form not in ("auto", "columns"):
-        said = worded("check.form-has-columns", first=there[0], home=name_of(home), form=form, there=listed(there))
-        yield recipe.problem((*home, there[0]), *said, key=True)
-    elif missing and (there or form == "columns"):
-        said = worded("check.columns-need-templates", home=name_of(home), missing=listed(missing), first=missing[0])
-        yield recipe.problem((*home, there[0] if there else "form"), *said, key=True)
-    elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-        yield recipe.note((*home, "hub"), *worded("check.form-is-found", data=data))
+    clear = isinstance(home[-1], str) or name in problem.message
+    return problem if clear else replace(problem, message=f"{name}: {problem.message}")
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files exist and have the columns that the templates name."""
     for home, data in recipe.data_sections:
         for path, one in sets_of(home, data):
-            yield from said_of(path, _data_files(recipe, path, one, ("path", "sample")))
+            yield from (of_set(path, problem) for problem in _data_files(recipe, path, one, ("path", "sample")))
         yield from _data_files(recipe, home, data, ("validation_path",))
 
 
@@ -272,22 +270,17 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note((*named[0][0], "hub"), *worded("check.columns-unknown", names=names, why=why, later=LATER))
         return
     for home, data in named:
-        yield from said_of(home, _dataset(recipe, home, data))
-
-
-def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
-    named = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split", "files")}
-    try:
-        there = data_sets.hub_columns(data_sets.DataSource(**named, path=None))
-    except Stop as reason:
-        message = reason.text.split("\n")[0]
-        if isinstance(reason, data_sets.Unreachable):
-            yield recipe.note((*home, "hub"), message, LATER)
-        else:
+        asked = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split", "files")}
+        found: Iterable[Problem]
+        try:
+            found = fits(recipe, home, data, "hub", data["hub"], data_sets.hub_columns(DataSource(**asked, path=None)))
+        except Stop as reason:
+            message = reason.text.split("\n")[0]
             lines = f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
-            yield recipe.problem((*home, "hub"), message, f"Look at the data set on the hub, and at {lines}.")
-    else:
-        yield from fits(recipe, home, data, "hub", data["hub"], there)
+            found = [recipe.problem((*home, "hub"), message, f"Look at the data set on the hub, and at {lines}.")]
+            if isinstance(reason, data_sets.Unreachable):
+                found = [recipe.note((*home, "hub"), message, LATER)]
+        yield from (of_set(home, problem) for problem in found)
 
 
 RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns, splits, left_over, hub_names, commits)

@@ -43,8 +43,7 @@ def opened(document: Document) -> tuple[Document, list[Problem]]:
 
 
 def valid(document: Document, look: bool = True, earlier: tuple[Recipe, ...] = ()) -> tuple[Recipe, list[Problem]]:
-    """The document as a Recipe, and notes. earlier: as in Recipe. Raises Stop with every Problem at once if it is not
-    valid."""
+    """The document as a Recipe, and notes. earlier: as in Recipe. Raises Stop with every Problem at once."""
     recipe, problems = judge(document, look, earlier)
     if recipe is None or errors_of(problems):
         raise Stop(errors_of(problems))
@@ -142,7 +141,7 @@ def examine(
         document, _ = override(opened(document)[0], changes)
         return examined(document, online, allowed)[1]
     except Stop as stop:
-        return _problems_of(file, stop)
+        return stop.problems or [Problem(str(file), 0, 0, stop.text)]
     except OSError as error:  # no permission for a folder on the way, or a name that is too long
         return [Problem(str(file), 0, 0, f"`{error.filename}`: {error.strerror}.", "Check the paths in the recipe.")]
 
@@ -157,13 +156,9 @@ def examined(
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
-        return None, problems + _problems_of(document.file, stop)
+        return None, problems + (stop.problems or [Problem(document.file, 0, 0, stop.text)])
     problems += forecasting().problems(recipe, plan, allowed)
     return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unasked(recipe))]
-
-
-def _problems_of(file: Path | str, stop: Stop) -> list[Problem]:
-    return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:

@@ -25,7 +25,7 @@ from runner.run.stage_folder import StageFolder
 from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
-from runner.scenarios.shared.common import DATA, with_config
+from runner.scenarios.shared.common import DATA
 from runner.tools.files import read_json
 from runner.tools.names import shortened
 from runner.tools.problem import Stop, worded
@@ -193,8 +193,9 @@ def rehearse(
     chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
-    prepares = with_config(recipe, plan.stages[0], beside)
-    plan = replace(plan, stages=(prepares, *plan.stages[1:]))
+    prepares, *others = plan.stages
+    prepares = common.written(recipe, replace(prepares, config={**prepares.config, **beside}, files=()))
+    plan = replace(plan, stages=(prepares, *others))
 
     def carried(stages: list[Stage]) -> list[Summary]:
         facts = run.made_with(changes, made, run.state.processor)

@@ -7,11 +7,13 @@ import tomllib
 
 import pytest
 
+from runner import catalog
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.parts.pretrain.translation import OWN
 from runner.recipe.document import applies, holds, path_of
 from runner.scenarios import names
+from runner.scenarios.language.translation import ANSWERS
 from runner.scenarios.shared.common import DERIVED, TRAINING_SECTIONS
 from tests.conftest import ROOT
 
@@ -28,7 +30,10 @@ def test_each_term_names_a_setting_of_one_scenario(room, row):
         words = [word for term in terms for side in re.split("[=><~?]", term)[:2] for word in side.split("|")]
         derived = [word.split(".") for word in words if word.split(".")[0] in DERIVED]
         assert all(name in DERIVED[of](RECIPE) for of, name, *_ in (path for path in derived if path[1:]))
+        theirs = [word.removeprefix("advanced.axolotl.") for word in words if word.startswith("advanced.axolotl.")]
+        assert {*theirs} <= {*catalog.axolotl_settings()["properties"]}
         named = [word for word in words if re.fullmatch(r"[a-z]+\.[a-z_.]+", word) and word.split(".") not in derived]
+        named = [word for word in named if not word.startswith("advanced.axolotl.")]
         if any(all(by_schema.part(scenario, path_of(name)) for name in named) for scenario in names()):
             return
     raise AssertionError(f"{room}: no scenario has all of {row['when']}")
@@ -40,7 +45,7 @@ def test_a_word_alone_is_a_setting_or_derived(room, row):
         word = re.split("[=><~?|]", term)[0]
         assert (
             "." in word
-            or word in ("advised", "base_folder", "disk_of_pods", *OWN, *DERIVED)
+            or word in ("advised", "base_folder", "disk_of_pods", "similar_gpus", *OWN, *ANSWERS, *DERIVED)
             or by_schema.part("lora", word)
         ), term
 

@@ -182,7 +182,7 @@ def test_a_pattern_of_whole_names_reaches_axolotl_as_it_is_and_a_twin_as_it_can(
     (adapted,) = {*from_stage(stage, recipe.facts).adapter.targets}
     assert adapted == asked.rpartition(".")[2]
     rows = PreparedRows(train_rows=100, validation_rows=10)
-    made = {one.setting: one.after for one in rehearsal.substituted(recipe, rows, Path("/twin"))}
+    made = {one.setting: one.after for one in rehearsal.after_data(recipe, rows, Path("/run"))}
     assert made["train.lora_pattern"] == (twins or asked)
 
 
@@ -205,7 +205,7 @@ def test_flex_attention_reaches_axolotl_and_is_counted_as_flash_attention():
         sizes[attention] = max(moment.size for moment in estimate(from_stage(stage, recipe.facts)).moments)
     assert sizes["flash_attention_2"] == sizes["flex_attention"] < sizes["eager"]
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=flex_attention"]))
-    made = rehearsal.substituted(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/twin"))
+    made = rehearsal.after_data(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/run"))
     (why,) = [(one.after, one.why) for one in made if one.setting == "model.attention"]
     assert why[0] == "sdpa" and why[1].startswith("FlexAttention needs a GPU")
 
@@ -215,7 +215,7 @@ def test_each_attention_code_that_needs_a_gpu_has_another_on_a_processor():
     replaced = {name for setting, names, *_ in rehearsal.needs_gpu() if setting == "model.attention" for name in names}
     assert {*settings["attention"]["enum"]} - replaced == {"sdpa", "eager"}
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(["model.attention=eager"]))
-    made = rehearsal.substituted(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/twin"))
+    made = rehearsal.after_data(recipe, PreparedRows(train_rows=100, validation_rows=10), Path("/run"))
     kept = {one.setting: one.after for one in made}["model.attention"]
     assert kept == "eager", "a processor computes it as a GPU does"
 

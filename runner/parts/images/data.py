@@ -63,11 +63,9 @@ def class_names(path: Path) -> list[str]:
     train = path / "train"
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
-        inside = (
-            f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
-            if names
-            else ""
-        )
+        inside = ""
+        if names:
+            inside = f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
         raise Stop(*worded("images.no-images", path=path, inside=inside))
     return names
 
@@ -382,6 +380,8 @@ def drawn(pictures: list[Picture], share: float, seed: int, most: int | None) ->
 
 
 def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:
+    """Writes the splits, and in the report the mean and standard deviation of red, green and blue, 0 to 1."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -392,22 +392,15 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
         with replacing(out / f"{name}.parquet") as partial:
             pq.write_table(table, partial, compression="zstd")
         report.bytes_after += (out / f"{name}.parquet").stat().st_size
-    report.mean, report.std = _colours(splits["train"])
-    report.write(out)
-
-
-def _colours(pictures: list[Picture]) -> tuple[Colours, Colours]:
-    """Mean and standard deviation of red, green and blue, 0 to 1, from counts of their 256 values."""
-    import numpy as np
-
-    counts = np.zeros((3, 256))
-    for picture in pictures:
-        pixels = np.frombuffer(picture.image, np.uint8).reshape(-1, 3)
-        counts += [np.bincount(colour, minlength=256) for colour in pixels.T]
+    counts = np.zeros((3, 256))  # of each value
+    for picture in splits["train"]:
+        flat = np.frombuffer(picture.image, np.uint8).reshape(-1, 3)
+        counts += [np.bincount(colour, minlength=256) for colour in flat.T]
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255
     mean = share @ values
     std = np.sqrt(np.maximum((share @ values**2) - mean**2, 0))
     # A constant colour is not scaled, or the borders of cropped images would become enormous.
     std[std < 1 / 255] = 1.0
-    return [round(float(value), 6) for value in mean], [round(float(value), 6) for value in std]
+    report.mean, report.std = ([round(float(value), 6) for value in each] for each in (mean, std))
+    report.write(out)

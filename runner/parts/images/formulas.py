@@ -159,11 +159,10 @@ class ImageForecast(Forecast):
     @property
     def steps(self) -> int | None:
         """Each epoch ends with a smaller step."""
-        if self.workload.rows is None:
+        work = self.workload
+        if work.rows is None:
             return None
-        return max(
-            1, math.ceil(math.ceil(self.workload.rows / self.workload.effective_batch_size) * self.workload.epochs)
-        )
+        return max(1, math.ceil(math.ceil(work.rows / work.effective_batch_size) * work.epochs))
 
     @property
     def warmup_steps(self) -> int:

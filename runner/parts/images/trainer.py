@@ -33,7 +33,15 @@ def main(arguments: list[str] | None = None) -> int:
     run_dir = Path(config["recipe_runner"]["run_dir"])
     # `recipe run` saves the log itself; a pod's own log is deleted with the pod.
     if options.prepare and os.environ.get("RANK", "0") == "0":
-        keep_log(run_dir / LOG)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        # In its own session, because torchrun sends SIGTERM to the whole process group before the last lines.
+        tee = subprocess.Popen(["tee", "-a", str(run_dir / LOG)], stdin=subprocess.PIPE, start_new_session=True)
+        assert tee.stdin  # the pipe
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(tee.stdin.fileno(), stream.fileno())
+        # `tee` ends when the last copy of its input does, which is when this process has ended.
+        tee.stdin.close()
     try:
         training.train(config, prepare_first=options.prepare)
     except Stop as stop:
@@ -41,19 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(stop.text, file=sys.stderr)
         return 1
     return 0
-
-
-def keep_log(file: Path) -> None:
-    """From here on, also writes all output of this process and its libraries into `file`."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # In its own session, because torchrun sends SIGTERM to the whole process group before the last lines.
-    tee = subprocess.Popen(["tee", "-a", str(file)], stdin=subprocess.PIPE, start_new_session=True)
-    assert tee.stdin  # the pipe
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(tee.stdin.fileno(), stream.fileno())
-    # `tee` ends when the last copy of its input does, which is when this process has ended.
-    tee.stdin.close()
 
 
 if __name__ == "__main__":

@@ -158,9 +158,6 @@ class ImageDataset(Dataset):
             pixels = random_flip(pixels, draw)
         return {"pixel_values": normalise(pixels, self.mean, self.std), "labels": self.labels[indices]}
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {name: values[0] for name, values in self.__getitems__([index]).items()}
-
 
 def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pixels (N, 3, size, size) as bytes and labels (N,) of a prepared Parquet file."""

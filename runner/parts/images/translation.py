@@ -113,26 +113,22 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.classes", *said)
 
 
-RULES = (classes, common.cadence, *common.contradictions(__file__))
+RULES = (classes, common.contradictions(__file__))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    made = rehearsal.data(recipe, file)
-    return [*made, *_classes_of_sample(recipe, made), *rehearsal.gates(recipe)]
+    made, sample = rehearsal.data(recipe, file), recipe.data.sample
+    if sample and any(change.setting == "data.path" and change.after == sample for change in made):
+        # It replaces the recipe's own images, and may have another number of classes.
+        import pyarrow
+        from pyarrow import parquet
 
-
-def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Override]:
-    """The classes of a sample that replaces the recipe's own images, if their number is different."""
-    sample = recipe.data.sample
-    if not sample or not any(change.setting == "data.path" and change.after == sample for change in made):
-        return
-    import pyarrow
-    from pyarrow import parquet
-
-    with suppress(OSError, pyarrow.ArrowInvalid):
-        count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))
-        if count and count != recipe.model.classes:
-            yield rehearsal.substitute("model.classes", count, "those of the sample, which is of other images")
+        with suppress(OSError, pyarrow.ArrowInvalid):
+            count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))
+            if count and count != recipe.model.classes:
+                why = "those of the sample, which is of other images"
+                made.append(rehearsal.substitute("model.classes", count, why))
+    return [*made, *rehearsal.gates(recipe)]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:

@@ -215,6 +215,6 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 RULES = (
     *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image),
     *of_section("openshift", stated_twice, secrets_beside_code, connected),
-    *(trackers, placeholder_commit, *common.contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
+    *(trackers, placeholder_commit, common.contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
 )
 RENDER_NOTES = of_section("openshift", only_here)  # for rendering and sending; `check` does not print them

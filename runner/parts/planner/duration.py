@@ -29,7 +29,7 @@ class ByKind(NamedTuple):
 
 def shares(gpu: Gpu) -> ByKind:
     """The shares of a data sheet's rate that a card reaches."""
-    known = ((tuple(map(int, least.split("."))), ByKind(*each)) for least, each in TABLES["shares"].items())
+    known = ((float(least), ByKind(*each)) for least, each in TABLES["shares"].items())
     return next(reached for least, reached in known if gpu.capability >= least)
 
 

@@ -110,7 +110,7 @@ def compile_mode(recipe: Recipe, kind: str) -> str | None:
     if stated != "auto":
         return None if stated == "off" else stated
     gpu = catalog.gpu(recipe.machines.gpu)
-    hopper = gpu is not None and gpu.capability[0] == 9
+    hopper = gpu is not None and int(gpu.capability) == 9
     return "max-autotune" if hopper and precision_of(recipe, kind) != "fp8" else "default"
 
 

@@ -18,7 +18,7 @@ from runner.plan import EngineConfig, Evaluation, Place, Plan, Section, Stage
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import PREFERENCES, TEXT, Recipe, sets_of
+from runner.recipe.recipe import PREFERENCES, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
@@ -49,7 +49,7 @@ def facts(recipe: Recipe) -> Section:
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     stages = [stage for stage in TRAINED if recipe.settings.get(stage)]
-    return {stage: Measurable(common.MEASURED_AS[ROWS[stage]], blocks=True) for stage in stages}
+    return {stage: Measurable(common.measured_as(ROWS[stage]), blocks=True) for stage in stages}
 
 
 def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]]:
@@ -80,9 +80,9 @@ def pretraining(recipe: Recipe, place: Place) -> tuple[Stage, Stage, list[Stage]
 
 
 def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) -> Stage:
-    here, machines, longest = place.below(length.name), common.machines(recipe, place), recipe.pretrain.max_grad_norm
+    here = place.below(length.name)
     config = _config(recipe, here, length, place.below(before[-1]))
-    split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, PRETRAIN), longest)
+    split, split_files = sharding.settings(recipe, here, precision_of(recipe, PRETRAIN))
     if before[1:] and common.time_limit(recipe):
         # All stages share a time limit, so each reads how much of it the earlier ones have used.
         config["recipe_runner"]["time_limit_earlier"] = [place.below(name).run_dir for name in before[1:]]
@@ -91,7 +91,7 @@ def _of_length(recipe: Recipe, place: Place, length: Length, before: list[str]) 
         recipe,
         here,
         axolotl.with_advanced(recipe, config | split, PRETRAIN, ("model", "speed", PRETRAIN)),
-        Evaluation(common.MEASURED_AS[TEXT], text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"),
+        Evaluation("text", text_blocks=f"{place.data_dir}/blocks/validation-{last.sequence_len}.npy"),
         PRETRAIN if length == last else None,  # gates come after the last length
         name=length.name,
         data={},
@@ -337,7 +337,7 @@ OWN: Mapping[str, Callable[[Recipe], Any]] = {
     "odd_head": lambda recipe: recipe.model.hidden_size // recipe.model.attention_heads % 2,
     "left_heads": lambda recipe: recipe.model.attention_heads % recipe.model.key_value_heads,
 }
-RULES = (documents, order, cleaning, stage_job_names, common.cadence, *common.contradictions(__file__, **OWN))
+RULES = (documents, order, cleaning, stage_job_names, common.contradictions(__file__, **OWN))
 FILE_RULES = (packed_files,)
 
 

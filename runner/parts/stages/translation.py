@@ -168,7 +168,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
             return []
         own = PreparedRows.read(folder / "data" / name)
         assert own, name
-        changes = rehearsal.substituted(one, own, twins.get(name, folder))
+        changes = rehearsal.after_data(one, own, folder, twins.get(name))
         return [made for made in changes if name in twins or made.path[0] != "model" or made.path[1] not in BASE]
 
     return of_each(recipe, of)

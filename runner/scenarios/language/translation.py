@@ -4,17 +4,15 @@
 (Dettmers et al. 2023, arXiv 2305.14314); `last-layers` the last layers; `full` and `causal-lm` every weight."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from runner import catalog, parts
 from runner.catalog import Model
-from runner.data.conversation_formats import ChatData, Labels, Preferences, Prompts
+from runner.data.conversation_formats import OWN, ChatData, Labels, Preferences, Prompts
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.overrides import Override
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
@@ -30,7 +28,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 def training(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains."""
     what, whole = measurable(recipe)[""], config(recipe, place)
-    shared, shared_files = sharding.settings(recipe, place, common.machines(recipe, place))
+    shared, shared_files = sharding.settings(recipe, place)
     shared |= own.for_axolotl if (own := recipe.settings.get("sharding")) else {}
     return axolotl.stage(
         recipe,
@@ -46,14 +44,14 @@ def training(recipe: Recipe, place: Place) -> Stage:
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
-    held_out, is_text = validates(recipe), recipe.rows == TEXT
+    held_out, is_text = common.validates(recipe), recipe.rows == TEXT
     how: EngineConfig = {}
     if recipe.rows == PROMPTS:
         how = dict(axolotl.own_answers(recipe))
     elif "objective" in recipe.train:
         how = dict(common.table("objectives")[recipe.train.objective])
     elif not is_text:
-        how = axolotl.packing(recipe, place, recipe.train)
+        how = axolotl.packing(recipe, place)
     fast = axolotl.faster(recipe)
     own = {**how.pop("recipe_runner", {}), **fast.pop("recipe_runner", {})}
     config = {
@@ -92,14 +90,18 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         kind, own["songs"] = parts.hook("of_songs")(recipe)
     if recipe.rows == PROMPTS:
         own["answer_tokens"] = recipe.train.answer_tokens
-    return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
+    tokens = axolotl.special_tokens(recipe)
+    if not tokens or recipe.data.chat_template == OWN:
+        # The tokenizer's own template is used; ChatML's tokens count for it if nothing else is known.
+        tokens = replace(tokens or catalog.chat_template("chatml"), axolotl=OWN)
+    return common.rows(kind, recipe, place, recipe.data, special_tokens=tokens, **own)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     asked = parts.hook("of_songs")(recipe)[1].asked if recipe.rows == SONGS and recipe.data.songs else {}
     # For a model's own answers, each reward.
     asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
-    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, validates(recipe), recipe.pretrained)}
+    return {"": Measurable(common.measured_as(recipe.rows), asked, common.validates(recipe), recipe.pretrained)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
@@ -112,13 +114,20 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
         patterns = unfrozen_parameters(facts, train.last_layers, train.lm_head and not recipe.scores)
         patterns += [f"^{SCORE}$"] if recipe.scores and patterns else []
         return {"unfrozen_parameters": patterns} if patterns else {}
+    # Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code of the
+    # model's own, and no weights in 8 bits, and are for models that write. With DoRA they would use the weight norms from
+    # before the first step, because fused and 8-bit AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py,
+    # _compute_dora_scale; torch 2.13). Axolotl refuses them beside `nvfp4_merge_aware`.
+    fused = place.accelerator and facts.fused_lora and not recipe.model.get("trust_remote_code")
+    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base") or recipe.scores)
+    fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
         **({"lora_target_parameters": list(facts.family.get("experts", ()))} if train.get("lora_experts") else {}),
         # Axolotl does this only with CUDA.
         **({"quantize_moe_experts": True} if train.get("quantize_experts") and place.accelerator else {}),
         "lora_target_modules": train.lora_pattern or adapted(facts, train),
-        **axolotl.lora_kernels(recipe, place),
+        **dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused),
     }
 
 
@@ -149,12 +158,10 @@ def adapted(facts: Model, train: Any) -> list[str]:
 
 
 def pattern(recipe: Recipe) -> Iterator[Problem]:
-    """A pattern that peft would refuse, or that contradicts a list of layers."""
+    """A pattern that peft would refuse."""
     facts, train = recipe.model_facts, recipe.train
     if not (asked := train.get("lora_pattern")):
         return
-    if train.get("lora_layers") is not None:
-        yield recipe.problem("train.lora_pattern", *worded("scenarios.layers-twice"))
     try:
         re.compile(asked)
         found = facts.matched(asked) if facts else {}
@@ -189,10 +196,7 @@ def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
 
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
-    facts, advanced = recipe.model_facts, recipe.advanced.plain().get("axolotl") or {}
-    experts = recipe.train.get("lora_experts") or advanced.get("lora_target_parameters")
-    if recipe.train.get("lora_layers") == () and not experts:
-        yield recipe.problem("train.lora_layers", *worded("scenarios.nothing-adapted"))
+    facts = recipe.model_facts
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):
@@ -213,69 +217,44 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("train", "lora_layers", index), *said)
 
 
-def scoring(recipe: Recipe) -> Iterator[Problem]:
-    """A reward model has nothing to say to sections that ask it."""
-    tasks = (recipe.settings.get("evaluation") or {}).get("tasks")
-    asking = {"demo": recipe.demo_questions, "evaluation": tasks, "serve": recipe.settings.get("serve")}
-    for section, asks in asking.items() if recipe.scores else ():
-        if asks:
-            yield recipe.problem(section, *worded("scenarios.scores-answer-nothing", section=section), key=True)
-
-
-def answers(recipe: Recipe) -> Iterator[Problem]:
-    """A model that learns from its own answers needs whole groups of answers in a step, and of an evaluation by features."""
-    if recipe.rows == PROMPTS and (rows := common.effective_batch_size(recipe)) % recipe.train.generations:
-        said = worded("scenarios.odd-groups", rows=rows, generations=recipe.train.generations)
-        yield recipe.problem("train.generations", *said)
-    if recipe.by_features:
-        together = common.replicas(recipe) * (recipe.train.get("eval_batch_size") or recipe.train.generations)
-        if together % recipe.train.generations:
-            said = worded("scenarios.odd-evaluations", rows=together, generations=recipe.train.generations)
-            yield recipe.problem("train.eval_batch_size", *said)
-
-
-# Settings that give validation data; each of the first two needs the setting beside it.
-VALIDATION = {"validation_split": "hub", "validation_path": "path"}
-GIVES_VALIDATION = (*VALIDATION, "validation_share")
-
-
-def validates(recipe: Recipe) -> bool:
-    """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights are kept."""
-    return recipe.rows != TEXT or any(recipe.data.get(name) for name in GIVES_VALIDATION)
-
-
-def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
-    """The data for the validation loss alone: a split of each dataset, or a file; empty for a share or nothing."""
-    data = recipe.data
-    if split := data.validation_split:
-        yield from (replace(one, split=split, share=1.0) for one in sets)
-    if path := common.data_file(recipe, place, data.validation_path):
-        yield TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text)
+# What the table of contradictions can name beside settings; together: the answers that are compared at once.
+ANSWERS: Mapping[str, Callable[[Recipe], Any]] = {
+    "questions": lambda recipe: recipe.demo_questions,
+    "step_answers": common.effective_batch_size,
+    "odd_step": lambda recipe: common.effective_batch_size(recipe) % recipe.train.generations,
+    "together": lambda recipe: common.replicas(recipe) * (recipe.train.eval_batch_size or recipe.train.generations),
+    "odd_evaluation": lambda recipe: ANSWERS["together"](recipe) % recipe.train.generations,
+}
 
 
 def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
+    data = recipe.data
     plain = common.rows(
         PlainText,
         recipe,
         place,
-        recipe.data,
+        data,
         effective_batch_size=common.effective_batch_size(recipe),
         epochs=recipe.train.epochs,
         warmup_steps=recipe.train.warmup_steps or 0,  # a share never exceeds the number of steps
-        eval_steps=recipe.train.eval_steps if validates(recipe) else None,
+        eval_steps=recipe.train.eval_steps if common.validates(recipe) else None,
         **own,
     )
-    return replace(plain, validation_sets=tuple(validation(recipe, place, plain.sets)))
+    # For the validation loss alone: a split of each data set, or a file.
+    held_out = [replace(one, split=split, share=1.0) for one in plain.sets] if (split := data.validation_split) else []
+    if path := common.data_file(recipe, place, data.validation_path):
+        held_out.append(TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text))
+    return replace(plain, validation_sets=tuple(held_out))
 
 
 def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     if recipe.rows != TEXT:
         return
-    given = [name for name in GIVES_VALIDATION if data.get(name)]
+    given = [name for name in common.GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
         yield recipe.problem(("data", given[1]), *worded("scenarios.several-validations", given=listed(given)))
-    for name, source in VALIDATION.items():
+    for name, source in (("validation_split", "hub"), ("validation_path", "path")):
         # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
@@ -289,25 +268,4 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
 
 
-RULES = (
-    *(answers, pattern, layers, scoring, one_validation),
-    *common.contradictions(__file__),
-    partial(common.cadence, validates=validates),
-)
-
-
-def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    from runner.scenarios.shared import rehearsal  # late, because a check does not rehearse
-
-    if recipe.rows != TEXT:
-        return rehearsal.before_data(recipe, file)
-    rows = rehearsal.data(recipe, file)
-    one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
-    shortest = min(64, recipe.model.sequence_len)
-    rows.append(rehearsal.substitute("model.sequence_len", shortest, "short blocks make quick steps"))
-    rows += rehearsal.kernels(recipe)
-    if one_file and not recipe.data.validation_share:
-        why = "the text is one file, and the rehearsal needs held-out documents"
-        for name, value in (("split", None), ("path", None), ("share", 0.1)):
-            rows.append(rehearsal.substitute(f"data.validation_{name}", value, why))
-    return [*rows, *rehearsal.split(recipe), *rehearsal.gates(recipe)]
+RULES = (pattern, layers, one_validation, common.contradictions(__file__, **ANSWERS))

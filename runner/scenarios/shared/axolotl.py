@@ -12,7 +12,7 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import MISTRAL, jinja
 from runner.plan import EngineConfig, Evaluation, Place, Stage
-from runner.recipe.document import holds
+from runner.recipe.document import applies
 from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
@@ -49,19 +49,6 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
     return settings
 
 
-def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, no code of the
-    model's own, and no weights in 8 bits. With DoRA they would use the weight norms from before the first step, because
-    fused and 8-bit AdamW keep a tensor's version (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch 2.13)."""
-    fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
-    train = recipe.settings.get("train") or {}
-    # They are for models that write.
-    fused = fused and not (train.get("use_dora") or train.get("eight_bit_base") or recipe.scores)
-    # Axolotl refuses both together.
-    fused = fused and not (recipe.advanced.plain().get("axolotl") or {}).get("nvfp4_merge_aware")
-    return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
-
-
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
     """What Liger computes instead of PyTorch: loss, normalisation, rotary positions, feed-forward."""
     facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
@@ -73,7 +60,8 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     kernels: dict[str, bool] = {}
     # They are compiled for a GPU, and replace transformers' classes, which a model's own code does not use.
     if facts and recipe.train.kernels != "none" and place.accelerator and not recipe.model.trust_remote_code:
-        kernels = dict(catalog.fused_kernels(facts.model_type))
+        # Those that liger-kernel 0.8.1 computes as transformers does.
+        kernels = dict(catalog.table("fused-kernels").get(facts.model_type, {}))
         if kernels.get("glu"):
             kernels["glu"] = facts.usual_glu
     config: EngineConfig = {"chunked_cross_entropy": True} if loss == "chunked" else {}
@@ -120,10 +108,10 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 
-def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
-    """How short rows are handled. section: with `packing`."""
-    joined = joins_rows(recipe, section, place.accelerator)
-    if section["packing"] == "pack":
+def packing(recipe: Recipe, place: Place) -> EngineConfig:
+    """How short rows are handled."""
+    joined = joins_rows(recipe, recipe.train, place.accelerator)
+    if recipe.train.packing == "pack":
         return dict(common.table("packed"))
     # Axolotl accepts it only for FlashAttention; otherwise the runner's plugin sets it.
     elsewhere = {"recipe_runner": {"flatten": True}} if joined and not place.accelerator else {}
@@ -236,12 +224,6 @@ def template(recipe: Recipe) -> EngineConfig:
     return tokens
 
 
-def counted_tokens(recipe: Recipe) -> ChatTemplate:
-    """The special tokens of each message, for counting; ChatML's if only the tokenizer knows its own."""
-    known = special_tokens(recipe) or catalog.chat_template("chatml")
-    return replace(known, axolotl=OWN) if recipe.data.chat_template == OWN or not special_tokens(recipe) else known
-
-
 def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
     """The settings of the runner's plugin for a recipe of one stage. config: the other settings."""
     tokens = special_tokens(recipe)
@@ -352,9 +334,7 @@ def refusal(setting: str, value: Any, config: EngineConfig) -> str | None:
         off = not known.get("even_off") and (value is False or value == [])
         least, good = known.get("above", math.inf), known.get("fine", ())
         fine = values and all(one in good or (isinstance(one, int | float) and one > least) for one in values)
-        met = "needs" in known and all(holds(config, term) for term in known["needs"])
-        free = "without" in known and not any(holds(config, term) for term in known["without"])
-        free |= not all(holds(config, term) for term in known.get("beside", ()))
-        if setting in known["settings"] and not (off or fine or met or free):
+        refused = setting in known["settings"] and not (off or fine)
+        if refused and applies(config, known.get("when", ()), known.get("unless", ())):
             return str(known["why"])
     return None

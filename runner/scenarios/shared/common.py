@@ -17,27 +17,27 @@ from runner.data import tokenizers
 from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
-from runner.recipe import units
+from runner.recipe import reading, units
 from runner.recipe.document import applies, named, value_at
-from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, BrokenSetting, Recipe, Settings, sets_of
 from runner.tools import packaged
 from runner.tools.files import LazyArtifact, in_image, remote
 from runner.tools.names import content_hash
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import json_text, yaml_text
 
 Made = TypeVar("Made")
 
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")  # the sections about training
-# How a stage is measured, by the rows that it learns from.
-MEASURED_AS: dict[str, Kind] = {
-    **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},
-    **{PREFERENCES: "preferences", LABELS: "labels", PROMPTS: "prompts"},
-}
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
 FETCHING = "model"
+
+
+def measured_as(rows: str) -> Kind:
+    """How a stage is measured, by the rows that it learns from."""
+    return "chat" if rows in (CONVERSATIONS, SONGS) else cast(Kind, rows)
 
 
 def learning_rate(recipe: Recipe) -> float:
@@ -82,15 +82,10 @@ def by_zero(recipe: Recipe) -> bool:
 
 
 def by_zero_alone(recipe: Recipe) -> bool:
-    """Whether DeepSpeed is also useful on a single GPU."""
-    return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
-
-
-def offloaded(recipe: Recipe) -> dict[str, str]:
-    """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
+    """Whether DeepSpeed is also useful on a single GPU: it moves optimizer or weights off it."""
     section = recipe.settings.get("sharding") or {}
-    stated = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
-    return {name: "" if where == "none" else where for name, where in stated.items()}
+    placed = [section.get(f"offload_{name}") or "none" for name in ("optimizer", "weights")]
+    return recipe.distribution.startswith("zero") and placed != ["none", "none"]
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
@@ -171,65 +166,66 @@ def evaluated(section: Settings, validates: bool = True) -> EngineConfig:
     return {"eval_strategy": unit, **({"eval_steps": every} if every else {}), **saved}
 
 
-def cadence(recipe: Recipe, validates: Callable[[Recipe], bool] = lambda recipe: True) -> Iterator[Problem]:
-    """The rule that compares a recipe's intervals and early stopping. validates: whether it holds out rows."""
-    for name in TRAINING_SECTIONS:
-        section = recipe.settings.get(name)
-        if not section:
-            continue
-        evaluation, saving = section.get("eval_steps"), section.get("save_steps")
-        if not validates(recipe):
-            if section.get("early_stopping"):
-                yield recipe.problem((name, "early_stopping"), *worded("scenarios.no-validation"), key=True)
-        elif evaluation and saving and evaluation % saving and name != "pretrain":
-            # Each evaluation needs a checkpoint. Without validation rows, the intervals are independent.
-            fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
-            said = worded("scenarios.cadences-differ", saving=saving, evaluation=evaluation, fitting=fitting)
-            yield recipe.problem((name, "save_steps"), *said, mending=fitting)
+def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recipe], Iterator[Problem]]:
+    """The rule of the `contradictions.toml` beside a module (the one in `runner/check/` explains the entries). file: the
+    module's `__file__`; own: what its rows can name further to DERIVED."""
+    rows, derived = [], {**DERIVED, **own}
+    for row in packaged.toml(file, "contradictions.toml")["rows"]:
+        homes = TRAINING_SECTIONS if row["when"][0][0] == "*" else row.get("each", ("",))
+        terms = {}
+        for home in homes:
+            stated = (row.get(key, ()) for key in ("when", "unless"))
+            terms[home] = [[term.replace("*", home or "*") for term in some] for some in stated]
+        rows.append({"else": False, **row, "terms": terms})
 
+    def rule(recipe: Recipe) -> Iterator[Problem]:
+        present = [name for name in TRAINING_SECTIONS if recipe.sections.get(name)]
+        known = Known(recipe=recipe, derived=derived, present=present)
+        told: list[str] = []
+        for row in rows:
+            told = told if row["else"] else []
+            try:
+                yield from _contradicting(recipe, row, known, told)
+            except BrokenSetting:  # this row has nothing to judge; `suppress` takes longer
+                continue
 
-def contradictions(file: str, **own: Callable[[Recipe], Any]) -> tuple[Callable[[Recipe], Iterator[Problem]], ...]:
-    """A rule for each row of the `contradictions.toml` beside a module (the one in `runner/check/` explains the
-    entries). file: the module's `__file__`; own: what its rows can name further to DERIVED."""
-    known = {**DERIVED, **own}
-    rows = ({"unless": (), "each": ("",), **row} for row in packaged.toml(file, "contradictions.toml")["rows"])
-    return tuple(partial(_contradicting, row, known) for row in rows)
-
-
-def _contradicting(
-    row: Mapping[str, Any], derived: Mapping[str, Callable[[Recipe], Any]], recipe: Recipe
-) -> Iterator[Problem]:
-    known, homes = Known(recipe=recipe, derived=derived), row["each"]
-    if row["when"][0][0] == "*":
-        homes = filter(recipe.sections.get, TRAINING_SECTIONS)
-    for home in homes:
-        when, unless = row["when"], row["unless"]
-        if home:
-            when, unless = ([term.replace("*", home) for term in terms] for terms in (when, unless))
-        if applies(known, when, unless):
-            at = named(when[0])
-            known |= {"home": home, "value": value_at(known, at)}
-            said = (row.get(key, "").format_map(known) for key in ("says", "do"))
-            mending = value.format_map(known) if isinstance(value := row.get("mending"), str) else value
-            yield (recipe.note if row.get("note") else recipe.problem)(at, *said, mending=mending)
-            if row["each"] != ("",):
-                return
+    return rule
 
 
 class Known(dict[str, Any]):
-    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` from it, computed
-    when it is read."""
+    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` when first read."""
 
     def __missing__(self, name: str) -> Any:
         derived, recipe = self["derived"], self["recipe"]
-        return derived[name](recipe) if name in derived else recipe.settings[name]
+        value = self[name] = derived[name](recipe) if name in derived else recipe.settings[name]
+        return value
+
+
+def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, told: list[str]) -> Iterator[Problem]:
+    """The problems of a row. told: the sections that already have one, by this row or those that an `else` continues."""
+    for home, (when, unless) in row["terms"].items():
+        absent = home in TRAINING_SECTIONS and home not in known["present"]
+        if absent or home in told or not applies(known, when, unless):
+            continue
+        told.append(home)
+        at = named(when[0])
+        known |= {"home": home, "value": value_at(known, at)}
+        texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
+        says, do, mending = (text.format_map(known) for text in texts)
+        about = recipe.note if row.get("note") else recipe.problem
+        yield about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
+        if "each" in row:
+            return
 
 
 def _facts(recipe: Recipe) -> Mapping[str, Any]:
-    """The facts about the base model, and what follows from them; empty if it is unknown."""
+    """The facts about the base model, and what follows from them; of an unknown one, the usual attention."""
     if (facts := recipe.model_facts) is None:
-        return {}
+        return {"attention": "sdpa"}
+    only, asked = facts.family.get("attention"), (recipe.settings.get("model") or {}).get("attention")
     return vars(facts) | {
+        "attention": only or "sdpa",
+        "lacks_attention": only and only != asked,
         "family": facts.family,
         "has_experts": facts.has_experts,
         "known_type": facts.model_type in catalog.model_types(),
@@ -239,15 +235,51 @@ def _facts(recipe: Recipe) -> Mapping[str, Any]:
 
 def _gpu(recipe: Recipe) -> Mapping[str, Any]:
     """The facts about the GPU; empty if it is unknown."""
-    gpu = catalog.gpu(recipe.machines.gpu)
-    return vars(gpu) | {"bf16": gpu.bf16, "fp8": gpu.fp8, "precision": gpu.precision(fp16=False)} if gpu else {}
+    if (gpu := catalog.gpu(recipe.machines.gpu)) is None:
+        return {}
+    return vars(gpu) | {
+        "older": not gpu.bf16,
+        "fp8": gpu.fp8,
+        "capability": gpu.capability,
+        "precision": gpu.precision(fp16=False),
+    }
+
+
+def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the optimizer of each section that has one."""
+    named = ((name, catalog.optimizers().get(one.get("optimizer") or "")) for name, one in recipe.sections.items())
+    return {name: vars(facts) for name, facts in named if facts}
+
+
+def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
+    """By section, the longest interval of checkpoints up to its own that fits its evaluations; None if its own does."""
+    found = {}
+    for name, section in recipe.sections.items():
+        evaluation, saving = section.get("eval_steps") or 0, section.get("save_steps") or 0
+        steps = min(evaluation, saving)
+        while steps and evaluation % steps:
+            steps -= 1
+        found[name] = steps if steps != saving and name != "pretrain" else None
+    return found
+
+
+# Settings of plain text that give validation data.
+GIVES_VALIDATION = ("validation_split", "validation_path", "validation_share")
+
+
+def validates(recipe: Recipe) -> bool:
+    """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights are kept."""
+    if "data" not in recipe.settings or recipe.rows != TEXT:
+        return True
+    return any(recipe.data.get(name) for name in GIVES_VALIDATION)
 
 
 # zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the GPUs that are then left
 # over; odd_heads: the heads left over if GPUs share matrices.
 DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
     **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
-    **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu},
+    **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu, "optimizers": _optimizers},
+    **{"validates": validates, "fitting_steps": _fitting_steps},
     "groups": lambda recipe: f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}",
     "other_batch": lambda recipe: (
         rows if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size else None
@@ -302,8 +334,7 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder, on a claim, or an
-    address."""
+    """The path of a recipe's file for preparation: beside the recipe, in the pods' folder, on a claim, or an address."""
     if name is None:
         return None
     if remote(name):
@@ -453,18 +484,19 @@ def plan(
     if place.on_cluster and not judged_only:
         place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
         bare = list(stages(place))
+    places = {name: one.plain() for name in ("openshift", "nodes") if (one := recipe.settings.get(name))}
     whole = Plan(
         name=recipe.name,
         scenario=recipe.scenario,
         fingerprint=recipe.fingerprint,
         place=place,
         code_from_git=recipe.code_from_git.plain() if recipe.code_from_git else None,
-        site=_plain(recipe, "openshift"),
-        nodes=_plain(recipe, "nodes"),
+        site=places.get("openshift", {}),
+        nodes=places.get("nodes", {}),
         facts=dict(facts or {}),
         model_image=mounted(recipe, place),
         has_gates=any(stage.gates for stage in bare),
-        stages=tuple(_written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
+        stages=tuple(written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
     )
     if not place.on_cluster:
         return whole
@@ -477,20 +509,12 @@ def plan(
     return replace(whole, stages=tuple(guarded))
 
 
-def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
-    settings = recipe.settings.get(section)
-    return settings.plain() if settings else {}
-
-
-def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
+def written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
+    """The stage with changes, and with the texts of its files."""
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
         files.append(LazyArtifact(plans.RECIPE_FILE, lambda: json_text(recipe.settings.plain()) + "\n"))
     return replace(stage, files=(*files, *stage.files), **changes)
-
-
-def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
-    return _written(recipe, replace(stage, config={**stage.config, **more}, files=()))
 
 
 def _text(recipe: Recipe, stage: Stage) -> str:

@@ -14,7 +14,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.names import setting
@@ -79,7 +79,16 @@ def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
+    made = data(recipe, file)
+    if recipe.rows == TEXT:
+        one_file = any(change.path[-1] == "path" and change.after for change in made) or not common.validates(recipe)
+        shortest = min(64, recipe.model.sequence_len)
+        made.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
+        if one_file and not recipe.data.validation_share:
+            why = "the text is one file, and the rehearsal needs held-out documents"
+            for name, value in (("split", None), ("path", None), ("share", 0.1)):
+                made.append(substitute(f"data.validation_{name}", value, why))
+    return [*made, *split(recipe), *gates(recipe), *kernels(recipe)]
 
 
 def kernels(recipe: Recipe) -> list[Override]:
@@ -103,20 +112,19 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
     return [base, *substitutes(recipe, local), *without_gpu(recipe, BY)]
 
 
-def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    return substituted(recipe, rows, folder / TWIN)
-
-
-def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Override]:
-    """The substitutions that depend on the rows. twin_dir: the folder of the twin."""
+def after_data(recipe: Recipe, rows: PreparedRows, folder: Path, own: Path | None = None) -> list[Override]:
+    """The substitutions that depend on the rows. own: the folder of the twin, if it is not the usual one."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     kernel = "FlexAttention" if recipe.model.attention == "flex_attention" else "FlashAttention"
     mask = "; a mask separates joined rows instead" if joined else ""
     attention = "eager" if recipe.model.attention == "eager" else recipe.facts.family.get("attention", "sdpa")
-    written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern") and _pattern(recipe)
+    written, pattern = min(40, recipe.demo.max_new_tokens), recipe.train.get("lora_pattern")
+    small = replace(recipe.facts, num_hidden_layers=layers(recipe))
+    if pattern and not small.matched(pattern):
+        pattern = small.pattern_of(recipe.facts.named(pattern) or recipe.facts.linear)
     model = table("twin", attention=attention, kernel=kernel, mask=mask)
     end = table("twin-end", written=written, pattern=pattern)
-    base = substitute("model.base", str(twin_dir), _made(recipe))
+    base = substitute("model.base", str(own or folder / TWIN), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
     made = [*substitutes(recipe, model), *without_kernels(recipe, BY, "speed."), *substitutes(recipe, end)]
@@ -354,13 +362,6 @@ def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
 def layers(recipe: Recipe) -> int:
     """Enough layers that some stay frozen."""
     return min(recipe.facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
-
-
-def _pattern(recipe: Recipe) -> str:
-    """A pattern for the twin, which may have none of the layers that the recipe's names."""
-    asked, twins = str(recipe.train.lora_pattern), replace(recipe.facts, num_hidden_layers=layers(recipe))
-    names = recipe.facts.named(asked) or recipe.facts.linear
-    return asked if twins.matched(asked) else twins.pattern_of(names)
 
 
 def _made(recipe: Recipe) -> str:

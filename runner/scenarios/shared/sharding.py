@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner import catalog
-from runner.plan import EngineConfig, Machines, Place
+from runner.plan import EngineConfig, Place
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_, applies, holds, merged
 from runner.recipe.recipe import Recipe
@@ -16,18 +16,22 @@ from runner.tools.problem import Problem, Stop, worded
 DEEPSPEED_FILE = "deepspeed.json"
 
 
-def settings(
-    recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
-) -> tuple[EngineConfig, tuple[Artifact, ...]]:
+def settings(recipe: Recipe, place: Place, precision: str = "") -> tuple[EngineConfig, tuple[Artifact, ...]]:
     """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
-    something is offloaded. precision, max_grad_norm: a stage's own."""
+    something is offloaded. precision: a stage's own."""
     if common.by_fsdp(recipe):
-        return _fsdp(recipe), ()
+        # FSDP2, full shard, one unit for each transformer layer.
+        own = own_file(recipe)
+        fsdp = {**common.table("fsdp"), **(own.data if own else {}), **fsdp_decided(recipe)}
+        if layer_class := recipe.facts.layer_class:
+            fsdp.setdefault("transformer_layer_cls_to_wrap", layer_class)
+        # Otherwise every GPU holds whole gradients during a step (torch, FSDPParamGroup.post_backward).
+        step = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        return {"fsdp_version": 2, "fsdp_config": fsdp, "accelerator_config": step}, ()
     if common.by_zero(recipe):
-        longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
-        text = json.dumps(config(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
+        text = json.dumps(config(recipe, precision or recipe.model.precision), indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
-    if machines.world_size == 1:
+    if common.world_size(recipe) == 1:
         return {}, ()
     return {
         "ddp": True,
@@ -40,21 +44,6 @@ def optimizer(recipe: Recipe, chosen: str) -> str:
     """Axolotl's name of it. bitsandbytes does not support FSDP's shards; torchao's 8-bit AdamW is the same rule."""
     other = catalog.optimizers()[chosen].sharded
     return other if isinstance(other, str) and common.by_fsdp(recipe) else chosen
-
-
-def _fsdp(recipe: Recipe) -> EngineConfig:
-    """FSDP2, full shard, one unit for each transformer layer. The user's file overrides this, and the recipe both."""
-    own = own_file(recipe)
-    config: EngineConfig = {
-        **common.table("fsdp"),
-        **(own.data if own else {}),
-        **fsdp_decided(recipe),
-    }
-    if layer_class := recipe.facts.layer_class:
-        config.setdefault("transformer_layer_cls_to_wrap", layer_class)
-    # Otherwise every GPU holds whole gradients during a step (torch, FSDPParamGroup.post_backward).
-    step = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-    return {"fsdp_version": 2, "fsdp_config": config, "accelerator_config": step}
 
 
 def fsdp_decided(recipe: Recipe) -> EngineConfig:
@@ -83,12 +72,24 @@ def own_file(recipe: Recipe) -> Document | None:
     return document
 
 
-def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
-    """A DeepSpeed config. accelerate fills in `auto` from Axolotl's settings (transformers' DeepSpeed guide)."""
+def config(recipe: Recipe, precision: str) -> EngineConfig:
+    """A DeepSpeed config: the runner's defaults, the user's own file over them, and the recipe over both. accelerate fills
+    in `auto` from Axolotl's settings (transformers' DeepSpeed guide)."""
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
-    decides = decided(recipe, precision, max_grad_norm)
-    return merged(merged(_defaults(recipe, merged(own, decides)), own), decides)
+    stated = merged(own, decided(recipe, precision, recipe.training.max_grad_norm))
+    zero, gpus = stated["zero_optimization"], common.world_size(recipe)
+    defaults: EngineConfig = {}
+    for row in common.table("zero")["rows"]:
+        if applies(zero, row["when"], row.get("unless", ())):
+            defaults = merged(defaults, row["sets"])
+    sizes: EngineConfig = {"reduce_bucket_size": min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus))}
+    if holds(zero, "offload_param.device=nvme"):
+        # One process's part of the largest weight must fit into a buffer (0.18.9, partitioned_param_swapper.py).
+        facts = recipe.model_facts
+        largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
+        sizes["offload_param"] = {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
+    return merged(merged(defaults, {"zero_optimization": sizes}), stated)
 
 
 def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
@@ -112,22 +113,6 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
         "gradient_clipping": max_grad_norm,
         **common.table("deepspeed"),
     }
-
-
-def _defaults(recipe: Recipe, both: Mapping[str, Any]) -> EngineConfig:
-    """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
-    said, gpus = both["zero_optimization"], common.world_size(recipe)
-    defaults: EngineConfig = {}
-    for row in common.table("zero")["rows"]:
-        if applies(said, row["when"], row.get("unless", ())):
-            defaults = merged(defaults, row["sets"])
-    sizes: EngineConfig = {"reduce_bucket_size": min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus))}
-    if holds(said, "offload_param.device=nvme"):
-        # One process's part of the largest weight must fit into a buffer (0.18.9, partitioned_param_swapper.py).
-        facts = recipe.model_facts
-        largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
-        sizes["offload_param"] = {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    return merged(defaults, {"zero_optimization": sizes})
 
 
 def overruled(own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any, Any]]:

@@ -13,9 +13,7 @@ from itertools import chain, cycle, takewhile
 from pathlib import Path
 from typing import Any
 
-from runner import catalog
-from runner.catalog import TWIN_OF, ChatTemplate, Model
-from runner.catalog.models import of_facts
+from runner.catalog.models import INHERITED, SPOKEN, TWIN_OF, ChatTemplate, Model, of_facts
 from runner.data import tokenizers
 from runner.data.row_files import Bad
 from runner.data.rows import Parquet
@@ -131,7 +129,8 @@ def _write(
 
     without_gpu_kernels()
     # The catalog reads TWIN_OF: facts that a config.json lacks are then those of the original.
-    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
+    original = {name: getattr(model, name) for name in ("id", "linear", *INHERITED, *SPOKEN)}
+    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: original})
     torch.manual_seed(seed)
     with _drawing_once():
         built = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
@@ -191,8 +190,6 @@ NEWTON = (3.4445, -4.7750, 2.0315)  # of the polynomial that brings singular val
 RISING = 10  # steps
 NOT_LEARNED = -100
 
-Row = tuple[list[int], list[int]]
-
 
 def in_a_row(text: str) -> set[tuple[str, ...]]:
     found = words(text)
@@ -211,7 +208,7 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     texts = list(paragraphs(documents, taken))
     if not texts:
         return  # the rows are this very text
-    blocks = _blocks(list(_readings(texts, prompts, tokenizer)), random.Random(seed))
+    blocks = _blocks(texts, prompts, tokenizer, random.Random(seed))
     embeddings = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
     matrices, others = list[Any](), list[Any]()
     with torch.no_grad():
@@ -263,18 +260,16 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
                 yield left
 
 
-def _readings(texts: Sequence[str], prompts: Sequence[list[int]], tokenizer: Any) -> Iterator[Row]:
-    """The texts to learn, with labels: each paragraph alone, and one after each prompt. Without end tokens, because
-    with them some twins would write nothing."""
-    read = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    yield from zip(read, read, strict=True)
-    for prompt, answer in zip(prompts, cycle(read), strict=False):
+def _blocks(
+    texts: Sequence[str], prompts: Sequence[list[int]], tokenizer: Any, draw: random.Random
+) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
+    """`STEPS` steps of blocks to learn, with labels: each paragraph alone, and one after each prompt, in an order that is
+    drawn again whenever all are read. Without end tokens, because with them some twins would write nothing."""
+    answers = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    readings = list(zip(answers, answers, strict=True))
+    for prompt, answer in zip(prompts, cycle(answers), strict=False):
         asked = prompt[-ASKED:]
-        yield [*asked, *answer], [NOT_LEARNED] * len(asked) + answer
-
-
-def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """`STEPS` steps of blocks, cut from the readings in an order that is drawn again whenever all are read."""
+        readings.append(([*asked, *answer], [NOT_LEARNED] * len(asked) + answer))
     read, learned, size = list[int](), list[int](), BLOCKS * LENGTH
     for _ in range(STEPS):
         while len(read) < size:

@@ -190,7 +190,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
     if (known_as or name) in catalog.model_ids():
         raise Stop(*worded("start.in-catalog", known_as=known_as or name))
     if unsuitable := catalog.unsuitable(known_as or name):
-        raise Stop(*unsuitable.refusal(known_as or name))
+        raise Stop(*unsuitable)
     lock.entries(file)  # a broken file is reported before anything is fetched
     folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
     if folder:
