@@ -124,23 +124,20 @@ def _code(arguments: list[str] | None) -> int:
         return 0  # click's own exit when the reader of a pipe (`| head`) stops
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if not (extra := packaged.bringing(package)):
-            return _bug()
-        _tell(f"This needs the package `{package}`, which is not installed.")
-        _tell(packaged.install(extra))
-        return 1
+        if extra := packaged.bringing(package):
+            _tell(f"This needs the package `{package}`, which is not installed.")
+            _tell(packaged.install(extra))
+            return 1
+        _tell(report_bug())
+        return 3
     except OSError as error:
         _tell(f"{error.filename or 'A file'}: {error.strerror or error}.")
         if remedy := REMEDIES.get(errno.errorcode.get(error.errno or 0, "")):
             _tell(remedy)
         return 1
     except Exception:
-        return _bug()
-
-
-def _bug() -> int:
-    _tell(report_bug())
-    return 3
+        _tell(report_bug())
+        return 3
 
 
 def _tell(text: str) -> None:

@@ -20,7 +20,7 @@ from runner.tools.files import read_json
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_IMAGES, DEMO, SUMMARY
 from runner.tools.text import Styled, pieces, printable
-from runner.trainer.generation import CannotLoad, Chat, answers, chats
+from runner.trainer.generation import CannotLoad, Chat, chats, load
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
@@ -95,7 +95,7 @@ def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
     """An answer to each question, from a model that is loaded once. Raises Stop if it cannot be."""
     with loading(chat):
-        return list(answers(chat, questions))
+        return list(map(load(chat).answer, questions))
 
 
 @contextmanager

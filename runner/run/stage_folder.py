@@ -20,6 +20,7 @@ from runner.tools.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, FETCHED
 from runner.trainer.records import Summary
 
 _FILES = ("path", "base", "base_model", "packed")  # last words of settings that name a file or a folder
+WEIGHTS = "*.safetensors"  # the files with the weights of a model, as transformers writes it
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class StageFolder:
     @property
     def weights_files(self) -> list[Path]:
         """The files with the best model's weights: those that transformers writes, or that of the image trainer."""
-        return [*weight_files(self.model), *self.path.glob(BEST_IMAGES)]
+        return [*sorted(self.model.glob(WEIGHTS)), *self.path.glob(BEST_IMAGES)]
 
     @property
     def state(self) -> StageRecord:
@@ -153,11 +154,6 @@ class StageFolder:
             delete(entry for pattern in LEFT for entry in self.path.glob(pattern))
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files with the weights of a model, as transformers writes it."""
-    return sorted(folder.glob("*.safetensors"))
-
-
 def model_hash(files: Mapping[str, str]) -> str:
     return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
 
@@ -210,7 +206,7 @@ def check_weights(folder: Path) -> None:
     """Opens every weight file, whose beginning says how long it is. Raises Stop if one is missing, cut short or broken."""
     from safetensors import SafetensorError, safe_open
 
-    files = weight_files(folder)
+    files = sorted(folder.glob(WEIGHTS))
     if not files:
         raise Stop(f"`{folder}` contains no weights.")
     index = read_json(folder / "model.safetensors.index.json")

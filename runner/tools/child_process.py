@@ -26,14 +26,13 @@ def watch_parent() -> None:
 
 
 def end_with(parent: int) -> None:
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    def watch() -> None:
+        while alive(parent):
+            time.sleep(SECONDS)
+        # At once and without cleaning up, as a kill would: a resumed run trusts only complete checkpoints.
+        os._exit(1)
 
-
-def _watch(parent: int) -> None:
-    while alive(parent):
-        time.sleep(SECONDS)
-    # At once and without cleaning up, as a kill would: a resumed run trusts only complete checkpoints.
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def alive(process: int) -> bool:

@@ -1,13 +1,12 @@
 """A user's mistake, described so that the user can fix it."""
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from runner import __version__
+from runner.tools import packaged
 
 SHOWN = 200  # the number of characters of a line that are shown; recipes have shorter lines
 
@@ -20,15 +19,11 @@ def first_line(error: Exception) -> str:
 def worded(name: str, /, **words: object) -> tuple[str, str]:
     """A message and its remedy, with words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a room or a part."""
     room, _, message = name.partition(".")
-    sentences = _messages(room)[message]
-    return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
-
-
-@cache
-def _messages(room: str) -> dict[str, dict[str, str]]:
     code = Path(__file__).parents[1]
     core = code / room / "messages.toml"
-    return tomllib.loads((core if core.is_file() else code / "parts" / room / "messages.toml").read_text("utf-8"))
+    file = core if core.is_file() else code / "parts" / room / "messages.toml"
+    sentences = packaged.toml(str(file), file.name)[message]
+    return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
 
 
 @dataclass(frozen=True)
@@ -54,23 +49,19 @@ class Problem:
         place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
         lines = [f"{place}{'note: ' if self.severity == 'note' else ''}{self.message}"]
         if self.source.strip():
-            number = f"{self.line:>5}"
-            shown, before, width = self._excerpt()
-            lines += [f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * width}"]
+            # The part of the line around the caret.
+            first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN))
+            line = self.source[first : first + SHOWN]
+            line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
+            cut = "…" if first else ""
+            before = cut + line[: self.column - 1 - first]
+            blanks = "".join("\t" if letter == "\t" else " " for letter in before)
+            shown = f"{cut}{line}{'…' if first + SHOWN < len(self.source) else ''}"
+            number, width = f"{self.line:>5}", max(1, min(self.width, len(shown) - len(before)))
+            lines += [f"{number} | {shown}", f"{' ' * len(number)} | {blanks}{'^' * width}"]
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
-
-    def _excerpt(self) -> tuple[str, str, int]:
-        """The part of the line around the caret, the spaces before the caret, and its width."""
-        first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN)) if len(self.source) > SHOWN else 0
-        line = self.source[first : first + SHOWN]
-        line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
-        cut = "…" if first else ""
-        before = cut + line[: self.column - 1 - first]
-        blanks = "".join("\t" if letter == "\t" else " " for letter in before)
-        shown = f"{cut}{line}{'…' if first + SHOWN < len(self.source) else ''}"
-        return shown, blanks, max(1, min(self.width, len(shown) - len(before)))
 
     def as_json(self) -> dict[str, str | int]:
         """The fields that tools read; `line` and `column` are 1-based, 0 for the file as a whole."""

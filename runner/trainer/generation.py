@@ -129,11 +129,6 @@ def load(chat: Chat) -> LoadedModel:
     return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
 
 
-def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
-    """Each question's answer, from a model that is loaded once. Raises CannotLoad."""
-    return map(load(chat).answer, questions)
-
-
 def prompt(chat: Chat, tokenizer: Any, question: str) -> str:
     """The text that the model reads for a question. Tokenising it adds nothing."""
     if not chat.chat:
@@ -193,7 +188,7 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
 # The most characters of a short question; the words of a text's beginning, and enough tokens for them.
 GLANCE, WORDS, TOKENS = 300, 8, 32
 COLUMN = "full-question"
-FIRST_ROWS = 1000  # training rows whose words are looked for in the answers
+FIRST_ROWS = 1000  # training rows whose words are looked for in the answers; in many rows every word occurs
 
 
 def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
@@ -238,27 +233,22 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
             yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
 
 
-def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]:
-    """The words of the first rows of these files: in many rows every word occurs."""
-    from pyarrow import parquet
-
-    tokenizer = tokenizer_in(run_dir / BEST_MODEL, trust)
-    firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
-    rows = [row for batch in firsts if batch for row in batch.to_pylist()]
-    # Preferences have the learned answer in a column; a completion with a bad label is not learned.
-    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
-    return {word for text in chain(taught(rows, tokenizer), preferred) for word in words(text)}
-
-
 def main(run_dir: Path, *files: Path) -> None:
     """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
+    from pyarrow import parquet
+
     child_process.watch_parent()
     hush()
     without_scikit_learn()
     demo = read_json(run_dir / DEMO)
-    before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
+    before, after = (list(map(load(chat).answer, demo["questions"])) for chat in chats(run_dir, demo))
     categories = demo.get("categories") or {}
-    own = _taught_words(files, run_dir, demo.get("trust_remote_code", False))
+    tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.get("trust_remote_code", False))
+    firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
+    trained = [row for batch in firsts if batch for row in batch.to_pylist()]
+    # Preferences have the learned answer in a column; a completion with a bad label is not learned.
+    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in trained)
+    own = {word for text in chain(taught(trained, tokenizer), preferred) for word in words(text)}
     rows = [
         ({"category": categories[question]} if question in categories else {})
         | {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own)}

@@ -35,21 +35,6 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
     return folder
 
 
-def keep_adapter(run_dir: Path, config: EngineConfig) -> None:
-    """Saves the best adapter in `lora_adapter/`, and its base model merged with it in `best_model/`. Servers that have the
-    adapter alone get its generation settings with it."""
-    adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
-    facts = read_json(adapter / "adapter_config.json")
-    # Merging or serving it later needs the same base model.
-    facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
-    write_json(adapter / "adapter_config.json", facts)
-    trust = ["trust"] if config.get("trust_remote_code") else []
-    best = run_dir / run_files.BEST_MODEL
-    _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
-    if (settings := best / "generation_config.json").is_file():
-        shutil.copy(settings, adapter / settings.name)
-
-
 def precision_of(config: EngineConfig) -> str:
     """The precision of an Axolotl config: bf16, fp16 or fp32."""
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
@@ -144,11 +129,22 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
 
 
 def finish(settings: RunSettings, history: History, config: EngineConfig) -> None:
+    """Saves the best model, and the best adapter beside it in `lora_adapter/`; the demo's answers; and the summary."""
     run_dir, checkpoints = Path(settings.run_dir), Path(config["output_dir"])
+    best = run_dir / run_files.BEST_MODEL
     if config.get("adapter"):
-        keep_adapter(run_dir, config)
+        adapter = keep_best(checkpoints, run_dir / run_files.ADAPTER)
+        facts = read_json(adapter / "adapter_config.json")
+        # Merging or serving it later needs the same base model.
+        facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
+        write_json(adapter / "adapter_config.json", facts)
+        trust = ["trust"] if config.get("trust_remote_code") else []
+        _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
+        # Servers that have the adapter alone get its generation settings with it.
+        if (generation := best / "generation_config.json").is_file():
+            shutil.copy(generation, adapter / generation.name)
     else:
-        keep_best(checkpoints, run_dir / run_files.BEST_MODEL)
+        keep_best(checkpoints, best)
     keep_log_and_configs(run_dir, checkpoints, Path(settings.recipe_file))
     answer_demo(settings, config)
     # Last, because its presence means that everything else is complete.

@@ -65,15 +65,6 @@ def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
     return max(whole)[1] if whole else None
 
 
-def drop_broken(folder: Path) -> None:
-    """Deletes incomplete checkpoints; only the first process does."""
-    if int(os.environ.get("RANK", "0")) != 0:
-        return
-    for path in folder.glob("checkpoint-*"):
-        if step_of(path) is None:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def saved_anyway(args: Any, state: Any, control: Any) -> bool:
     """Whether this step ends an epoch that is evaluated and saved a moment later. A second checkpoint, written over the
     first, would look complete in between."""
@@ -93,7 +84,10 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]
         return name
     if not cfg.auto_resume_from_checkpoints:
         return ""
-    drop_broken(own)
+    if int(os.environ.get("RANK", "0")) == 0:
+        for path in own.glob("checkpoint-*"):
+            if step_of(path) is None:  # incomplete
+                shutil.rmtree(path, ignore_errors=True)
     checkpoint = last_good(own)
     if checkpoint is None and (blocks := settings.blocks) and (before := blocks.continue_from):
         checkpoint = last_good(Path(before))

@@ -25,7 +25,9 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_pa
         if complete:
             (folder / "complete.json").write_text(json.dumps({"step": step, "tokens": 1}))
     assert stopping.last_good(tmp_path) == tmp_path / "checkpoint-10"
-    stopping.drop_broken(tmp_path)
+    cfg = SimpleNamespace(output_dir=str(tmp_path), resume_from_checkpoint=None, auto_resume_from_checkpoints=True)
+    assert stopping.choose(cfg, SimpleNamespace(), pytest.fail) == ""
+    assert cfg.resume_from_checkpoint == str(tmp_path / "checkpoint-10")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
 
 

@@ -162,8 +162,18 @@ def send(folder: StageFolder, tell: Tell) -> None:
         if measured := read_record(folder.path / EVALUATION).get("metrics"):
             steps = folder.summary.steps if folder.summary else 0
             tool.log(steps, {f"evaluation.{name}": value for name, value in measured.items()})
+        # The hashes that lead from a model to its run, named as in an exported model.
+        data, run = Path(folder.plan.place.data_dir), folder.run
+        prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
+        tags = {".".join((*file.parent.relative_to(data).parts, "data_hash")): key for file, key in prepared.items()}
+        planned = read_record(run.path / PLANNED)  # missing in pods, which change nothing of the recipe
+        tags |= {"run": run.state.id, "stage": folder.stage.name, "weights_hash": folder.model_hash()}
+        tags |= {"recipe_fingerprint": planned.get("fingerprint")}
+        recipe, page = Path(folder.stage.config["recipe_runner"]["recipe_file"]), run.path / PAGE
+        files = [recipe, page, *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION))]
         done = folder.state.status in ("finished", pipeline.OUT_OF_TIME)
-        tool.leave(*_origin(folder), FINISHED if done else FAILED)
+        known = {name: text for name, text in tags.items() if text}
+        tool.leave(known, [file for file in files if file.is_file()], FINISHED if done else FAILED)
 
     _at_server(folder, tell, leave)
 
@@ -192,16 +202,3 @@ def _at_server(folder: StageFolder, tell: Tell, work: Callable[[Tool], None]) ->
         known = replace(known, fault=away(known, error, folder.path))
     if known.fault:
         tell(known.fault)
-
-
-def _origin(folder: StageFolder) -> tuple[dict[str, str], list[Path]]:
-    """The hashes that lead from a model to its run, named as in an exported model; and the files beside the curves."""
-    data, run = Path(folder.plan.place.data_dir), folder.run
-    prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
-    tags = {".".join((*file.parent.relative_to(data).parts, "data_hash")): key for file, key in prepared.items()}
-    planned = read_record(run.path / PLANNED)  # missing in pods, which change nothing of the recipe
-    tags |= {"run": run.state.id, "stage": folder.stage.name, "weights_hash": folder.model_hash()}
-    tags |= {"recipe_fingerprint": planned.get("fingerprint")}
-    recipe, page = Path(folder.stage.config["recipe_runner"]["recipe_file"]), run.path / PAGE
-    files = [recipe, page, *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION))]
-    return {name: text for name, text in tags.items() if text}, [file for file in files if file.is_file()]
