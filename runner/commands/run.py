@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -112,11 +112,17 @@ def _lines() -> Callable[[Event], None]:
     return show
 
 
-def _lasting(event: Event) -> Iterable[str]:
+def _lasting(event: Event) -> Iterator[str]:
     """The lines about an event that stay on the screen."""
     if event["event"] == "proof":
-        return proof_lines(event["folder"])
-    return [_evaluation(event)] if event["event"] == "evaluation" else []
+        yield from proof_lines(event["folder"])
+    elif event["event"] == "evaluation":
+        epoch, loss, reward = f"  epoch {event['epoch']:g}: ", event["validation_loss"], event.get("reward")
+        accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
+        if reward is not None:
+            yield f"{epoch}mean reward {reward:.3f}"
+        else:
+            yield f"{epoch}validation loss {loss:.3f}{accuracy}" if loss is not None else f"{epoch}no validation loss"
 
 
 STYLES = packaged.toml(__file__, "styles.toml")
@@ -133,14 +139,6 @@ def _step(event: Event) -> str:
     """A step's loss, or its reward: the loss of answers that are compared with each other is always about 0."""
     name = "loss" if event.get("reward") is None else "reward"
     return f"{name} {event[name]:.3f}"
-
-
-def _evaluation(event: Event) -> str:
-    loss, epoch = event["validation_loss"], f"  epoch {event['epoch']:g}: "
-    if event.get("reward") is not None:
-        return f"{epoch}mean reward {event['reward']:.3f}"
-    accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
-    return f"{epoch}validation loss {loss:.3f}{accuracy}" if loss is not None else f"{epoch}no validation loss"
 
 
 def confirm(yes: bool, takes: str) -> bool:

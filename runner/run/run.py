@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
@@ -259,21 +258,19 @@ def report(plan: Plan) -> Iterator[str]:
     if lengths := [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]:
         seen, last = lengths[-1].tokens, lengths[-1].stage
         yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
+    rehearsed, tiny = run.kind == "rehearsal", not plan.stages[0].config.get("real_model")
     for stage in plan.stages:
-        rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
-        yield from _answers(rows or [], run.kind == "rehearsal", not plan.stages[0].config.get("real_model"))
+        rows = (read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None) or []
+        if rows and rehearsed:
+            yield ""
+            its = "The twin is tiny, so it writes fragments. Compare its words" if tiny else "Compare the answers"
+            yield f"{its} before and after training."
+            if any(row.get("learned") for row in rows):
+                marked = "in bold" if sys.stdout.isatty() else "in *asterisks*"
+                yield f"Words {marked} were learned from the training rows."
+        shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
+        yield from side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])
     for on_record in parts.hooks("on_record"):
         yield from on_record(plan)
     yield ""
     yield f"All results are in {run.shown}/"
-
-
-def _answers(rows: list[dict[str, Any]], rehearsed: bool, tiny: bool) -> Iterator[str]:
-    if rows and rehearsed:
-        yield ""
-        its = "The twin is tiny, so it writes fragments. Compare its words" if tiny else "Compare the answers"
-        yield f"{its} before and after training."
-        if any(row.get("learned") for row in rows):
-            yield f"Words {'in bold' if sys.stdout.isatty() else 'in *asterisks*'} were learned from the training rows."
-    shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
-    yield from side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])

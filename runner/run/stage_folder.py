@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from collections.abc import Mapping
@@ -134,14 +133,6 @@ class StageFolder:
     def has_trained(self) -> bool:
         """Whether the folder has results of training."""
         return self.stage.trains and (bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*")))
-
-    def set_aside(self) -> Path | None:
-        """Moves the folder of a stage that has trained aside, and returns its new path; None if nothing was trained.
-        Earlier ones stay."""
-        if not self.has_trained:
-            return None
-        names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
-        return self.path.rename(next(path for path in map(self.path.with_name, names) if not path.exists()))
 
     def clear(self) -> None:
         """Deletes results of other inputs. Prepared data stays, because its parts have their own records."""

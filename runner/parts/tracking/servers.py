@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.data.report import REPORT_FILE
 from runner.plan import tracker
-from runner.recipe.document import flat
 from runner.run import pipeline
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import Record, read_record
@@ -21,9 +19,6 @@ from runner.tools.names import shortened
 from runner.tools.problem import worded
 from runner.tools.run_files import ANSWERS, EVALUATION, PAGE, PLANNED, PROMOTION, SUMMARY, TRACKED
 from runner.tools.text import Tell
-
-if TYPE_CHECKING:
-    from runner.trainer.settings import RunSettings
 
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"  # MLflow's words
 SECONDS = 10  # the most that training waits for a server
@@ -136,15 +131,6 @@ class Wandb:
 
 Tool = MLflow | Wandb
 TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}  # keys: `runner.plan.TRACKERS`
-
-
-def opened(known: Tracked, settings: RunSettings) -> tuple[Tool, Tracked]:
-    """A client with the run of a training, and the record of it. Parameters are the recipe's settings."""
-    tool, folder = TOOLS[known.tool](), Path(settings.run_dir).name
-    parameters = flat(read_record(Path(settings.recipe_file)))
-    tags = {"recipe": settings.name, "recipe_fingerprint": settings.fingerprint}
-    name = folder if folder.startswith(settings.name) else f"{settings.name}/{folder}"
-    return tool, tool.open(replace(known, project=known.project or settings.name), name, parameters, tags)
 
 
 def away(known: Tracked, error: Exception, folder: Path) -> str:

@@ -11,6 +11,8 @@ from transformers import TrainerCallback
 from runner.parts.tracking import servers
 from runner.parts.tracking.servers import Tool, Tracked
 from runner.plan import EngineConfig, tracker
+from runner.recipe.document import flat
+from runner.tools.files import read_record
 from runner.trainer.settings import RunSettings
 
 AGAIN = 600.0  # seconds until a server that was away is asked again
@@ -45,7 +47,12 @@ class Tracking(TrainerCallback):
         known = self.known
         try:
             if self.tool is None:
-                self.tool, self.known = servers.opened(known, self.settings)
+                recipe, folder, tool = self.settings.name, self.folder.name, servers.TOOLS[known.tool]()
+                tags = {"recipe": recipe, "recipe_fingerprint": self.settings.fingerprint}
+                started = replace(known, project=known.project or recipe)
+                name = folder if folder.startswith(recipe) else f"{recipe}/{folder}"
+                self.known = tool.open(started, name, flat(read_record(Path(self.settings.recipe_file))), tags)
+                self.tool = tool
             while self.unsent:
                 self.tool.log(*self.unsent[0])
                 del self.unsent[0]
