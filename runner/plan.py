@@ -60,11 +60,6 @@ class Place:
         )
 
     @property
-    def tokenised_dir(self) -> str:
-        """Tokenised rows: beside the data if everything is prepared in advance, else on each machine."""
-        return f"{self.data_dir if self.prepared else self.scratch_dir}/tokenised"
-
-    @property
     def checkpoints_dir(self) -> str:
         key = (self.checkpoint_keys or {}).get("")
         return f"{self.run_dir}/{CHECKPOINTS}" + (f"/{key}" if key else "")

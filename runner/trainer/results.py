@@ -1,7 +1,5 @@
 """Results: what a run leaves behind, written by the first process when training is over."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics
@@ -9,18 +7,20 @@ import sys
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from runner.plan import EngineConfig
 from runner.tools import child_process, packaged, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
+from runner.tools.tokenizer import tokenizer_in
 from runner.trainer import fork_server
+from runner.trainer.generation import with_questions, with_system
+from runner.trainer.merging import precision_of
 from runner.trainer.records import Proof, Summary, TimeUsed, versions
-
-if TYPE_CHECKING:
-    # They import torch, and commands that only read a summary would wait for it.
-    from runner.trainer.settings import Demo, RunSettings
-    from runner.trainer.telemetry import History
+from runner.trainer.settings import Demo, RunSettings
+from runner.trainer.telemetry import History
 
 TABLES = packaged.toml(__file__, "tables.toml")
 CHOSEN: Mapping[str, Any] = {"first": itemgetter(0), "last": itemgetter(-1), "lowest": min, "highest": max}
@@ -33,11 +33,6 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
             if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
                 shutil.move(entry, partial / entry.name)
     return folder
-
-
-def precision_of(config: EngineConfig) -> str:
-    """The precision of an Axolotl config: bf16, fp16 or fp32."""
-    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
 def summary(settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl") -> Summary:
@@ -69,8 +64,6 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
 
 def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     """The run's GPU memory and time per step, without the first entry, whose steps warm up."""
-    import torch
-
     steps = history.steps[1:] or history.steps
     paces = [pace for entry in steps if (pace := entry["samples_per_second"])]
     memory = ("gpu_memory_gib", "gpu_reserved_gib", "gpu_driver_gib")
@@ -83,31 +76,12 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
 
 def keep_template(demo: Demo, model: Path) -> None:
     """Writes a chat template with the system prompt of training for servers, also beside an adapter alone."""
-    from runner.tools.tokenizer import tokenizer_in
-    from runner.trainer.generation import with_system
-
     if not demo.system_prompt:
         return
     tokenizer = tokenizer_in(model, demo.trust_remote_code)
     if isinstance(tokenizer.chat_template, str):
         for folder in filter(Path.is_dir, (model, model.with_name(run_files.ADAPTER))):
             write_text(folder / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
-
-
-def answer_demo(settings: RunSettings, config: EngineConfig) -> None:
-    """Asks the original and the tuned model the demo's questions, or those of validation rows."""
-    from runner.trainer.generation import with_questions
-
-    if settings.demo is None:
-        return
-    run_dir = Path(settings.run_dir)
-    demo = with_questions(settings.demo, config, run_dir)
-    write_json(run_dir / run_files.DEMO, demo.model_dump())
-    keep_template(demo, run_dir / run_files.BEST_MODEL)
-    if demo.questions:
-        child_process.tell("phase", phase=child_process.ASKING)
-        files = (one["path"] for one in config.get("datasets") or () if one["path"].endswith(".parquet"))
-        _alone("runner.trainer.generation", settings.run_dir, *files)
 
 
 def _alone(module: str, *arguments: str) -> None:
@@ -146,6 +120,13 @@ def finish(settings: RunSettings, history: History, config: EngineConfig) -> Non
     else:
         keep_best(checkpoints, best)
     keep_log_and_configs(run_dir, checkpoints, Path(settings.recipe_file))
-    answer_demo(settings, config)
+    if settings.demo is not None:
+        demo = with_questions(settings.demo, config, run_dir)
+        write_json(run_dir / run_files.DEMO, demo.model_dump())
+        keep_template(demo, best)
+        if demo.questions:
+            child_process.tell("phase", phase=child_process.ASKING)
+            files = (one["path"] for one in config.get("datasets") or () if one["path"].endswith(".parquet"))
+            _alone("runner.trainer.generation", settings.run_dir, *files)
     # Last, because its presence means that everything else is complete.
     summary(settings, history, config).write(run_dir)

@@ -215,7 +215,7 @@ def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path
 def test_a_run_begins_where_rows_were_prepared_and_shown(tmp_path):
     run = RunFolder(tmp_path / "my-demo")
     place = run.place(None)
-    for left in (place.data_dir, place.tokenised_dir):
+    for left in (place.data_dir, f"{place.scratch_dir}/tokenised"):
         Path(left).mkdir(parents=True)
     with session(run, "my-demo", False):
         pass

@@ -15,7 +15,6 @@ from runner.scenarios import translate
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.trainer import merging
-from runner.trainer.results import precision_of
 
 
 def kind_of(form: str, quantize: str | None) -> str | None:
@@ -107,7 +106,7 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
     config, adapter = folder.stage.config, folder.path / ADAPTER
     # The run may have been moved or fetched since the adapter recorded its base model.
     base = (config["base_model"], config.get("revision_of_model"))
-    options = (precision_of(config), bool(config.get("trust_remote_code")), base)
+    options = (merging.precision_of(config), bool(config.get("trust_remote_code")), base)
     if out and not (folder.model.exists() and out.exists() and out.samefile(folder.model)):
         return merge_adapter(adapter, out, *options)
     with run.lock():

@@ -69,7 +69,8 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
             held_out,
             recipe.data.get("thinking_field"),
         ),
-        "dataset_prepared_path": place.tokenised_dir,
+        # Tokenised rows are beside the data if everything is prepared in advance, else on each machine.
+        "dataset_prepared_path": f"{place.data_dir if place.prepared else place.scratch_dir}/tokenised",
         **how,
         **axolotl.training(recipe, place, held_out),
     }
