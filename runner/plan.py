@@ -176,6 +176,11 @@ def tracker(config: EngineConfig) -> str:
     return next((tool for tool in TRACKERS if config.get(f"use_{tool}") or images == tool), "")
 
 
+def precision_of(config: EngineConfig) -> str:
+    """The precision of an Axolotl config: bf16, fp16 or fp32."""
+    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
+
+
 @dataclass(frozen=True)
 class Stage:
     """One piece of work of one engine: a training run, or the preparation of one."""

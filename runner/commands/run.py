@@ -22,8 +22,7 @@ from runner.run import inference, pipeline, run_manifest
 from runner.run import run as running
 from runner.run.launch import forking
 from runner.run.pipeline import Selection
-from runner.run.run_folder import RunFolder, folder, session
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, folder, session
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import SMALL
 from runner.tools import packaged

@@ -13,8 +13,7 @@ from runner import parts
 from runner.check.validate import changed
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder, find
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.scenarios import translate
 from runner.tools.files import read_json
 from runner.tools.problem import Stop, worded

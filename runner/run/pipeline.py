@@ -14,8 +14,7 @@ from runner.data.tokenizers import forget_older
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.run.launch import Progress, launch
-from runner.run.run_folder import FRESH
-from runner.run.stage_folder import StageFolder, check_weights, differences, inputs
+from runner.run.run_folder import FRESH, StageFolder, check_weights, differences, inputs
 from runner.tools import packaged
 from runner.tools.child_process import Event
 from runner.tools.files import read_record

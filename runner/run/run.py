@@ -18,9 +18,8 @@ from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
 from runner.run.inference import side_by_side
 from runner.run.pipeline import Selection, Watch, carry_out, decide, is_done, summaries
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import keep
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runner.plan import EngineConfig
 from runner.tools import child_process
 from runner.tools.files import read_json, read_record, replacing_folder
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
@@ -13,11 +12,6 @@ from runner.tools.tokenizer import tokenizer_in
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 Base = tuple[str, str | None]
-
-
-def precision_of(config: EngineConfig) -> str:
-    """The precision of an Axolotl config: bf16, fp16 or fp32."""
-    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
 class NotAnAdapter(ValueError):

@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 
-from runner.plan import EngineConfig
+from runner.plan import EngineConfig, precision_of
 from runner.tools import child_process, packaged, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.tools.tokenizer import tokenizer_in
 from runner.trainer import fork_server
 from runner.trainer.generation import with_questions, with_system
-from runner.trainer.merging import precision_of
 from runner.trainer.records import Proof, Summary, TimeUsed, versions
 from runner.trainer.settings import Demo, RunSettings
 from runner.trainer.telemetry import History

@@ -16,8 +16,7 @@ from runner.plan import Plan
 from runner.recipe.overrides import Override
 from runner.run import inference, pipeline
 from runner.run.run import report
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools.problem import Stop
 from runner.trainer.records import elapsed_seconds
 from tests.conftest import RECIPES, ROOT

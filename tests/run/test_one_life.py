@@ -14,8 +14,7 @@ from runner.plan import Plan
 from runner.recipe.overrides import Override, from_options
 from runner.run import inference, pipeline
 from runner.run.pipeline import Selection, carry_out
-from runner.run.run_folder import RunFolder, find, folder, session
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, find, folder, session
 from runner.tools.problem import Interrupted, Stop
 from runner.tools.run_files import COMPLETE
 from tests.conftest import ROOT

@@ -24,8 +24,7 @@ from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.run import inference, pipeline
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import rehearsal, twin
 from runner.tools.files import read_json

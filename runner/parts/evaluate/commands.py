@@ -16,8 +16,7 @@ from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
-from runner.run.run_folder import RunFolder, find
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.tools.files import read_json
 from runner.tools.names import listed
 from runner.tools.problem import Stop, worded

@@ -17,7 +17,7 @@ from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, METRICS, SCORE, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan, Stage
 from runner.run.launch import environment, follow
-from runner.run.stage_folder import StageFolder, model_hash
+from runner.run.run_folder import StageFolder, model_hash
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop

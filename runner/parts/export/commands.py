@@ -8,9 +8,9 @@ from runner.commands.options import command, end, open_recipe, say
 from runner.parts.export import exporting, sending, trained_model
 from runner.parts.export.gguf import KINDS
 from runner.parts.report.facts import run_of
+from runner.plan import precision_of
 from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
@@ -102,11 +102,11 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
         raise Stop(*worded("export.nothing-to-merge", recipe=recipe, best=best))
     run = run_folder.find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
-    folder = StageFolder(plan, plan.stage(stages[-1]))
+    folder = run_folder.StageFolder(plan, plan.stage(stages[-1]))
     config, adapter = folder.stage.config, folder.path / ADAPTER
     # The run may have been moved or fetched since the adapter recorded its base model.
     base = (config["base_model"], config.get("revision_of_model"))
-    options = (merging.precision_of(config), bool(config.get("trust_remote_code")), base)
+    options = (precision_of(config), bool(config.get("trust_remote_code")), base)
     if out and not (folder.model.exists() and out.exists() and out.samefile(folder.model)):
         return merge_adapter(adapter, out, *options)
     with run.lock():

@@ -21,7 +21,7 @@ from typing import Any
 from runner.data import object_store
 from runner.data.object_store import S3
 from runner.plan import Plan, Stage
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.run_files import CHECKPOINTS, COMPLETE, FETCHED, LATEST_IMAGES, LEFT, PAGE, RUN, SERVING, STAGE

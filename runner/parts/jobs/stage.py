@@ -20,8 +20,7 @@ from runner.data.report import require_room
 from runner.parts.jobs import mirror
 from runner.plan import read_keys, read_plan, tracker
 from runner.run import pipeline
-from runner.run.run_folder import require_of
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder, require_of
 from runner.tools import child_process
 from runner.tools.problem import Stop, worded
 from runner.tools.process import ensure_home, helping_pod

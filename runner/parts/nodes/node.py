@@ -38,9 +38,8 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.run import pipeline
 from runner.run.run import report
-from runner.run.run_folder import RunFolder, open_for
+from runner.run.run_folder import RunFolder, StageFolder, open_for
 from runner.run.run_manifest import keep
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.names import content_hash

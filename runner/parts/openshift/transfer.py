@@ -24,8 +24,7 @@ from runner.parts.openshift.file_server import CHUNK, Piece, partial
 from runner.parts.openshift.helper_pod import Share, helper
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder, RunRecord, require_of
-from runner.run.stage_folder import StageFolder, StageRecord
+from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord, require_of
 from runner.scenarios.shared import common
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import read_record, sha256, write_json

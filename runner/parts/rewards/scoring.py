@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.plan import Plan
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.files import read_json
 from runner.tools.names import same, shortened
 from runner.tools.run_files import SAMPLES

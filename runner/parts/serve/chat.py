@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.process import HOST, free_port
 from runner.trainer.generation import CannotLoad, Earlier, LoadedModel, load
 

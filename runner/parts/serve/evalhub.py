@@ -21,8 +21,7 @@ from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import folder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder, folder
 from runner.scenarios import translate
 from runner.tools.names import listed, served
 from runner.tools.problem import Stop, worded

@@ -31,8 +31,8 @@ from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.launch import end, end_of, engine_environment, fault
+from runner.run.run_folder import StageFolder
 from runner.run.run_folder import folder as run_folder
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools import child_process, names
 from runner.tools.files import read_json, write_json, write_text

@@ -13,7 +13,7 @@ from pathlib import Path
 from runner.data.report import REPORT_FILE
 from runner.plan import tracker
 from runner.run import pipeline
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, read_record
 from runner.tools.names import shortened
 from runner.tools.problem import worded
