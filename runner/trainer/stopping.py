@@ -23,8 +23,8 @@ from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE, STOPPED
 from runner.trainer import records
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
+from runner.trainer.results import History, Phases
 from runner.trainer.settings import EarlyStopping, RunSettings
-from runner.trainer.telemetry import History, Phases
 
 
 def several() -> bool:

@@ -282,7 +282,7 @@ def test_songs_and_questions_together_are_refused(golden_message):
 def test_weights_in_four_bits_count_for_what_they_stand_for():
     import torch
 
-    from runner.trainer.telemetry import count_parameters
+    from runner.trainer.results import count_parameters
 
     class Params4bit(torch.nn.Parameter):
         """As bitsandbytes has it: two numbers a byte."""

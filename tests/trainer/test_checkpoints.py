@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from runner.trainer import stopping, telemetry
+from runner.trainer import results, stopping
 from tests.conftest import own_time
 from tests.trainer.test_time_limit import settings
 
@@ -67,12 +67,12 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
 
 def test_the_time_of_training_counts_over_a_stop(tmp_path, monkeypatch):
     clock = [100.0]
-    own_time(monkeypatch, telemetry, monotonic=lambda: clock[0])
+    own_time(monkeypatch, results, monotonic=lambda: clock[0])
     settings = SimpleNamespace(run_dir=str(tmp_path), effective_batch_size=1)
 
-    def train(first: int, last: int, ends: bool) -> telemetry.History:
+    def train(first: int, last: int, ends: bool) -> results.History:
         """A second a step."""
-        known, model = telemetry.History(settings), torch.nn.Linear(1, 1)
+        known, model = results.History(settings), torch.nn.Linear(1, 1)
         state = TrainerState(global_step=first, max_steps=last, is_world_process_zero=True)
         known.on_train_begin(None, state, None, model=model)
         for state.global_step in range(first + 1, last + 1):

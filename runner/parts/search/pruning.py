@@ -13,8 +13,8 @@ from runner.trainer import stopping
 if TYPE_CHECKING:
     from optuna import Trial
 
+    from runner.trainer.results import History
     from runner.trainer.settings import RunSettings
-    from runner.trainer.telemetry import History
 
 
 class Pruning(TrainerCallback):
