@@ -9,9 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from runner.tools import packaged
-from runner.tools.files import Artifact, Record, normal
-from runner.tools.names import content_hash, did_you_mean, listed
-from runner.tools.problem import Stop
+from runner.tools.files import Artifact, Record, content_hash, normal
+from runner.tools.problem import Stop, did_you_mean, listed
 from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
 
 RECIPE_FILE = "recipe.json"  # the recipe with every default, beside the emitted configs

@@ -25,9 +25,9 @@ from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools import packaged
 from runner.tools.files import read_record
-from runner.tools.names import hub_name, listed, nearest
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, nearest, worded
 from runner.tools.run_files import TEKKEN
+from runner.tools.text import hub_name
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")

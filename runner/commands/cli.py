@@ -49,7 +49,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in commands():
             from runner.catalog import tables
-            from runner.tools.names import nearest
+            from runner.tools.problem import nearest
 
             if part := parts.missing("commands", args[0]):
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)

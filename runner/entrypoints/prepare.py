@@ -24,9 +24,8 @@ from runner.scenarios.contract import Work
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
-from runner.tools.files import in_image, read_json, remote, write_json, write_text
-from runner.tools.names import content_hash, did_you_mean, listed
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.files import content_hash, in_image, read_json, remote, write_json, write_text
+from runner.tools.problem import Stop, did_you_mean, first_line, listed, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 from runner.tools.text import Tell

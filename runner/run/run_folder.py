@@ -18,9 +18,8 @@ from runner.data import object_store
 from runner.plan import RUNS, Place, Plan, Stage, learned_from, without_place
 from runner.recipe.overrides import Override
 from runner.tools import run_files
-from runner.tools.files import Record, content_of, read_json, read_record, sha256, write_json
-from runner.tools.names import content_hash, shortened
-from runner.tools.problem import Stop, worded
+from runner.tools.files import Record, content_hash, content_of, read_json, read_record, sha256, write_json
+from runner.tools.problem import Stop, shortened, worded
 from runner.trainer.records import Summary
 
 ROOT = Path(RUNS)

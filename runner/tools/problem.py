@@ -1,5 +1,6 @@
-"""A user's mistake, described so that the user can fix it."""
+"""A user's mistake, described so that the user can fix it; and words for messages."""
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,9 @@ from runner import __version__
 from runner.tools import packaged
 
 SHOWN = 200  # the number of characters of a line that are shown; recipes have shorter lines
+
+# A misspelled name is at least this similar to the right one; two different names rarely are.
+ALIKE = 0.87
 
 
 def first_line(error: Exception) -> str:
@@ -101,3 +105,33 @@ def report_bug() -> str:
         report.write(f"recipe-runner {__version__}\n")
         traceback.print_exc(file=report)
     return f"This is a bug in recipe-runner, not in your recipe. {name} has the details; please report it."
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name most similar to `word`, or None. cutoff: the least similarity, from 0 to 1 (equal)."""
+    by_lower = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint, with the nearest name and a space at its end; empty without one."""
+    near = nearest(word, known)
+    return f"Did you mean `{near}`? " if near else ""
+
+
+def listed(words: Iterable[str], joint: str = "and") -> str:
+    """Names as a list for people: `a`, `b` and `c`."""
+    quoted = [f"`{word}`" for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}" if quoted else ""
+
+
+def shortened(text: str, most: int) -> str:
+    """A text on one line, of at most this many characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def setting(path: Iterable[str | int]) -> str:
+    """A setting's full name, `data.sets[1].path`, which `--set` accepts too."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")

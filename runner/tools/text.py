@@ -1,4 +1,5 @@
-"""Text that is safe for a terminal, and YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike."""
+"""Text that is safe for a terminal; YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike; templates;
+and names that clusters, servers and the hub accept."""
 
 import json
 import re
@@ -118,3 +119,37 @@ def learned(after: str, before: str, question: str, taught: Collection[str]) -> 
 def pieces(text: str, own: Collection[str]) -> Iterator[tuple[str, bool]]:
     """A text in pieces, and whether each is one of these words."""
     return ((piece, piece.casefold() in own) for piece in _WORD.split(text) if piece)
+
+
+def same(text: str) -> str:
+    """A text for comparisons; texts that differ only in space and case become equal."""
+    return " ".join(text.split()).casefold()
+
+
+_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([^/?#\s]+/[^/?#\s]+)")
+
+
+def hub_name(address: str) -> str | None:
+    """The name of a model or data set, from the address of its page on the hub; None for any other text."""
+    found = _HUB_PAGE.match(address.strip())
+    return found[1] if found else None
+
+
+# Kubeflow appends `-worker-N` to a job's name, and a pod's host name has at most 63 characters.
+JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?\Z")
+
+
+def longest_job_name(machines: int) -> int:
+    """The maximum length of the name of a job with this number of machines."""
+    return min(53, 63 - len(f"-worker-{machines - 1}"))
+
+
+def label(text: str) -> str:
+    """A value that Kubernetes accepts as a label: at most 63 of [A-Za-z0-9._-], alphanumeric at both ends."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
+
+
+def served(name: str) -> tuple[str, str]:
+    """The names of a recipe's models on a server: before training and after it. The hub's cache allows no `--`."""
+    plain = re.sub("-{2,}", "-", name)
+    return f"{plain}-base", plain

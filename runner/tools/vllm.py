@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_record
-from runner.tools.names import listed
+from runner.tools.problem import listed
 
 SERVER = "vllm.entrypoints.openai.api_server"  # the module of the server
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks that it supports (MaxLoRARanks)

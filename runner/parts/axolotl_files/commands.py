@@ -17,8 +17,7 @@ from runner.recipe import overrides as changing
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools import packaged
-from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, worded
 
 
 def made_of(document: Document) -> Import | None:

@@ -20,11 +20,10 @@ from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, REWARD, SCORE, bounds, rise_window
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json
-from runner.tools.names import listed, same
-from runner.tools.problem import first_line
+from runner.tools.problem import first_line, listed
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
-from runner.tools.text import yaml_text
+from runner.tools.text import same, yaml_text
 from runner.trainer import generation, records
 from runner.trainer.generation import Chat, end_tokens
 from runner.trainer.records import Summary

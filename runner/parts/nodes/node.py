@@ -41,8 +41,7 @@ from runner.run.run import report
 from runner.run.run_folder import RunFolder, StageFolder, open_for
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
-from runner.tools.files import write_text
-from runner.tools.names import content_hash
+from runner.tools.files import content_hash, write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.process import hush
 from runner.tools.text import Tell

@@ -27,9 +27,8 @@ from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord, require_of
 from runner.scenarios.shared import common
 from runner.scenarios.shared.common import data_file
-from runner.tools.files import read_record, sha256, write_json
-from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop, worded
+from runner.tools.files import content_hash, read_record, sha256, write_json
+from runner.tools.problem import Stop, listed, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
 from runner.tools.text import Tell
 

@@ -28,9 +28,8 @@ from runner.run.launch import forking
 from runner.run.run_folder import RunFolder, folder
 from runner.scenarios import translate
 from runner.scenarios.render import place
-from runner.tools.files import write_text
-from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop, worded
+from runner.tools.files import content_hash, write_text
+from runner.tools.problem import Stop, listed, worded
 from runner.tools.run_files import PAGE, RUN
 from runner.trainer.records import Summary
 

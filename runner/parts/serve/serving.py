@@ -23,9 +23,10 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.names import content_hash, listed, served
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.files import content_hash
+from runner.tools.problem import Problem, Stop, listed, worded
 from runner.tools.run_files import BEST_MODEL
+from runner.tools.text import served
 from runner.tools.vllm import LAYERS, planned, refusals, room_for
 
 # What adapters of one server must have in common, beside the base model: by its name, the settings of Axolotl.

@@ -15,8 +15,7 @@ from runner.plan import tracker
 from runner.run import pipeline
 from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, read_record
-from runner.tools.names import shortened
-from runner.tools.problem import worded
+from runner.tools.problem import shortened, worded
 from runner.tools.run_files import ANSWERS, EVALUATION, PAGE, PLANNED, PROMOTION, SUMMARY, TRACKED
 from runner.tools.text import Tell
 

@@ -18,8 +18,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
-from runner.tools.names import listed, setting
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, listed, setting, worded
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
