@@ -35,8 +35,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     if style == "json":
         figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}
         values = recipe.settings.plain()
-        whole = {"recipe": values, "from": origins.origins(recipe.document, values), "computed": figures}
-        say(json_text(whole))
+        say(json_text({"recipe": values, "from": origins.origins(recipe.document, values), "computed": figures}))
         return
     say(f"# {path} with all its settings.")
     say("# The comments show where each value comes from: a line of that file, a change, or the default.")
@@ -106,8 +105,7 @@ def list_recipes(style: str) -> None:
     own = [facts(path, str(path)) for path in batch.within(Path())]
     made = list(map(run_row, all_here()))
     if style == "json":
-        whole = {"starters": starters, "minimal": minimal, "recipes": own, "runs": made}
-        say(json_text(whole))
+        say(json_text({"starters": starters, "minimal": minimal, "recipes": own, "runs": made}))
         return
     _table(starters)
     if minimal:

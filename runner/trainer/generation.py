@@ -4,8 +4,6 @@
 files have training rows; words that the answers learned from them are recorded.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -14,9 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.plan import EngineConfig
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
@@ -24,11 +21,6 @@ from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.tools.text import from_template, learned, macros, words
 from runner.tools.tokenizer import tokenizer_in, tokens
-from runner.trainer.records import evenly
-
-if TYPE_CHECKING:
-    # It brings pydantic, and a check of a recipe would wait for it.
-    from runner.trainer.settings import Demo
 
 Earlier = Sequence[tuple[str, str]]  # the conversation before: questions with their answers
 
@@ -185,43 +177,8 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     return before, replace(before, model=best, revision=None, adapter=added)
 
 
-# The most characters of a short question; the words of a text's beginning, and enough tokens for them.
-GLANCE, WORDS, TOKENS = 300, 8, 32
-COLUMN = "full-question"
+GLANCE = 300  # the most characters of a short question
 FIRST_ROWS = 1000  # training rows whose words are looked for in the answers; in many rows every word occurs
-
-
-def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
-    """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
-    if demo.questions or not demo.of_rows:
-        return demo
-    files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
-    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files if file.is_file()))
-    short = [question for question in asked if len(question) <= GLANCE]
-    taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
-    return taken
-
-
-def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
-    """The question of each row; for blocks of text the beginnings of their documents."""
-    from pyarrow import parquet
-
-    rows = parquet.ParquetFile(file)
-    if COLUMN in rows.schema_arrow.names:
-        yield from filter(None, (text.strip() for text in rows.read([COLUMN])[COLUMN].to_pylist()))
-    elif "input_ids" in rows.schema_arrow.names:
-        tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.trust_remote_code)
-        for block in rows.read(["input_ids"])["input_ids"].to_pylist():
-            yield from _beginnings(block, tokenizer)
-
-
-def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
-    for start in (index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id):
-        document = block[start : start + TOKENS]
-        words = tokenizer.decode(list(document), skip_special_tokens=True).split()
-        # The last word may continue in the part that was not read.
-        if tokenizer.eos_token_id not in document and len(words) > WORDS:
-            yield " ".join(words[:WORDS])
 
 
 def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:

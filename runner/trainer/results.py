@@ -6,7 +6,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.tools.tokenizer import tokenizer_in
 from runner.trainer import fork_server
-from runner.trainer.generation import with_questions, with_system
-from runner.trainer.records import EarlyStop, Logged, Proof, Summary, TimeUsed, versions
+from runner.trainer.generation import GLANCE, with_system
+from runner.trainer.records import EarlyStop, Logged, Proof, Summary, TimeUsed, evenly, versions
 from runner.trainer.settings import Demo, RunSettings
 
 TABLES = packaged.toml(__file__, "tables.toml")
@@ -233,6 +234,44 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
         "step_seconds": settings.effective_batch_size / statistics.median(paces) if paces else None,
         **{name: max((entry.get(name) or 0.0 for entry in steps), default=0.0) or None for name in memory},
     }
+
+
+# The words of a text's beginning, and enough tokens for them.
+WORDS, TOKENS = 8, 32
+COLUMN = "full-question"
+
+
+def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
+    """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
+    if demo.questions or not demo.of_rows:
+        return demo
+    files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
+    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files if file.is_file()))
+    short = [question for question in asked if len(question) <= GLANCE]
+    taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
+    return taken
+
+
+def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
+    """The question of each row; for blocks of text the beginnings of their documents."""
+    from pyarrow import parquet
+
+    rows = parquet.ParquetFile(file)
+    if COLUMN in rows.schema_arrow.names:
+        yield from filter(None, (text.strip() for text in rows.read([COLUMN])[COLUMN].to_pylist()))
+    elif "input_ids" in rows.schema_arrow.names:
+        tokenizer = tokenizer_in(run_dir / run_files.BEST_MODEL, demo.trust_remote_code)
+        for block in rows.read(["input_ids"])["input_ids"].to_pylist():
+            yield from _beginnings(block, tokenizer)
+
+
+def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
+    for start in (index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id):
+        document = block[start : start + TOKENS]
+        words = tokenizer.decode(list(document), skip_special_tokens=True).split()
+        # The last word may continue in the part that was not read.
+        if tokenizer.eos_token_id not in document and len(words) > WORDS:
+            yield " ".join(words[:WORDS])
 
 
 def keep_template(demo: Demo, model: Path) -> None:

@@ -8,8 +8,6 @@ a connection, and one as the answer. It waits until that is its end: `ready`, `r
 stops or continues without it. A main machine that no longer listens, or does not answer for `wait_minutes`, has stopped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,8 +1,6 @@
 """Tracking: a run at MLflow or Weights & Biases, with the same names in both. Without PyTorch, because the command that
 started training sends the results at the end."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
