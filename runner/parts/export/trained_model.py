@@ -15,8 +15,7 @@ from runner.run.run_manifest import plan_of
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
-from runner.tools.tokenizer import tokenizer_in
-from runner.trainer.generation import Chat, chats
+from runner.trainer.generation import Chat, chats, tokenizer_in
 from runner.trainer.merging import Base
 
 UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."

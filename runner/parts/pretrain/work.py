@@ -22,7 +22,7 @@ from runner.tools.problem import Stop, worded
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
 from runner.tools.text import Tell
-from runner.tools.tokenizer import tokenizer_in
+from runner.trainer.generation import tokenizer_in
 
 # Documents that a tokenizer learns from; more would hardly change its entries, and take memory.
 TOKENIZER_DOCUMENTS = 1_000_000

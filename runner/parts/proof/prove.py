@@ -25,7 +25,7 @@ from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Read
 from runner.tools import child_process
 from runner.tools.problem import shortened
 from runner.tools.text import same
-from runner.tools.tokenizer import tokenizer_in
+from runner.trainer.generation import tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 

@@ -22,8 +22,7 @@ from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.process import without_gpu_kernels
 from runner.tools.text import words
-from runner.tools.tokenizer import tokenizer_in, tokens
-from runner.trainer.generation import taught
+from runner.trainer.generation import taught, tokenizer_in, tokens
 
 MADE_FROM = "twin.json"
 
