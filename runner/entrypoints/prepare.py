@@ -25,10 +25,9 @@ from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
 from runner.tools.files import content_hash, in_image, read_json, remote, write_json, write_text
-from runner.tools.problem import Stop, did_you_mean, first_line, listed, worded
+from runner.tools.problem import Stop, Tell, did_you_mean, first_line, listed, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
-from runner.tools.text import Tell
 
 # The files of a model: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")

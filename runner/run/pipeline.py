@@ -18,9 +18,8 @@ from runner.run.run_folder import FRESH, StageFolder, check_weights, differences
 from runner.tools import packaged
 from runner.tools.child_process import Event
 from runner.tools.files import read_record
-from runner.tools.problem import Interrupted, Stop, listed, worded
+from runner.tools.problem import Interrupted, Stop, Tell, listed, worded
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
-from runner.tools.text import Tell
 from runner.trainer.records import Summary, elapsed_seconds
 
 Watch = Callable[[], AbstractContextManager[Progress]]

@@ -25,10 +25,10 @@ from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
-from runner.tools.problem import Stop, shortened, worded
+from runner.tools.problem import Stop, Tell, shortened, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
-from runner.tools.text import Tell, macros
+from runner.tools.text import macros
 from runner.trainer.records import Summary
 
 BY = "this machine"

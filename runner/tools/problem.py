@@ -1,7 +1,7 @@
 """A user's mistake, described so that the user can fix it; and words for messages."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from runner import __version__
 from runner.tools import packaged
 
+Tell = Callable[[str], None]  # prints a line for people
 SHOWN = 200  # the number of characters of a line that are shown; recipes have shorter lines
 
 # A misspelled name is at least this similar to the right one; two different names rarely are.

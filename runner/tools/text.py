@@ -3,7 +3,7 @@ and names that clusters, servers and the hub accept."""
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -16,7 +16,6 @@ import yaml
 if TYPE_CHECKING:
     from jinja2 import Template
 
-Tell = Callable[[str], None]  # prints a line for people
 # Texts that PyYAML writes without quotes, and that other parsers read as numbers or booleans: `840195e251` (a number in
 # the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go reads them, and YAML 1.1's `y` and `n`.
 _OTHERWISE_NO_TEXT = re.compile(

@@ -19,9 +19,9 @@ from runner.plan import Evaluation, Gate, Plan, Stage
 from runner.run.launch import environment, follow
 from runner.run.run_folder import StageFolder, model_hash
 from runner.tools.files import Record, content_hash, read_json, sha256, write_json
-from runner.tools.problem import Stop, shortened
+from runner.tools.problem import Stop, Tell, shortened
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
-from runner.tools.text import GENERAL_TEXT, Tell, macros
+from runner.tools.text import GENERAL_TEXT, macros
 from runner.trainer.records import versions
 
 

@@ -23,9 +23,8 @@ from runner.data.object_store import S3
 from runner.plan import Plan, Stage
 from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, Tell, first_line, worded
 from runner.tools.run_files import CHECKPOINTS, COMPLETE, FETCHED, LATEST_IMAGES, LEFT, PAGE, RUN, SERVING, STAGE
-from runner.tools.text import Tell
 
 MANIFEST = "manifest.json"
 SECONDS = 5.0  # between two looks for a new checkpoint

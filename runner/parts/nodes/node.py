@@ -40,9 +40,8 @@ from runner.run.run_folder import RunFolder, StageFolder, open_for
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.tools.files import content_hash, write_text
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import hush
-from runner.tools.text import Tell
 from runner.trainer.records import versions
 
 TELL_EVERY_S = 15.0

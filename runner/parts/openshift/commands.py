@@ -35,9 +35,9 @@ from runner.scenarios import forecasting, translate
 from runner.scenarios.render import place, planned
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
-from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.problem import Stop, Tell, errors_of, worded
 from runner.tools.process import HOST
-from runner.tools.text import Tell, printable
+from runner.tools.text import printable
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:

@@ -25,8 +25,7 @@ from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRIT
 from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
-from runner.tools.problem import Stop, worded
-from runner.tools.text import Tell
+from runner.tools.problem import Stop, Tell, worded
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse

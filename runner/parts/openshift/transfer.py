@@ -28,9 +28,8 @@ from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord
 from runner.scenarios.shared import common
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import content_hash, read_record, sha256, write_json
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, Tell, listed, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
-from runner.tools.text import Tell
 
 # Bytes of one request: small files travel together, large ones in parts.
 MOST = 8 * 2**20

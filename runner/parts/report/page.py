@@ -23,9 +23,8 @@ from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import Differs
 from runner.tools import packaged
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, Tell
 from runner.tools.run_files import PAGE
-from runner.tools.text import Tell
 
 HERE = Path(__file__).parent
 

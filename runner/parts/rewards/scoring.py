@@ -13,9 +13,9 @@ from typing import Any
 from runner.plan import Plan
 from runner.run.run_folder import StageFolder
 from runner.tools.files import read_json
-from runner.tools.problem import shortened
+from runner.tools.problem import Tell, shortened
 from runner.tools.run_files import SAMPLES
-from runner.tools.text import Tell, macros, same
+from runner.tools.text import macros, same
 
 Score = Callable[[str, str, str], float]
 Rule = Mapping[str, Any]

@@ -23,9 +23,9 @@ from runner.plan import OnClaim, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import StageFolder, folder
 from runner.scenarios import translate
-from runner.tools.problem import Stop, listed, worded
+from runner.tools.problem import Stop, Tell, listed, worded
 from runner.tools.run_files import BEST_MODEL
-from runner.tools.text import Tell, served
+from runner.tools.text import served
 
 PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent

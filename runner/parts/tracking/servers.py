@@ -13,9 +13,8 @@ from runner.plan import tracker
 from runner.run import pipeline
 from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, read_record
-from runner.tools.problem import shortened, worded
+from runner.tools.problem import Tell, shortened, worded
 from runner.tools.run_files import ANSWERS, EVALUATION, PAGE, PLANNED, PROMOTION, SUMMARY, TRACKED
-from runner.tools.text import Tell
 
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"  # MLflow's words
 SECONDS = 10  # the most that training waits for a server
