@@ -8,9 +8,7 @@ import click
 
 from runner import parts, scenarios
 from runner.check import batch, by_schema, origins, validate
-from runner.check.validate import load
-from runner.commands import options
-from runner.commands.options import command, end, open_recipe, print_notes, say, table, with_options
+from runner.commands.options import command, end, open_recipe, print_notes, say, short, table, with_options
 from runner.recipe import overrides as changing
 from runner.run.run_folder import RunFolder, all_here
 from runner.scenarios.render import emit, place
@@ -28,7 +26,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     The output is a complete recipe that does the same. RECIPE can also be the name of a starter.
     """
     file = packaged.recipe_file(path)
-    recipe, _, notes = load(file, changing.from_options(sets), os.environ)
+    recipe, _, notes = validate.load(file, changing.from_options(sets), os.environ)
     print_notes(notes)
     recipe = scenarios.in_stages(recipe)
     found = dict(origins.computed(recipe))
@@ -74,7 +72,7 @@ def render(
 def facts(path: Path, name: str = "") -> dict[str, str]:
     """A recipe's row in the list, under `name` or its own; an invalid one refers to `recipe check`."""
     try:
-        recipe, _, _ = load(path, look=False)
+        recipe, _, _ = validate.load(path, look=False)
     except Stop:
         said = f"`recipe check {path}` shows its problems"
         return {"name": name or str(path), "scenario": "-", "model": "-", "machines": "-", "description": said}
@@ -83,7 +81,7 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
         "name": name or recipe.name,
         "scenario": recipe.scenario,
         "model": model.get("base") or model.get("architecture") or "-",
-        "machines": f"{machines.nodes} × {machines.gpus_per_node} {options.short(machines.gpu)}",
+        "machines": f"{machines.nodes} × {machines.gpus_per_node} {short(machines.gpu)}",
         "description": recipe.description or "",
     }
 

@@ -19,7 +19,6 @@ from runner.tools.files import read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server
-from runner.trainer.fork_server import Forked, fork
 
 BY_BUS, WITHOUT_GPU = packaged.toml(__file__, "environment.toml").values()
 
@@ -56,7 +55,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     # The log begins with earlier attempts, which failed for other reasons.
     start = log.stat().st_size if log.exists() else 0
     env = env | {LOG_KEPT: str(log)}
-    process = fork(command, env) or subprocess.Popen(
+    process = fork_server.fork(command, env) or subprocess.Popen(
         command,
         env=env,
         stdout=subprocess.PIPE,
@@ -127,7 +126,7 @@ def particular(visible: str | None, numbers: Sequence[int], count: int) -> dict[
     return named or dict(enumerate(names))
 
 
-def end(process: subprocess.Popen[str] | Forked) -> None:
+def end(process: subprocess.Popen[str] | fork_server.Forked) -> None:
     """Ends the engine and all its processes, with SIGTERM first."""
     with suppress(ProcessLookupError):
         for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):

@@ -16,14 +16,12 @@ from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
-from runner.run.inference import side_by_side
 from runner.run.pipeline import Selection, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import keep
 from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
-from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
 from runner.tools.problem import Stop, Tell, shortened, worded
 from runner.tools.process import threads
@@ -190,7 +188,7 @@ def rehearse(
     chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
-    prepares = with_config(recipe, plan.stages[0], beside)
+    prepares = common.with_config(recipe, plan.stages[0], beside)
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
 
     def carried(stages: list[Stage]) -> list[Summary]:
@@ -206,7 +204,7 @@ def rehearse(
         stages = chosen.of(plan)
         if engine := next((stage for stage in stages if stage.trains), None):
             launch.ahead(engine, place)
-        carried([stage for stage in stages if stage.name == DATA])
+        carried([stage for stage in stages if stage.name == common.DATA])
         rows = PreparedRows.read(Path(place.data_dir))
         if not StageFolder(plan, prepares).finished:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
@@ -267,7 +265,7 @@ def report(plan: Plan) -> Iterator[str]:
                 marked = "in bold" if sys.stdout.isatty() else "in *asterisks*"
                 yield f"Words {marked} were learned from the training rows."
         shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
-        yield from side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])
+        yield from inference.side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])
     for on_record in parts.hooks("on_record"):
         yield from on_record(plan)
     yield ""

@@ -10,7 +10,6 @@ from typing import Any
 from runner import parts
 from runner.check import by_schema
 from runner.check import origins as showing
-from runner.check.origins import computed
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, moved
@@ -75,7 +74,7 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         scenario=recipe.scenario,
         description=recipe.settings.get("description") or "",
         settings=recipe.settings.plain(),
-        text=showing.as_yaml(recipe, by_schema.schema(recipe.scenario), dict(computed(recipe))),
+        text=showing.as_yaml(recipe, by_schema.schema(recipe.scenario), dict(showing.computed(recipe))),
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",
         licence=recipe.model_facts.licence if recipe.model_facts else "",

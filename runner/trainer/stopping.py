@@ -22,7 +22,6 @@ from runner.tools.files import read_json, read_record, write_json
 from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE, STOPPED
 from runner.trainer import records
-from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.results import History, Phases
 from runner.trainer.settings import EarlyStopping, RunSettings
 
@@ -194,7 +193,7 @@ class Patience(TrainerCallback):
     It comes last of those that ask for checkpoints: in a run that had ended already, an older Trainer makes one more
     step (see `no_step_more`), which must be neither measured nor saved."""
 
-    def __init__(self, wanted: EarlyStopping, history: History, measure: str = LOSS) -> None:
+    def __init__(self, wanted: EarlyStopping, history: History, measure: str = records.LOSS) -> None:
         self.wanted, self.history, self.measure = wanted, history, measure
         self.over = False
 
@@ -240,7 +239,7 @@ class Pace(TrainerCallback):
     def __init__(self, settings: RunSettings, resumed_from: str = "") -> None:
         self.every, self.limit, self.resumed_from = settings.save_steps, settings.time_limit_seconds, resumed_from
         self.run_dir = Path(settings.run_dir)
-        self.earlier = elapsed_seconds(settings.time_limit_earlier)
+        self.earlier = records.elapsed_seconds(settings.time_limit_earlier)
         self.before = 0.0
         self.began = self.last = self.saved = time.monotonic()
         self.longest = dict.fromkeys(("step", "evaluation", "checkpoint"), 0.0)
@@ -260,7 +259,7 @@ class Pace(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop |= state.global_step >= state.max_steps
         if state.global_step:
-            self.before = elapsed_seconds([self.run_dir])
+            self.before = records.elapsed_seconds([self.run_dir])
         self.began = self.last = self.saved = time.monotonic()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -303,7 +302,7 @@ class Pace(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.limit is not None:
-            TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
+            records.TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
 
 ENDED = 128 + signal.SIGTERM  # the exit status by which a shell reports SIGTERM
@@ -381,7 +380,7 @@ def callbacks(
     history: History,
     *,
     of_words: bool,
-    measure: str = LOSS,
+    measure: str = records.LOSS,
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:

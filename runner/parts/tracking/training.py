@@ -9,7 +9,6 @@ from typing import Any
 from transformers import TrainerCallback
 
 from runner.parts.tracking import servers
-from runner.parts.tracking.servers import Tool, Tracked
 from runner.plan import EngineConfig, tracker
 from runner.recipe.document import flat
 from runner.tools.files import read_record
@@ -24,9 +23,9 @@ class Tracking(TrainerCallback):
 
     def __init__(self, tool: str, settings: RunSettings) -> None:
         self.settings, self.folder = settings, Path(settings.run_dir)
-        known = Tracked.read(self.folder)
-        self.known = known if known.tool == tool else Tracked(tool=tool)
-        self.tool: Tool | None = None
+        known = servers.Tracked.read(self.folder)
+        self.known = known if known.tool == tool else servers.Tracked(tool=tool)
+        self.tool: servers.Tool | None = None
         self.unsent: list[tuple[int, Mapping[str, float]]] = []
         self.next_try = 0.0
 
