@@ -106,8 +106,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None if it is not set, and nvidia-smi's
-    numbers count. count: of visible GPUs."""
+    """The names of `count` visible GPUs. visible: the value of CUDA_VISIBLE_DEVICES; None for nvidia-smi's numbers."""
     return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
 
 

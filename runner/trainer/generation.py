@@ -16,7 +16,7 @@ from typing import Any
 
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.problem import first_line
+from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS, TEKKEN
 from runner.tools.text import from_template, learned, macros, words
@@ -42,12 +42,10 @@ class Chat:
     adapter: str | None = None
 
 
-class CannotLoad(Exception):
-    """A model, or an adapter, cannot be loaded: its folder or name, and the first line of the error."""
-
-    def __init__(self, what: str, error: Exception) -> None:
-        self.what = what
-        super().__init__(first_line(error))
+def cannot_load(what: str, error: Exception) -> Stop:
+    """A model, or an adapter, cannot be loaded. what: its folder or name."""
+    where = "the run folder" if Path(what).is_dir() else "the network, or the run folder"
+    return Stop(f"The model `{what}` cannot be loaded: {first_line(error)}", f"Check {where}.")
 
 
 def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False) -> Any:
@@ -116,7 +114,9 @@ class LoadedModel:
 
 
 def load(chat: Chat) -> LoadedModel:
-    """The model, ready to answer. Raises CannotLoad."""
+    """The model, ready to answer. Raises Stop if it is missing, or cannot be loaded."""
+    if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
+        raise Stop(*worded("trainer.no-model", chat=chat))
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -130,7 +130,7 @@ def load(chat: Chat) -> LoadedModel:
         dtype = torch.bfloat16 if cuda else torch.float32
         model = AutoModelForCausalLM.from_pretrained(chat.model, revision=chat.revision, dtype=dtype, **trust)
     except OSError as error:
-        raise CannotLoad(chat.model, error) from error
+        raise cannot_load(chat.model, error) from error
     return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
 
 

@@ -46,10 +46,8 @@ def emitted(recipe: Recipe) -> list[Artifact]:
         for stage in stages
         for file in stage.files
     }
-    scripts = [
-        Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stages, rank)) for rank in range(recipe.machines.nodes)
-    ]
-    return [*(Artifact(f"{FOLDER}/{path}", text) for path, text in texts.items()), *scripts]
+    scripts = {f"run_node{rank}.sh": script(plan, stages, rank) for rank in range(recipe.machines.nodes)}
+    return [Artifact(f"{FOLDER}/{path}", text) for path, text in (texts | scripts).items()]
 
 
 def place(recipe: Recipe) -> Place:

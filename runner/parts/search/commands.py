@@ -1,7 +1,5 @@
 """`recipe search`: runs the trials of a recipe one after the other, and writes the best as a recipe."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -72,7 +70,7 @@ class Search:
     changes: list[Override]
 
     @cached_property
-    def study(self) -> Study:
+    def study(self) -> "Study":
         """The record of these trials. Trials with other settings have another one, in the same file."""
         self.home.mkdir(parents=True, exist_ok=True)
         return trials.study(str(self.home / JOURNAL), self.name, self.higher)
@@ -86,7 +84,7 @@ class Search:
         """Whether more is better, as with a reward; a loss should fall."""
         return self.recipe.rows == PROMPTS
 
-    def known(self, each: TriedTrial) -> FrozenTrial | None:
+    def known(self, each: TriedTrial) -> "FrozenTrial | None":
         """The study's entry for a trial; None before its first start."""
         every = self.study.trials
         return every[each.trial.number - 1] if each.trial.number <= len(every) else None

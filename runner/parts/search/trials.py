@@ -1,7 +1,5 @@
 """Trials: the settings that a search tries, whether each makes a valid recipe, and the study that records them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -97,7 +95,7 @@ class TrialRecord(Record):
     stop_poor: bool = True
 
 
-def study(journal: str, name: str, higher: bool) -> Study:
+def study(journal: str, name: str, higher: bool) -> "Study":
     """The study in a file, which is created if it does not exist. Successive halving (Jamieson and Talwalkar 2016,
     arXiv 1502.07943; asynchronous: Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, …
     evaluations, the better half continues."""
