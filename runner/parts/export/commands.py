@@ -129,7 +129,5 @@ def merge_adapter(
             if out.exists() and kept.exists() and out.samefile(kept):
                 raise Stop(f"`{out}` holds the {kind}, which would be lost.", "Name another folder with `--out`.")
         return merging.merge(adapter, out, precision, trust, base)
-    except merging.NotAnAdapter as error:
-        raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
     except (OSError, ValueError) as error:
         raise Stop(*worded("export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40]))) from None
