@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from runner import __version__, parts
 from runner.tools import packaged
-from runner.tools.problem import Interrupted, Stop, report_bug
+from runner.tools.problem import Interrupted, Stop, nearest, report_bug
 from runner.tools.process import ensure_home, hush
 
 # The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading; what
@@ -49,7 +49,6 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in commands():
             from runner.catalog import tables
-            from runner.tools.problem import nearest
 
             if part := parts.missing("commands", args[0]):
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)

@@ -120,8 +120,10 @@ def _lasting(event: Event) -> Iterator[str]:
         accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
         if reward is not None:
             yield f"{epoch}mean reward {reward:.3f}"
+        elif loss is not None:
+            yield f"{epoch}validation loss {loss:.3f}{accuracy}"
         else:
-            yield f"{epoch}validation loss {loss:.3f}{accuracy}" if loss is not None else f"{epoch}no validation loss"
+            yield f"{epoch}no validation loss"
 
 
 STYLES = packaged.toml(__file__, "styles.toml")
