@@ -13,8 +13,7 @@ import click
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say, training_verb
 from runner.entrypoints import prepare as preparing
-from runner.recipe import overrides as changing
-from runner.recipe.overrides import Override
+from runner.recipe.overrides import Override, from_data_option
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES, one_file
@@ -205,7 +204,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     used."""
     if data and STAGES in read(path).data:
         raise one_file()
-    recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
+    recipe, _ = open_recipe(path, sets, more=from_data_option(data))
     place = folder(recipe.name, "run").place(str(Path(out).resolve()) if out else None)
     # The trained tokens are proven on request, and again before a stage reserves a GPU.
     preparing.carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
