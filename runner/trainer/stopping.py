@@ -125,7 +125,15 @@ class Watchdog(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
     ) -> None:
         self.vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
-        self._compare_processes()
+        # Processes that are not connected would each train everything alone, and exit 0.
+        expected, here = self.settings.world_size, PartialState()
+        if here.num_processes != expected:
+            self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
+        if expected > 1:
+            together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
+            backend = torch.distributed.get_backend() if together else "none"
+            if self.settings.backend not in backend:
+                self.stop(*worded("trainer.other-backend", planned=self.settings.backend, backend=backend))
         self._compare_share(args, train_dataloader)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -140,17 +148,6 @@ class Watchdog(TrainerCallback):
             if self.of_words and not self.first_loss_seen and loss > (ceiling := CEILING * ignorance):
                 self.stop(*worded("trainer.weights-broken", what=what, loss=loss, ceiling=ceiling, ignorance=ignorance))
             self.first_loss_seen = True
-
-    def _compare_processes(self) -> None:
-        """Processes that are not connected would each train everything alone, and exit 0."""
-        expected, here = self.settings.world_size, PartialState()
-        if here.num_processes != expected:
-            self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
-        if expected > 1:
-            together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
-            backend = torch.distributed.get_backend() if together else "none"
-            if self.settings.backend not in backend:
-                self.stop(*worded("trainer.other-backend", planned=self.settings.backend, backend=backend))
 
     def _compare_share(self, args: Any, dataloader: Any) -> None:
         """Each process must see its share of the rows and no more."""

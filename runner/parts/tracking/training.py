@@ -30,19 +30,20 @@ class Tracking(TrainerCallback):
         self.next_try = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and time.monotonic() >= self.next_try:
-            self._send()
+        self._send(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
         self.unsent.append((state.global_step, numbers))
-        self.on_train_begin(args, state, control)
+        self._send(state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.next_try = 0.0
-        self.on_train_begin(args, state, control)
+        self._send(state)
 
-    def _send(self) -> None:
+    def _send(self, state: Any) -> None:
+        if not state.is_world_process_zero or time.monotonic() < self.next_try:
+            return
         known = self.known
         try:
             if self.tool is None:
