@@ -16,7 +16,7 @@ SHOWN = 200  # the number of characters of a line that are shown; recipes have s
 ALIKE = 0.87
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's text; its type's name if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 

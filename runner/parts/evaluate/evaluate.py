@@ -20,7 +20,7 @@ from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, REWARD, SCORE, bounds, rise_window
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json
-from runner.tools.problem import first_line, listed
+from runner.tools.problem import Stop, first_line, listed
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import same, yaml_text
@@ -126,7 +126,8 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     try:
         model, tokenizer = load(folder, task.model, task.base, task.revision, task.trust_remote_code)
     except Exception as error:
-        return measures.lack(names, first_line(error)[:300], before)
+        why = error.__cause__ if isinstance(error, Stop) and error.__cause__ else error
+        return measures.lack(names, first_line(why)[:300], before)
     if task.kind not in BY_TRAINING:
         rows = records.read_held_out(Path(task.rows))
         measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
