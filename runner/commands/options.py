@@ -90,8 +90,9 @@ recipe_path = click.argument("path", metavar="RECIPE", shell_complete=complete_r
 
 
 def command(function: Callable[..., object]) -> click.Command:
-    """The click command of a function, with its name, and the arguments and options of `with_options`."""
-    return click.command(with_options(function))
+    """The click command of a function, with its name, and the arguments and options of `with_options`. A `_` at the end,
+    which keeps a word of Python's free, is not in the name."""
+    return click.command(function.__name__.rstrip("_").replace("_", "-"))(with_options(function))
 
 
 def with_options(function: Command) -> Command:
