@@ -1,9 +1,9 @@
 """Text that is safe for a terminal; YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike; templates;
-and names that clusters, servers and the hub accept."""
+names that clusters, servers and the hub accept; and a model's tokens of a text."""
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -12,6 +12,8 @@ from string import Template as Blanks
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from runner.tools.run_files import TEKKEN
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -152,3 +154,26 @@ def served(name: str) -> tuple[str, str]:
     """The names of a recipe's models on a server: before training and after it. The hub's cache allows no `--`."""
     plain = re.sub("-{2,}", "-", name)
     return f"{plain}-base", plain
+
+
+def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False) -> Any:
+    """The tokenizer in a folder, which needs no model beside it, or of a model on the hub. trust: whether it may bring
+    its own code; local: whether nothing is downloaded."""
+    from transformers import AutoTokenizer
+    from transformers.tokenization_mistral_common import MistralCommonBackend
+
+    options = {"local_files_only": local, "revision": revision or "main"}
+    if Path(base, TEKKEN).is_file():
+        tokenizer = MistralCommonBackend.from_pretrained(str(base), **options)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=trust, **options)
+    # Mistral-common's does not know its origin.
+    tokenizer.name_or_path = tokenizer.name_or_path or str(base)
+    return tokenizer
+
+
+def tokens(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> list[int]:
+    """The tokens of a conversation in the model's template. They differ from those of the written text with
+    mistral-common, which reads no special tokens in a text. asking: whether the model answers next."""
+    options = {"tools": tools or None, "add_generation_prompt": asking}
+    return list(tokenizer.apply_chat_template(conversation, return_dict=False, **options))

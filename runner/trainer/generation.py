@@ -18,8 +18,8 @@ from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
-from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS, TEKKEN
-from runner.tools.text import from_template, learned, macros, words
+from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
+from runner.tools.text import from_template, learned, macros, tokenizer_in, tokens, words
 
 Earlier = Sequence[tuple[str, str]]  # the conversation before: questions with their answers
 Message = Mapping[str, Any]  # a turn: `role`, `content`, and other fields of templates
@@ -46,22 +46,6 @@ def cannot_load(what: str, error: Exception) -> Stop:
     """A model, or an adapter, cannot be loaded. what: its folder or name."""
     where = "the run folder" if Path(what).is_dir() else "the network, or the run folder"
     return Stop(f"The model `{what}` cannot be loaded: {first_line(error)}", f"Check {where}.")
-
-
-def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False) -> Any:
-    """The tokenizer in a folder, which needs no model beside it, or of a model on the hub. trust: whether it may bring
-    its own code; local: whether nothing is downloaded."""
-    from transformers import AutoTokenizer
-    from transformers.tokenization_mistral_common import MistralCommonBackend
-
-    options = {"local_files_only": local, "revision": revision or "main"}
-    if Path(base, TEKKEN).is_file():
-        tokenizer = MistralCommonBackend.from_pretrained(str(base), **options)
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=trust, **options)
-    # Mistral-common's does not know its origin.
-    tokenizer.name_or_path = tokenizer.name_or_path or str(base)
-    return tokenizer
 
 
 def repetition_penalty(chat: Chat) -> float:
@@ -145,13 +129,6 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
     """The tokens that end an answer."""
     ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(turn_end) if turn_end else None]
     return list(dict.fromkeys(token for token in ends if token is not None))
-
-
-def tokens(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> list[int]:
-    """The tokens of a conversation in the model's template. They differ from those of the written text with
-    mistral-common, which reads no special tokens in a text. asking: whether the model answers next."""
-    options = {"tools": tools or None, "add_generation_prompt": asking}
-    return list(tokenizer.apply_chat_template(conversation, return_dict=False, **options))
 
 
 def written(tokenizer: Any, conversation: Sequence[Message], *, asking: bool, tools: Any = None) -> str:

@@ -9,7 +9,7 @@ from runner.tools import child_process
 from runner.tools.files import read_json, read_record, replacing_folder
 from runner.tools.problem import Stop
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
-from runner.trainer.generation import tokenizer_in
+from runner.tools.text import tokenizer_in
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 Base = tuple[str, str | None]

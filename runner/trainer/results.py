@@ -19,8 +19,9 @@ from runner.plan import EngineConfig, precision_of
 from runner.tools import child_process, packaged, run_files
 from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
+from runner.tools.text import tokenizer_in
 from runner.trainer import fork_server
-from runner.trainer.generation import GLANCE, tokenizer_in, with_system
+from runner.trainer.generation import GLANCE, with_system
 from runner.trainer.records import EarlyStop, Logged, Proof, Summary, TimeUsed, evenly, versions
 from runner.trainer.settings import Demo, RunSettings
 

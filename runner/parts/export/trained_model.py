@@ -15,7 +15,8 @@ from runner.run.run_manifest import plan_of
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
-from runner.trainer.generation import Chat, chats, tokenizer_in
+from runner.tools.text import tokenizer_in
+from runner.trainer.generation import Chat, chats
 from runner.trainer.merging import Base
 
 UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."

@@ -21,7 +21,7 @@ from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
-from runner.trainer.generation import tokenizer_in
+from runner.tools.text import tokenizer_in
 
 # Documents that a tokenizer learns from; more would hardly change its entries, and take memory.
 TOKENIZER_DOCUMENTS = 1_000_000

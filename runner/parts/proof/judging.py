@@ -20,8 +20,8 @@ import torch
 from runner.data.row_files import DataRow
 from runner.tools import packaged
 from runner.tools.problem import shortened
-from runner.tools.text import same
-from runner.trainer.generation import bare, tokens
+from runner.tools.text import same, tokens
+from runner.trainer.generation import bare
 from runner.trainer.records import Proof
 
 # The kinds of fault, each with its sentence and its remedy.

@@ -24,8 +24,7 @@ from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Talk, Tokens, spread
 from runner.tools import child_process
 from runner.tools.problem import shortened
-from runner.tools.text import same
-from runner.trainer.generation import tokenizer_in
+from runner.tools.text import same, tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 

@@ -39,9 +39,10 @@ from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop, listed, worded
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
+from runner.tools.text import tokenizer_in
 from runner.tools.vllm import SERVER, rank_of, refusals, room_for, saved
 from runner.trainer import records
-from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, tokenizer_in, with_system
+from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
 
 Pair = tuple[Chat, Chat]  # a recipe's original and its trained model
 # The files of a model without its tokenizer, which is training's for both.
