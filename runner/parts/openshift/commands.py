@@ -17,7 +17,7 @@ import click
 from runner import parts
 from runner.check import sources, validate
 from runner.commands import options
-from runner.commands.options import command, end, open_recipe, print_notes, say, with_options
+from runner.commands.options import command, end, open_recipe, print_notes, say
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
@@ -411,9 +411,8 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     return chosen
 
 
-@click.command("open")
-@with_options
-def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
+@command
+def open_(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
     """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
     plan = open_plan(path, sets)
     cluster = connect()
