@@ -238,7 +238,7 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
         with watch() as progress:
             launch(folder.stage, folder.place, note)
     except KeyboardInterrupt:
-        step, steps = seen.values()
+        step, steps = seen["step"], seen["steps"]
         if not steps:
             raise Interrupted(f"Interrupted during `{name}`. The same command continues it.") from None
         # An engine saves at its end if it has time.
