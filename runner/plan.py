@@ -166,13 +166,10 @@ class Evaluation:
     before: str | None = None  # the stage whose metrics a `regression` is compared with
 
 
-TRACKERS = ("mlflow", "wandb")
-
-
 def tracker(config: EngineConfig) -> str:
     """The tracking server's tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
     images = config.get("trainer", {}).get("report_to")
-    return next((tool for tool in TRACKERS if config.get(f"use_{tool}") or images == tool), "")
+    return next((tool for tool in ("mlflow", "wandb") if config.get(f"use_{tool}") or images == tool), "")
 
 
 def precision_of(config: EngineConfig) -> str:

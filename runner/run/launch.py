@@ -24,7 +24,6 @@ BY_BUS, WITHOUT_GPU = packaged.toml(__file__, "environment.toml").values()
 
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"
-MOST_OF_LOG = 20_000  # bytes that are searched for a reason
 
 Progress = Callable[[child_process.Event], None]
 
@@ -135,7 +134,7 @@ def end(process: subprocess.Popen[str] | fork_server.Forked) -> None:
                 return
 
 
-def end_of(log: Path, start: int = 0, most: int = MOST_OF_LOG) -> str:
+def end_of(log: Path, start: int = 0, most: int = 20_000) -> str:
     """The end of a log's text after its first `start` bytes, at most `most` bytes; empty if it cannot be read."""
     try:
         with log.open("rb") as content:

@@ -126,7 +126,7 @@ class Wandb:
 
 
 Tool = MLflow | Wandb
-TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}  # keys: `runner.plan.TRACKERS`
+TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}  # keys: as `runner.plan.tracker` returns them
 
 
 def away(known: Tracked, error: Exception, folder: Path) -> str:
