@@ -28,8 +28,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import PROMPTS, TEXT
 from runner.scenarios import translate
 from runner.scenarios.render import place
-from runner.tools.names import shortened
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop, errors_of, shortened
 from tests.catalog.axolotls_own import validated
 
 TABLE = Path(__file__).with_name("axolotl-examples.json")

@@ -9,9 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from runner.tools import packaged
-from runner.tools.files import Artifact, Record, normal
-from runner.tools.names import content_hash, did_you_mean, listed
-from runner.tools.problem import Stop
+from runner.tools.files import Artifact, Record, content_hash, normal
+from runner.tools.problem import Stop, did_you_mean, listed
 from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
 
 RECIPE_FILE = "recipe.json"  # the recipe with every default, beside the emitted configs
@@ -58,11 +57,6 @@ class Place:
             scratch_dir=f"{self.scratch_dir}{end}",
             checkpoint_keys={"": key} if key else {},
         )
-
-    @property
-    def tokenised_dir(self) -> str:
-        """Tokenised rows: beside the data if everything is prepared in advance, else on each machine."""
-        return f"{self.data_dir if self.prepared else self.scratch_dir}/tokenised"
 
     @property
     def checkpoints_dir(self) -> str:
@@ -172,13 +166,15 @@ class Evaluation:
     before: str | None = None  # the stage whose metrics a `regression` is compared with
 
 
-TRACKERS = ("mlflow", "wandb")
-
-
 def tracker(config: EngineConfig) -> str:
     """The tracking server's tool in an engine's config, by Axolotl's setting or that of images; empty for none."""
     images = config.get("trainer", {}).get("report_to")
-    return next((tool for tool in TRACKERS if config.get(f"use_{tool}") or images == tool), "")
+    return next((tool for tool in ("mlflow", "wandb") if config.get(f"use_{tool}") or images == tool), "")
+
+
+def precision_of(config: EngineConfig) -> str:
+    """The precision of an Axolotl config: bf16, fp16 or fp32."""
+    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
 @dataclass(frozen=True)

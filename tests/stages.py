@@ -15,8 +15,7 @@ from runner.check.validate import load
 from runner.parts.evaluate import gates, seal
 from runner.plan import Plan, Stage
 from runner.recipe.overrides import from_options
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder, inputs
+from runner.run.run_folder import RunFolder, StageFolder, inputs
 from runner.scenarios import translate
 from runner.tools.files import write_json
 from runner.tools.run_files import DEMO, EVALUATION

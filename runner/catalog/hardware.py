@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from runner.catalog.tables import table
 from runner.tools.files import cache_folder, read_record
-from runner.tools.names import nearest
+from runner.tools.problem import nearest
 
 # PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink:
 # NVIDIA's data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).

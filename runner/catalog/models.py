@@ -13,8 +13,7 @@ from typing import Any
 
 from runner.catalog.tables import HERE, Facts, table
 from runner.tools.files import read_record
-from runner.tools.names import listed, nearest
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, nearest, worded
 
 CONFIG = "config.json"
 ModelConfig = Mapping[str, Any]  # the contents of CONFIG

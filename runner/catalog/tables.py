@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from runner.tools.names import ALIKE, nearest
+from runner.tools.problem import ALIKE, nearest
 
 HERE = Path(__file__).parent
 # A row of a table, and a JSON Schema or a part of one, which is only read; the keys vary.

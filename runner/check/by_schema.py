@@ -19,8 +19,7 @@ from runner.recipe.document import Document, Path_, leaves, path_of
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BROKEN, Settings, rows_of, with_defaults
 from runner.tools import packaged
-from runner.tools.names import did_you_mean, listed, nearest, setting
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting, worded
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError

@@ -24,9 +24,9 @@ from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
 from runner.tools import packaged
 from runner.tools.files import read_record
-from runner.tools.names import hub_name, listed, nearest
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, nearest, worded
 from runner.tools.run_files import TEKKEN
+from runner.tools.text import hub_name
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:

@@ -11,8 +11,8 @@ from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
 from runner.tools import packaged
-from runner.tools.names import did_you_mean, hub_name, listed, nearest, setting, shortened
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, did_you_mean, listed, nearest, setting, shortened, worded
+from runner.tools.text import hub_name
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError

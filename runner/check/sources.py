@@ -14,9 +14,8 @@ from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.tools.files import remote, saved_by_datasets, text_files
-from runner.tools.names import did_you_mean, listed, nearest
-from runner.tools.names import setting as name_of
-from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, nearest, worded
+from runner.tools.problem import setting as name_of
 
 # Settings of a single data set, which a section with `sets` cannot have.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from runner import __version__, parts
 from runner.tools import packaged
-from runner.tools.problem import Interrupted, Stop, report_bug
+from runner.tools.problem import Interrupted, Stop, nearest, report_bug
 from runner.tools.process import ensure_home, hush
 
 # The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading; what
@@ -49,7 +49,6 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in commands():
             from runner.catalog import tables
-            from runner.tools.names import nearest
 
             if part := parts.missing("commands", args[0]):
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)
@@ -124,23 +123,20 @@ def _code(arguments: list[str] | None) -> int:
         return 0  # click's own exit when the reader of a pipe (`| head`) stops
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if not (extra := packaged.bringing(package)):
-            return _bug()
-        _tell(f"This needs the package `{package}`, which is not installed.")
-        _tell(packaged.install(extra))
-        return 1
+        if extra := packaged.bringing(package):
+            _tell(f"This needs the package `{package}`, which is not installed.")
+            _tell(packaged.install(extra))
+            return 1
+        _tell(report_bug())
+        return 3
     except OSError as error:
         _tell(f"{error.filename or 'A file'}: {error.strerror or error}.")
         if remedy := REMEDIES.get(errno.errorcode.get(error.errno or 0, "")):
             _tell(remedy)
         return 1
     except Exception:
-        return _bug()
-
-
-def _bug() -> int:
-    _tell(report_bug())
-    return 3
+        _tell(report_bug())
+        return 3
 
 
 def _tell(text: str) -> None:

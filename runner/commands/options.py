@@ -22,8 +22,7 @@ from click.shell_completion import CompletionItem
 from runner import catalog, scenarios
 from runner.check import by_schema
 from runner.check.validate import load, override, valid
-from runner.recipe import overrides as changing
-from runner.recipe.overrides import Override
+from runner.recipe.overrides import Override, from_options
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.tools import packaged
@@ -91,8 +90,9 @@ recipe_path = click.argument("path", metavar="RECIPE", shell_complete=complete_r
 
 
 def command(function: Callable[..., object]) -> click.Command:
-    """The click command of a function, with its name, and the arguments and options of `with_options`."""
-    return click.command(with_options(function))
+    """The click command of a function, with its name, and the arguments and options of `with_options`. A `_` at the end,
+    which keeps a word of Python's free, is not in the name."""
+    return click.command(function.__name__.rstrip("_").replace("_", "-"))(with_options(function))
 
 
 def with_options(function: Command) -> Command:
@@ -233,7 +233,7 @@ def open_recipe(
     """The recipe after the changes of the environment (if `environment` is true), `--set` and `more`, in this order.
     Prints what changed. look: whether to read the files that it names. aside: print on standard error."""
     wished = os.environ if environment else {}
-    recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
+    recipe, made, notes = load(path, [*from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
     for change in made:
         say(f"{change}", err=aside)

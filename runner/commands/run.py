@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -13,8 +13,7 @@ import click
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say, training_verb
 from runner.entrypoints import prepare as preparing
-from runner.recipe import overrides as changing
-from runner.recipe.overrides import Override
+from runner.recipe.overrides import Override, from_data_option
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
@@ -22,8 +21,7 @@ from runner.run import inference, pipeline, run_manifest
 from runner.run import run as running
 from runner.run.launch import forking
 from runner.run.pipeline import Selection
-from runner.run.run_folder import RunFolder, folder, session
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, folder, session
 from runner.scenarios import translate
 from runner.scenarios.shared.rehearsal import SMALL
 from runner.tools import packaged
@@ -112,11 +110,19 @@ def _lines() -> Callable[[Event], None]:
     return show
 
 
-def _lasting(event: Event) -> Iterable[str]:
+def _lasting(event: Event) -> Iterator[str]:
     """The lines about an event that stay on the screen."""
     if event["event"] == "proof":
-        return proof_lines(event["folder"])
-    return [_evaluation(event)] if event["event"] == "evaluation" else []
+        yield from proof_lines(event["folder"])
+    elif event["event"] == "evaluation":
+        epoch, loss, reward = f"  epoch {event['epoch']:g}: ", event["validation_loss"], event.get("reward")
+        accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
+        if reward is not None:
+            yield f"{epoch}mean reward {reward:.3f}"
+        elif loss is not None:
+            yield f"{epoch}validation loss {loss:.3f}{accuracy}"
+        else:
+            yield f"{epoch}no validation loss"
 
 
 STYLES = packaged.toml(__file__, "styles.toml")
@@ -133,14 +139,6 @@ def _step(event: Event) -> str:
     """A step's loss, or its reward: the loss of answers that are compared with each other is always about 0."""
     name = "loss" if event.get("reward") is None else "reward"
     return f"{name} {event[name]:.3f}"
-
-
-def _evaluation(event: Event) -> str:
-    loss, epoch = event["validation_loss"], f"  epoch {event['epoch']:g}: "
-    if event.get("reward") is not None:
-        return f"{epoch}mean reward {event['reward']:.3f}"
-    accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
-    return f"{epoch}validation loss {loss:.3f}{accuracy}" if loss is not None else f"{epoch}no validation loss"
 
 
 def confirm(yes: bool, takes: str) -> bool:
@@ -206,7 +204,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     used."""
     if data and STAGES in read(path).data:
         raise Stop(*worded("recipe.rows-of-several"))
-    recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
+    recipe, _ = open_recipe(path, sets, more=from_data_option(data))
     place = folder(recipe.name, "run").place(str(Path(out).resolve()) if out else None)
     # The trained tokens are proven on request, and again before a stage reserves a GPU.
     preparing.carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)

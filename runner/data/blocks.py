@@ -22,9 +22,8 @@ from runner.data.data_sets import PlainText
 from runner.data.report import Examined, Examiner, Lengths, examiners, lines_of, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
-from runner.tools.files import replacing
-from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop, worded
+from runner.tools.files import content_hash, replacing
+from runner.tools.problem import Stop, listed, worded
 
 SIDES = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.

@@ -19,7 +19,7 @@ from runner.data.items import ItemOf, ItemPreparer
 from runner.data.report import Report
 from runner.data.tokenizers import MISTRAL, TokenizerFor
 from runner.tools.problem import Stop, first_line, worded
-from runner.tools.tokenizer import tokens
+from runner.tools.text import tokens
 
 Asked = ChatData | Preferences | Labels | Prompts
 

@@ -13,8 +13,8 @@ from runner.data.row_files import DataRow
 from runner.data.tokenizers import MISTRAL, Pretrained
 from runner.recipe import templates
 from runner.recipe.templates import FORMS, NoText, text_of
-from runner.tools.names import listed, same
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, listed
+from runner.tools.text import same
 
 Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
 COLUMNS = cast(Mapping[Form, tuple[str, ...]], FORMS)

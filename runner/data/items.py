@@ -32,9 +32,8 @@ from runner.data.row_files import DataRow, FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools import child_process
-from runner.tools.files import replacing
-from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop, worded
+from runner.tools.files import content_hash, replacing
+from runner.tools.problem import Stop, listed, worded
 
 BATCH_CHARACTERS = 2**20  # rows are put on disk in batches of about this many characters
 # A separate process must read this many bytes to be worth its start, half a second.

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.tools import packaged
-from runner.tools.files import cache_folder, replacing
-from runner.tools.names import content_hash
+from runner.tools.files import cache_folder, content_hash, replacing
 from runner.tools.problem import Stop, first_line, worded
 
 S3 = "s3://"

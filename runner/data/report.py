@@ -17,8 +17,7 @@ from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, wher
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.plan import RowsRequest
 from runner.recipe.document import leaves
-from runner.tools.files import Record, read_json, sha256, write_json
-from runner.tools.names import content_hash
+from runner.tools.files import Record, content_hash, read_json, sha256, write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.text import macros
 

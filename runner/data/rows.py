@@ -16,8 +16,7 @@ from runner.data.data_sets import DataSource
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, nameless
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, worded
 
 
 def library(name: str, what: str) -> Any:

@@ -10,11 +10,10 @@ from typing import Any
 
 from runner.catalog import ChatTemplate, Model
 from runner.tools import packaged, text
-from runner.tools.files import read_json, sha256, write_json
-from runner.tools.names import content_hash
+from runner.tools.files import content_hash, read_json, sha256, write_json
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.run_files import TEKKEN
-from runner.tools.tokenizer import tokenizer_in
+from runner.tools.text import tokenizer_in
 
 LONGEST_WORD = 200  # the training of a tokenizer cuts longer words into parts of this many characters
 

@@ -15,21 +15,17 @@ from typing import Any
 
 from runner import parts, scenarios
 from runner.data import conversation_formats, data_sets, general_documents, object_store, tokenizers
-from runner.data.data_sets import DataSource
 from runner.data.report import require_room, rows_of
-from runner.data.tokenizers import Pretrained
 from runner.plan import RowsRequest
 from runner.recipe import templates
 from runner.scenarios.contract import Work
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
-from runner.tools.files import in_image, read_json, remote, write_json, write_text
-from runner.tools.names import content_hash, did_you_mean, listed
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.files import content_hash, in_image, read_json, remote, write_json, write_text
+from runner.tools.problem import Stop, Tell, did_you_mean, first_line, listed, worded
 from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
-from runner.tools.text import Tell
 
 # The files of a model: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
@@ -73,7 +69,7 @@ def write_rows(work: Work, tell: Tell) -> None:
         tokenizer_for = twins.tokenizer_for(twin, documents)
     else:
         named = data.get("tokenizer")
-        tokenizer_for = partial(_tokenizer, Pretrained(**named) if named else None, work["model"])
+        tokenizer_for = partial(_tokenizer, tokenizers.Pretrained(**named) if named else None, work["model"])
     report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
     if twin:
         twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
@@ -88,7 +84,7 @@ def require_columns(data: RowsRequest) -> None:
     for one in data.get("sets", [data]):
         if one["path"]:
             continue
-        source = DataSource(**{field.name: one.get(field.name) for field in fields(DataSource)})
+        source = data_sets.DataSource(**{field.name: one.get(field.name) for field in fields(data_sets.DataSource)})
         with suppress(data_sets.Unreachable):  # it may be in the cache of this machine
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
@@ -103,7 +99,7 @@ def require_columns(data: RowsRequest) -> None:
                     raise Stop(f"The data set `{source.hub}` has no column `{column}`, which {user} names.", hint)
 
 
-def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
+def _tokenizer(named: tokenizers.Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
     """The base model's tokenizer, from the downloaded model, this machine or the hub; None if there is none."""
     if named is None:
         return None

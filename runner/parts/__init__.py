@@ -128,9 +128,9 @@ def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
 
 def hook(moment: str) -> Callable[..., Any]:
     """The function of the one part that has it. Raises Stop if no part does."""
-    if not (known := hooks(moment)):
-        raise _not_installed(missing("hooks", moment))
-    return known[0]
+    if not hooks(moment):
+        require("hooks", moment)
+    return hooks(moment)[0]
 
 
 @cache
@@ -144,26 +144,18 @@ def commands() -> dict[str, tuple[str, str]]:
 
 
 @cache
-def known() -> dict[str, dict[str, Any]]:
-    """What each of our parts owns, installed or not; `make schemas` writes it."""
-    return dict(json.loads(Path(__file__).with_name("known.json").read_text("utf-8")))
-
-
-@cache
 def missing(kind: str, name: str) -> str:
     """The part of ours that owns a section, scenario, command or hook and is not here; else empty. kind: of OWNED."""
-    owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
+    # What each of our parts owns, installed or not; `make schemas` writes it.
+    known = json.loads(Path(__file__).with_name("known.json").read_text("utf-8"))
+    owner = (part for part, facts in known.items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")
 
 
 def require(kind: str, name: str) -> None:
     """Raises Stop if the part of ours that owns something (see `missing`) is not here."""
     if owner := missing(kind, name):
-        raise _not_installed(owner)
-
-
-def _not_installed(part: str) -> Stop:
-    return Stop(f"This needs the part `{part}`, which is not installed here.", INSTALL)
+        raise Stop(f"This needs the part `{owner}`, which is not installed here.", INSTALL)
 
 
 def not_here(name: str, part: str) -> str:

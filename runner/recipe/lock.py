@@ -12,8 +12,7 @@ from runner.plan import Section
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
-from runner.tools.names import did_you_mean, listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, did_you_mean, listed, worded
 
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")

@@ -13,8 +13,7 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.tools import packaged
 from runner.tools.files import Record
-from runner.tools.names import shortened
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, shortened, worded
 
 ENVIRONMENT: Mapping[str, list[str]] = packaged.toml(__file__, "environment.toml")
 

@@ -21,8 +21,7 @@ from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, Scal
 from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
 from runner.tools import packaged
-from runner.tools.names import nearest
-from runner.tools.problem import SHOWN, Problem, Stop, worded
+from runner.tools.problem import SHOWN, Problem, Stop, nearest, worded
 
 # A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000

@@ -13,8 +13,7 @@ from runner.plan import Section, claim_of
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools import packaged
-from runner.tools.files import normal, remote
-from runner.tools.names import content_hash
+from runner.tools.files import content_hash, normal, remote
 from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:

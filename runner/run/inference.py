@@ -4,7 +4,6 @@ import importlib
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ from runner import parts
 from runner.check.validate import changed
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder, find
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.scenarios import translate
 from runner.tools.files import read_json
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_IMAGES, DEMO, SUMMARY
 from runner.tools.text import Styled, pieces, printable
-from runner.trainer.generation import CannotLoad, Chat, answers, chats
+from runner.trainer.generation import Chat, chats, load
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
@@ -94,21 +92,7 @@ def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
 
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
     """An answer to each question, from a model that is loaded once. Raises Stop if it cannot be."""
-    with loading(chat):
-        return list(answers(chat, questions))
-
-
-@contextmanager
-def loading(*wanted: Chat) -> Iterator[None]:
-    """Raises Stop if one of the models is missing, or cannot be loaded inside the block."""
-    for chat in wanted:
-        if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
-            raise Stop(*worded("run.no-model", chat=chat))
-    try:
-        yield
-    except CannotLoad as error:
-        what = "the run folder" if Path(error.what).is_dir() else "the network, or the run folder"
-        raise Stop(f"The model `{error.what}` cannot be loaded: {error}", f"Check {what}.") from None
+    return list(map(load(chat).answer, questions))
 
 
 WIDE = 80  # the terminal width from which two answers are side by side; also the width of piped output

@@ -19,13 +19,11 @@ from runner.tools.files import read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server
-from runner.trainer.fork_server import Forked, fork
 
 BY_BUS, WITHOUT_GPU = packaged.toml(__file__, "environment.toml").values()
 
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"
-MOST_OF_LOG = 20_000  # bytes that are searched for a reason
 
 Progress = Callable[[child_process.Event], None]
 
@@ -56,7 +54,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     # The log begins with earlier attempts, which failed for other reasons.
     start = log.stat().st_size if log.exists() else 0
     env = env | {LOG_KEPT: str(log)}
-    process = fork(command, env) or subprocess.Popen(
+    process = fork_server.fork(command, env) or subprocess.Popen(
         command,
         env=env,
         stdout=subprocess.PIPE,
@@ -107,8 +105,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None if it is not set, and nvidia-smi's
-    numbers count. count: of visible GPUs."""
+    """The names of `count` visible GPUs. visible: the value of CUDA_VISIBLE_DEVICES; None for nvidia-smi's numbers."""
     return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
 
 
@@ -127,7 +124,7 @@ def particular(visible: str | None, numbers: Sequence[int], count: int) -> dict[
     return named or dict(enumerate(names))
 
 
-def end(process: subprocess.Popen[str] | Forked) -> None:
+def end(process: subprocess.Popen[str] | fork_server.Forked) -> None:
     """Ends the engine and all its processes, with SIGTERM first."""
     with suppress(ProcessLookupError):
         for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
@@ -137,7 +134,7 @@ def end(process: subprocess.Popen[str] | Forked) -> None:
                 return
 
 
-def end_of(log: Path, start: int = 0, most: int = MOST_OF_LOG) -> str:
+def end_of(log: Path, start: int = 0, most: int = 20_000) -> str:
     """The end of a log's text after its first `start` bytes, at most `most` bytes; empty if it cannot be read."""
     try:
         with log.open("rb") as content:

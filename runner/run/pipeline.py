@@ -1,10 +1,10 @@
 """Runs a plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,12 @@ from runner.data.tokenizers import forget_older
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.run.launch import Progress, launch
-from runner.run.run_folder import FRESH
-from runner.run.stage_folder import StageFolder, check_weights, differences, inputs
+from runner.run.run_folder import FRESH, StageFolder, check_weights, differences, inputs
 from runner.tools import packaged
 from runner.tools.child_process import Event
 from runner.tools.files import read_record
-from runner.tools.names import listed
-from runner.tools.problem import Interrupted, Stop, worded
+from runner.tools.problem import Interrupted, Stop, Tell, listed, worded
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
-from runner.tools.text import Tell
 from runner.trainer.records import Summary, elapsed_seconds
 
 Watch = Callable[[], AbstractContextManager[Progress]]
@@ -177,7 +174,7 @@ def require_earlier(folder: StageFolder, tell: Tell) -> None:
     made = ((name, f"was made from other inputs than now: {'; '.join(how[:4])}") for name, how in _stale(folder))
     wrong = ((name, folder.other(name).changed_outputs(read)) for name, read in stage.reads.items())
     kept = ((name, f"has changed since it was made (`{files[0]}`)") for name, files in wrong if files)
-    for name, what in chain(made, kept):
+    for name, what in itertools.chain(made, kept):
         raise Stop(*worded("run.base-changed", stage=stage, name=name, what=what))
     guard(folder, tell)
 
@@ -199,7 +196,10 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
         tell(f"{decision}")
         # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is
         # quickly repeated, and a claim is not planned to have room for two.
-        if folder.run.kind == "run" and not folder.place.on_cluster and (kept := folder.set_aside()):
+        if folder.run.kind == "run" and not folder.place.on_cluster and folder.has_trained:
+            path, numbers = folder.path, itertools.count(1)
+            names = (f"{path.name}.before{f'-{number}' if number > 1 else ''}" for number in numbers)
+            kept = path.rename(next(free for free in map(path.with_name, names) if not free.exists()))
             tell(f"{stage.name}: the old result has moved to {kept}; delete it when you no longer need it")
         folder.clear()
     log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
@@ -227,7 +227,8 @@ def keep_what_took_training(plan: Plan, decisions: list[Decision], remedy: str) 
 
 
 def _launch(folder: StageFolder, watch: Watch) -> None:
-    seen = {"step": 0, "steps": 0}
+    """Runs the stage's engine. ^C becomes a message about where it ended, and where the same command continues."""
+    name, seen = folder.stage.name, {"step": 0, "steps": 0}
 
     def note(event: Event) -> None:
         seen.update((name, event[name]) for name in seen if event.get(name))
@@ -237,24 +238,21 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
         with watch() as progress:
             launch(folder.stage, folder.place, note)
     except KeyboardInterrupt:
-        raise Interrupted(_interrupted(folder, **seen)) from None
+        step, steps = seen["step"], seen["steps"]
+        if not steps:
+            raise Interrupted(f"Interrupted during `{name}`. The same command continues it.") from None
+        # An engine saves at its end if it has time.
+        found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
+        saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
+        begins = f"the last saved step, or starts `{name}` again"
+        if saved:
+            begins = "there" if saved >= step > 0 else f"step {saved:,}, the last saved one"
+        at = f"step {max(step, saved):,} of {steps:,}"
+        raise Interrupted(f"Interrupted at {at}. The same command continues from {begins}.") from None
     except Stop as stop:
         if not folder.stage.trains:
             raise
-        raise Stop(f"The stage `{folder.stage.name}` has failed. {stop.text}") from None
-
-
-def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
-    """Where ^C ended a stage, and where the same command continues. An engine saves at its end if it has time."""
-    name = folder.stage.name
-    if not steps:
-        return f"Interrupted during `{name}`. The same command continues it."
-    found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
-    saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
-    begins = f"the last saved step, or starts `{name}` again"
-    if saved:
-        begins = "there" if saved >= step > 0 else f"step {saved:,}, the last saved one"
-    return f"Interrupted at step {max(step, saved):,} of {steps:,}. The same command continues from {begins}."
+        raise Stop(f"The stage `{name}` has failed. {stop.text}") from None
 
 
 def finish(folder: StageFolder) -> Iterable[str]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
@@ -17,21 +16,17 @@ from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
-from runner.run.inference import side_by_side
 from runner.run.pipeline import Selection, Watch, carry_out, decide, is_done, summaries
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import keep
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
-from runner.scenarios.shared.common import DATA
 from runner.tools.files import read_json
-from runner.tools.names import shortened
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, shortened, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
-from runner.tools.text import Tell, macros
+from runner.tools.text import macros
 from runner.trainer.records import Summary
 
 BY = "this machine"
@@ -210,7 +205,7 @@ def rehearse(
         stages = chosen.of(plan)
         if engine := next((stage for stage in stages if stage.trains), None):
             launch.ahead(engine, place)
-        carried([stage for stage in stages if stage.name == DATA])
+        carried([stage for stage in stages if stage.name == common.DATA])
         rows = PreparedRows.read(Path(place.data_dir))
         if not StageFolder(plan, prepares).finished:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
@@ -260,21 +255,19 @@ def report(plan: Plan) -> Iterator[str]:
     if lengths := [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]:
         seen, last = lengths[-1].tokens, lengths[-1].stage
         yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
+    rehearsed, tiny = run.kind == "rehearsal", not plan.stages[0].config.get("real_model")
     for stage in plan.stages:
-        rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
-        yield from _answers(rows or [], run.kind == "rehearsal", not plan.stages[0].config.get("real_model"))
+        rows = (read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None) or []
+        if rows and rehearsed:
+            yield ""
+            its = "The twin is tiny, so it writes fragments. Compare its words" if tiny else "Compare the answers"
+            yield f"{its} before and after training."
+            if any(row.get("learned") for row in rows):
+                marked = "in bold" if sys.stdout.isatty() else "in *asterisks*"
+                yield f"Words {marked} were learned from the training rows."
+        shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
+        yield from inference.side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])
     for on_record in parts.hooks("on_record"):
         yield from on_record(plan)
     yield ""
     yield f"All results are in {run.shown}/"
-
-
-def _answers(rows: list[dict[str, Any]], rehearsed: bool, tiny: bool) -> Iterator[str]:
-    if rows and rehearsed:
-        yield ""
-        its = "The twin is tiny, so it writes fragments. Compare its words" if tiny else "Compare the answers"
-        yield f"{its} before and after training."
-        if any(row.get("learned") for row in rows):
-            yield f"Words {'in bold' if sys.stdout.isatty() else 'in *asterisks*'} were learned from the training rows."
-    shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
-    yield from side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])

@@ -1,25 +1,31 @@
-"""Run folders: one folder for each run, with its stages and the changes of its recipe."""
+"""Run folders: one folder for each run, with the changes of its recipe; and its stages: their inputs, their results, and
+whether both are still as recorded."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.plan import RUNS, Place
+from runner.data import object_store
+from runner.plan import RUNS, Place, Plan, Stage, learned_from, without_place
 from runner.recipe.overrides import Override
-from runner.tools.files import Record, read_record, write_json
-from runner.tools.problem import Stop, worded
-from runner.tools.run_files import CONFIG, LOCK, PLANNED, RUN, SUMMARY
+from runner.tools import run_files
+from runner.tools.files import Record, content_hash, content_of, read_json, read_record, sha256, write_json
+from runner.tools.problem import Stop, shortened, worded
+from runner.trainer.records import Summary
 
 ROOT = Path(RUNS)
 FRESH = "`--fresh` deletes that run and starts again; `--out DIR` keeps it and uses another folder."
+FILES = ("path", "base", "base_model", "packed")  # last words of settings that name a file or a folder
+WEIGHTS = "*.safetensors"  # the files with the weights of a model, as transformers writes it
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class RunRecord(Record):
     `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, in
     words; empty if unknown."""
 
-    FILE = RUN
+    FILE = run_files.RUN
     id: str = ""
     status: str = ""
     kind: str = ""
@@ -66,7 +72,7 @@ class RunFolder:
     def at_work(self) -> bool:
         """Whether a command is running in it now."""
         try:
-            with (self.path / LOCK).open() as handle:
+            with (self.path / run_files.LOCK).open() as handle:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
             return isinstance(error, BlockingIOError)
@@ -85,7 +91,7 @@ class RunFolder:
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
-        write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
+        write_json(self.path / run_files.RUN, read_record(self.path / run_files.RUN) | now | facts)
 
     def made_with(
         self, changes: Iterable[Override], substitutions: Iterable[Override], processor: bool = False
@@ -101,7 +107,7 @@ class RunFolder:
     def place(self, data_dir: str | None = None) -> Place:
         """This folder as a Place, without GPUs in a rehearsal or on a processor. data_dir: if not in this folder."""
         return Place(
-            config_dir=str(self.path / CONFIG),
+            config_dir=str(self.path / run_files.CONFIG),
             data_dir=data_dir or self.state.data_dir or str(self.path / "data"),
             run_dir=str(self.path),
             scratch_dir=str(self.path / "scratch"),
@@ -112,7 +118,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Keeps a second command out of the same folder."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("w") as handle:
+        with (self.path / run_files.LOCK).open("w") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -146,7 +152,8 @@ def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None 
             run.mark("running", recipe=recipe_name, data_dir=data_dir)
             yield
         except BaseException:
-            if made_here and {entry.name for entry in run.path.iterdir()} <= {LOCK, RUN, CONFIG, PLANNED}:
+            unused = {run_files.LOCK, run_files.RUN, run_files.CONFIG, run_files.PLANNED}
+            if made_here and {entry.name for entry in run.path.iterdir()} <= unused:
                 shutil.rmtree(run.path, ignore_errors=True)
             raise
 
@@ -155,7 +162,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name another folder without
     `--out` and `--fresh`. Raises Stop if the folder holds a run of another recipe, or other files."""
     run.path.mkdir(parents=True, exist_ok=True)
-    entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
+    entries = [entry for entry in run.path.iterdir() if entry.name != run_files.LOCK]
     # `recipe prepare` leaves the first, and with `--show` the second.
     prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
     if not run.state and any(entry.name not in prepared for entry in entries):
@@ -179,19 +186,20 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 
 def all_here() -> list[RunFolder]:
     """Every run below `runs/`, and every trial of a search there, the latest first."""
-    files = [*ROOT.glob(f"*/{RUN}"), *ROOT.glob(f"*/*/{RUN}")]
+    files = [*ROOT.glob(f"*/{run_files.RUN}"), *ROOT.glob(f"*/*/{run_files.RUN}")]
     found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in files]
-    return sorted(found, key=lambda run: (run.path / RUN).stat().st_mtime, reverse=True)
+    return sorted(found, key=lambda run: (run.path / run_files.RUN).stat().st_mtime, reverse=True)
 
 
 def find(name: str, given: str | None) -> RunFolder:
     """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one that has trained.
     Raises Stop if there is none."""
     if given:
-        if (Path(given) / RUN).is_file():
+        if (Path(given) / run_files.RUN).is_file():
             return RunFolder.at(Path(os.path.abspath(given)))
         raise Stop(*worded("run.not-a-run", given=given))
-    runs = [run for run in (folder(name, kind) for kind in ("run", "rehearsal")) if (run.path / RUN).is_file()]
+    both = (folder(name, kind) for kind in ("run", "rehearsal"))
+    runs = [run for run in both if (run.path / run_files.RUN).is_file()]
     if not runs:
         raise Stop(*worded("run.no-run", name=name, root=ROOT))
     return max(runs, key=_newest)
@@ -199,5 +207,195 @@ def find(name: str, given: str | None) -> RunFolder:
 
 def _newest(run: RunFolder) -> tuple[float, float]:
     """When a run last trained something, 0 for never; and when it last changed."""
-    summaries = [*run.path.glob(SUMMARY), *run.path.glob(f"*/{SUMMARY}")]
-    return max((file.stat().st_mtime for file in summaries), default=0.0), (run.path / RUN).stat().st_mtime
+    summaries = [*run.path.glob(run_files.SUMMARY), *run.path.glob(f"*/{run_files.SUMMARY}")]
+    return max((file.stat().st_mtime for file in summaries), default=0.0), (run.path / run_files.RUN).stat().st_mtime
+
+
+@dataclass(frozen=True)
+class StageRecord(Record):
+    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see `inputs`
+    below; keys: of the Stage; outputs: hashes by file."""
+
+    FILE = run_files.STAGE
+    stage: str = ""
+    status: str = "not begun"
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+    def beginning_with(self, beginnings: tuple[str, ...]) -> dict[str, str]:
+        """The outputs whose names have one of these prefixes; all for no prefixes."""
+        return {name: digest for name, digest in self.outputs.items() if name.startswith(beginnings or "")}
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """One stage of a plan in its run folder."""
+
+    plan: Plan
+    stage: Stage
+
+    @property
+    def place(self) -> Place:
+        return self.plan.place_of(self.stage)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.place.run_dir)
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder.at(Path(self.plan.place.run_dir))
+
+    @property
+    def results(self) -> Path:
+        """The folder that the names of `outputs` start from."""
+        return Path(self.stage.config["out"]) if self.prepares or self.fetches else self.path
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the stage prepares data for other stages."""
+        return not self.stage.trains and self.stage.config.get("out") == self.plan.place.data_dir
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the stage only downloads the base model."""
+        return not self.stage.trains and self.stage.config.get("out") == self.plan.place.model_dir is not None
+
+    @property
+    def model(self) -> Path:
+        return self.path / run_files.BEST_MODEL
+
+    @property
+    def weights_files(self) -> list[Path]:
+        """The files with the best model's weights: those that transformers writes, or that of the image trainer."""
+        return [*sorted(self.model.glob(WEIGHTS)), *self.path.glob(run_files.BEST_IMAGES)]
+
+    @property
+    def state(self) -> StageRecord:
+        return StageRecord.read(self.path)
+
+    @property
+    def finished(self) -> bool:
+        return self.state.status == "finished"
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary that training wrote; None if there is none yet."""
+        return Summary.read(self.path) or None
+
+    def other(self, name: str) -> StageFolder:
+        """Another stage of the same run."""
+        return StageFolder(self.plan, self.plan.stage(name))
+
+    def mark(self, status: str, **facts: Any) -> None:
+        now = {"stage": self.stage.name, "status": status}
+        write_json(self.path / run_files.STAGE, read_record(self.path / run_files.STAGE) | now | facts)
+
+    def outputs(self) -> dict[str, str]:
+        """SHA-256 of every result that others read, by its name below `results`."""
+        if self.fetches:
+            # This file is written last and names the commit, so that hundreds of gigabytes of weights need not be read.
+            homes, files = [], [*self.results.glob(run_files.FETCHED)]
+        elif not self.prepares:
+            homes, files = [self.model], [*self.path.glob(run_files.BEST_IMAGES)]
+        else:
+            # Parts that are read separately, without the cleaned text, which is large and not read again.
+            homes = [self.results / name for name in self.stage.parts]
+            files = [] if homes else sorted(self.results.glob("*.parquet"))
+        files += [file for home in homes if home.is_dir() for file in sorted(home.rglob("*")) if file.is_file()]
+        return {str(file.relative_to(self.results)): sha256(file) for file in files}
+
+    def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
+        """The recorded outputs, with these beginnings, that are missing or changed; no record counts as changed."""
+        if not (chosen := self.state.beginning_with(beginnings)):
+            return ["(no record)"]
+        files = {name: self.results / name for name in chosen}
+        return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
+
+    def model_hash(self, look: bool = False) -> str:
+        """One hash for the stage's whole model; empty for none. look: hash the files now, which can take minutes."""
+        files = self.outputs() if look else self.state.outputs
+        return model_hash({name.removeprefix(f"{run_files.BEST_MODEL}/"): digest for name, digest in files.items()})
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the folder has results of training."""
+        checkpoints = (self.path / run_files.CHECKPOINTS).rglob("checkpoint-*")
+        return self.stage.trains and (bool(self.weights_files) or any(checkpoints))
+
+    def clear(self) -> None:
+        """Deletes results of other inputs. Prepared data stays, because its parts have their own records."""
+        if self.prepares:
+            (self.path / run_files.STAGE).unlink(missing_ok=True)
+        elif self.stage.folder:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            # Its folder is the run's own, and on a claim perhaps also another run's.
+            delete(entry for pattern in run_files.LEFT for entry in self.path.glob(pattern))
+
+
+def model_hash(files: Mapping[str, str]) -> str:
+    return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
+
+
+def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
+    """Everything that a stage's result depends on, flat, by readable names: settings, files, and results of the stages
+    before, None for those without results."""
+    by_name: dict[str, Any] = {}
+    place = plan.place
+    made_in = [folder for folder in (place.data_dir, place.config_dir, place.run_dir, place.model_dir) if folder]
+    for name, value in learned_from(stage.config):
+        file = Path(value) if name.split(".")[-1] in FILES and isinstance(value, str) else None
+        if file and file.exists() and not any(map(file.is_relative_to, made_in)):
+            # Its content counts, whatever the current folder is.
+            by_name[f"{name} (its content)"] = content_of(file)
+        else:
+            by_name[name] = without_place(value, place)
+            if name.split(".")[-1] == "path" and str(value).startswith(object_store.S3):
+                # Where no pod or person has the keys, the file counts as unchanged.
+                made = StageFolder(plan, stage).state.inputs.get(content := f"{name} (its content)")
+                by_name |= {content: now} if (now := object_store.version(str(value)) or made) else {}
+    for name, beginnings in stage.reads.items():
+        before = StageFolder(plan, plan.stage(name))
+        done = before.finished and before.state.outputs
+        by_name[f"results of {name}"] = content_hash(before.state.beginning_with(beginnings), 32) if done else None
+    # In the form of the JSON record, which has lists but no tuples.
+    return dict(json.loads(json.dumps(by_name)))
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The differences between two sets of inputs, a line each, by the names of the settings."""
+    lines = []
+    for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
+        before, after = old.get(name), new.get(name)
+        if name.startswith("results of "):
+            lines.append(f"{name.removeprefix('results of ')} produced other results")
+        elif name.endswith("(its content)"):
+            lines.append(f"{name.removesuffix(' (its content)')}: the file's content has changed")
+        else:
+            lines.append(f"{name}: {_shown(before)} → {_shown(after)}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return shortened(text, 60)
+
+
+def check_weights(folder: Path) -> None:
+    """Opens every weight file, whose beginning says how long it is. Raises Stop if one is missing, cut short or broken."""
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(folder.glob(WEIGHTS))
+    if not files:
+        raise Stop(f"`{folder}` contains no weights.")
+    index = read_json(folder / "model.safetensors.index.json")
+    named = set(index["weight_map"].values()) if isinstance(index, dict) else set()
+    if missing := sorted(named - {file.name for file in files}):
+        raise Stop(f"`{folder}` lacks the weight file `{missing[0]}`.")
+    for file in files:
+        try:
+            safe_open(file, framework="numpy")
+        except (SafetensorError, OSError) as error:
+            raise Stop(f"`{file}` cannot be loaded: {error}") from None

@@ -8,9 +8,7 @@ from itertools import chain
 from typing import Any
 
 from runner import parts
-from runner.check import by_schema
-from runner.check import origins as showing
-from runner.check.origins import computed
+from runner.check import by_schema, origins
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, moved
@@ -75,7 +73,7 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         scenario=recipe.scenario,
         description=recipe.settings.get("description") or "",
         settings=recipe.settings.plain(),
-        text=showing.as_yaml(recipe, by_schema.schema(recipe.scenario), dict(computed(recipe))),
+        text=origins.as_yaml(recipe, by_schema.schema(recipe.scenario), dict(origins.computed(recipe))),
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",
         licence=recipe.model_facts.licence if recipe.model_facts else "",

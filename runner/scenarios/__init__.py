@@ -18,7 +18,7 @@ from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Work
-from runner.tools.names import listed
+from runner.tools.problem import listed
 
 if TYPE_CHECKING:
     from runner.data.report import Report

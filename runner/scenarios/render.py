@@ -11,8 +11,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Target
 from runner.tools.files import Artifact
-from runner.tools.names import listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, listed
 
 NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
 

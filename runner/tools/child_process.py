@@ -26,23 +26,20 @@ def watch_parent() -> None:
 
 
 def end_with(parent: int) -> None:
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    def watch() -> None:
+        while alive(parent):
+            time.sleep(SECONDS)
+        # At once and without cleaning up, as a kill would: a resumed run trusts only complete checkpoints.
+        os._exit(1)
 
-
-def _watch(parent: int) -> None:
-    while alive(parent):
-        time.sleep(SECONDS)
-    # At once and without cleaning up, as a kill would: a resumed run trusts only complete checkpoints.
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def alive(process: int) -> bool:
     """Whether a process runs. A zombie does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return False
+    except OSError:  # it is gone, or the system has no /proc
         try:
             os.kill(process, 0)
         except ProcessLookupError:

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_hints
 
-from runner.tools.names import content_hash
-
 
 def settings_folder() -> Path:
     """The folder of the user's settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
@@ -192,6 +190,12 @@ def sha256(file: Path) -> str:
 def _sha256(file: str, *_: int) -> str:
     with Path(file).open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def content_hash(value: Any, length: int = 10) -> str:
+    """The first `length` hexadecimal digits of a value's SHA-256; the same on every machine."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def content_of(path: Path) -> str:

@@ -1,5 +1,4 @@
-"""Tables beside modules; where starter recipes and schemas are (in the wheel beside the code, else at the root); and how
-to install extras."""
+"""Tables beside modules; starter recipes and schemas (in the wheel beside the code, else at the root); installing extras."""
 
 import re
 import shlex

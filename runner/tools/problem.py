@@ -1,18 +1,22 @@
-"""A user's mistake, described so that the user can fix it."""
+"""A user's mistake, described so that the user can fix it; and words for messages."""
 
-import tomllib
-from collections.abc import Iterable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from runner import __version__
+from runner.tools import packaged
 
+Tell = Callable[[str], None]  # prints a line for people
 SHOWN = 200  # the number of characters of a line that are shown; recipes have shorter lines
 
+# A misspelled name is at least this similar to the right one; two different names rarely are.
+ALIKE = 0.87
 
-def first_line(error: Exception) -> str:
+
+def first_line(error: BaseException) -> str:
     """The first line of an error's text; its type's name if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
@@ -20,15 +24,11 @@ def first_line(error: Exception) -> str:
 def worded(name: str, /, **words: object) -> tuple[str, str]:
     """A message and its remedy, with words filled in. name: `ROOM.MESSAGE`, in `messages.toml` of a room or a part."""
     room, _, message = name.partition(".")
-    sentences = _messages(room)[message]
-    return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
-
-
-@cache
-def _messages(room: str) -> dict[str, dict[str, str]]:
     code = Path(__file__).parents[1]
     core = code / room / "messages.toml"
-    return tomllib.loads((core if core.is_file() else code / "parts" / room / "messages.toml").read_text("utf-8"))
+    file = core if core.is_file() else code / "parts" / room / "messages.toml"
+    sentences = packaged.toml(str(file), file.name)[message]
+    return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,19 @@ class Problem:
         place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
         lines = [f"{place}{'note: ' if self.severity == 'note' else ''}{self.message}"]
         if self.source.strip():
-            number = f"{self.line:>5}"
-            shown, before, width = self._excerpt()
-            lines += [f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * width}"]
+            # The part of the line around the caret.
+            first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN))
+            line = self.source[first : first + SHOWN]
+            line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
+            cut = "…" if first else ""
+            before = cut + line[: self.column - 1 - first]
+            blanks = "".join("\t" if letter == "\t" else " " for letter in before)
+            shown = f"{cut}{line}{'…' if first + SHOWN < len(self.source) else ''}"
+            number, width = f"{self.line:>5}", max(1, min(self.width, len(shown) - len(before)))
+            lines += [f"{number} | {shown}", f"{' ' * len(number)} | {blanks}{'^' * width}"]
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
-
-    def _excerpt(self) -> tuple[str, str, int]:
-        """The part of the line around the caret, the spaces before the caret, and its width."""
-        first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN)) if len(self.source) > SHOWN else 0
-        line = self.source[first : first + SHOWN]
-        line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
-        cut = "…" if first else ""
-        before = cut + line[: self.column - 1 - first]
-        blanks = "".join("\t" if letter == "\t" else " " for letter in before)
-        shown = f"{cut}{line}{'…' if first + SHOWN < len(self.source) else ''}"
-        return shown, blanks, max(1, min(self.width, len(shown) - len(before)))
 
     def as_json(self) -> dict[str, str | int]:
         """The fields that tools read; `line` and `column` are 1-based, 0 for the file as a whole."""
@@ -110,3 +106,33 @@ def report_bug() -> str:
         report.write(f"recipe-runner {__version__}\n")
         traceback.print_exc(file=report)
     return f"This is a bug in recipe-runner, not in your recipe. {name} has the details; please report it."
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name most similar to `word`, or None. cutoff: the least similarity, from 0 to 1 (equal)."""
+    by_lower = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint, with the nearest name and a space at its end; empty without one."""
+    near = nearest(word, known)
+    return f"Did you mean `{near}`? " if near else ""
+
+
+def listed(words: Iterable[str], joint: str = "and") -> str:
+    """Names as a list for people: `a`, `b` and `c`."""
+    quoted = [f"`{word}`" for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}" if quoted else ""
+
+
+def shortened(text: str, most: int) -> str:
+    """A text on one line, of at most this many characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def setting(path: Iterable[str | int]) -> str:
+    """A setting's full name, `data.sets[1].path`, which `--set` accepts too."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")

@@ -1,8 +1,9 @@
-"""Text that is safe for a terminal, and YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike."""
+"""Text that is safe for a terminal; YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read alike; templates;
+names that clusters, servers and the hub accept; and a model's tokens of a text."""
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from runner.tools.run_files import TEKKEN
+
 if TYPE_CHECKING:
     from jinja2 import Template
 
-Tell = Callable[[str], None]  # prints a line for people
 # Texts that PyYAML writes without quotes, and that other parsers read as numbers or booleans: `840195e251` (a number in
 # the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go reads them, and YAML 1.1's `y` and `n`.
 _OTHERWISE_NO_TEXT = re.compile(
@@ -118,3 +120,60 @@ def learned(after: str, before: str, question: str, taught: Collection[str]) -> 
 def pieces(text: str, own: Collection[str]) -> Iterator[tuple[str, bool]]:
     """A text in pieces, and whether each is one of these words."""
     return ((piece, piece.casefold() in own) for piece in _WORD.split(text) if piece)
+
+
+def same(text: str) -> str:
+    """A text for comparisons; texts that differ only in space and case become equal."""
+    return " ".join(text.split()).casefold()
+
+
+_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([^/?#\s]+/[^/?#\s]+)")
+
+
+def hub_name(address: str) -> str | None:
+    """The name of a model or data set, from the address of its page on the hub; None for any other text."""
+    found = _HUB_PAGE.match(address.strip())
+    return found[1] if found else None
+
+
+# Kubeflow appends `-worker-N` to a job's name, and a pod's host name has at most 63 characters.
+JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?\Z")
+
+
+def longest_job_name(machines: int) -> int:
+    """The maximum length of the name of a job with this number of machines."""
+    return min(53, 63 - len(f"-worker-{machines - 1}"))
+
+
+def label(text: str) -> str:
+    """A value that Kubernetes accepts as a label: at most 63 of [A-Za-z0-9._-], alphanumeric at both ends."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
+
+
+def served(name: str) -> tuple[str, str]:
+    """The names of a recipe's models on a server: before training and after it. The hub's cache allows no `--`."""
+    plain = re.sub("-{2,}", "-", name)
+    return f"{plain}-base", plain
+
+
+def tokenizer_in(base: Path | str, trust: bool = False, revision: str | None = None, local: bool = False) -> Any:
+    """The tokenizer in a folder, which needs no model beside it, or of a model on the hub. trust: whether it may bring
+    its own code; local: whether nothing is downloaded."""
+    from transformers import AutoTokenizer
+    from transformers.tokenization_mistral_common import MistralCommonBackend
+
+    options = {"local_files_only": local, "revision": revision or "main"}
+    if Path(base, TEKKEN).is_file():
+        tokenizer = MistralCommonBackend.from_pretrained(str(base), **options)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(str(base), trust_remote_code=trust, **options)
+    # Mistral-common's does not know its origin.
+    tokenizer.name_or_path = tokenizer.name_or_path or str(base)
+    return tokenizer
+
+
+def tokens(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> list[int]:
+    """The tokens of a conversation in the model's template. They differ from those of the written text with
+    mistral-common, which reads no special tokens in a text. asking: whether the model answers next."""
+    options = {"tools": tools or None, "add_generation_prompt": asking}
+    return list(tokenizer.apply_chat_template(conversation, return_dict=False, **options))

@@ -1,4 +1,4 @@
-"""vLLM: which adapters it serves beside their base model, judged from a plan or from PEFT's files.
+"""vLLM: which adapters it serves beside their base model, judged by PEFT's facts about them.
 
 Names and limits are those of vLLM 0.21 and 0.32 (`vllm/config/lora.py`, `vllm/lora/peft_helper.py`).
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_record
-from runner.tools.names import listed
+from runner.tools.problem import listed
 
 SERVER = "vllm.entrypoints.openai.api_server"  # the module of the server
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks that it supports (MaxLoRARanks)
@@ -37,12 +37,6 @@ def refusals(adapter: Mapping[str, Any]) -> Iterator[str]:
         yield f"it contains biases (`bias: {bias}`), which vLLM does not load with an adapter"
     if adapter.get("use_dora"):
         yield "it is a DoRA adapter, which vLLM does not support"
-
-
-def planned(config: Mapping[str, Any]) -> dict[str, Any]:
-    """PEFT's facts about the adapter that a stage's Axolotl config describes."""
-    names = {"r": "lora_r", "modules_to_save": "lora_modules_to_save", "use_dora": "peft_use_dora"}
-    return {name: config.get(setting) for name, setting in names.items()}
 
 
 def saved(folder: Path) -> dict[str, Any]:

@@ -4,8 +4,6 @@
 files have training rows; words that the answers learned from them are recorded.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -14,25 +12,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.plan import EngineConfig
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.problem import first_line
+from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
-from runner.tools.text import from_template, learned, macros, words
-from runner.tools.tokenizer import tokenizer_in, tokens
-from runner.trainer.records import evenly
-
-if TYPE_CHECKING:
-    # It brings pydantic, and a check of a recipe would wait for it.
-    from runner.trainer.settings import Demo
+from runner.tools.text import from_template, learned, macros, tokenizer_in, tokens, words
 
 Earlier = Sequence[tuple[str, str]]  # the conversation before: questions with their answers
-
-
 Message = Mapping[str, Any]  # a turn: `role`, `content`, and other fields of templates
 
 
@@ -53,12 +42,10 @@ class Chat:
     adapter: str | None = None
 
 
-class CannotLoad(Exception):
-    """A model, or an adapter, cannot be loaded: its folder or name, and the first line of the error."""
-
-    def __init__(self, what: str, error: Exception) -> None:
-        self.what = what
-        super().__init__(first_line(error))
+def cannot_load(what: str, error: Exception) -> Stop:
+    """A model, or an adapter, cannot be loaded. what: its folder or name."""
+    where = "the run folder" if Path(what).is_dir() else "the network, or the run folder"
+    return Stop(f"The model `{what}` cannot be loaded: {first_line(error)}", f"Check {where}.")
 
 
 def repetition_penalty(chat: Chat) -> float:
@@ -111,7 +98,9 @@ class LoadedModel:
 
 
 def load(chat: Chat) -> LoadedModel:
-    """The model, ready to answer. Raises CannotLoad."""
+    """The model, ready to answer. Raises Stop if it is missing, or cannot be loaded."""
+    if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
+        raise Stop(*worded("trainer.no-model", chat=chat))
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -125,13 +114,8 @@ def load(chat: Chat) -> LoadedModel:
         dtype = torch.bfloat16 if cuda else torch.float32
         model = AutoModelForCausalLM.from_pretrained(chat.model, revision=chat.revision, dtype=dtype, **trust)
     except OSError as error:
-        raise CannotLoad(chat.model, error) from error
+        raise cannot_load(chat.model, error) from error
     return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
-
-
-def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
-    """Each question's answer, from a model that is loaded once. Raises CannotLoad."""
-    return map(load(chat).answer, questions)
 
 
 def prompt(chat: Chat, tokenizer: Any, question: str) -> str:
@@ -190,43 +174,8 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     return before, replace(before, model=best, revision=None, adapter=added)
 
 
-# The most characters of a short question; the words of a text's beginning, and enough tokens for them.
-GLANCE, WORDS, TOKENS = 300, 8, 32
-COLUMN = "full-question"
-FIRST_ROWS = 1000  # training rows whose words are looked for in the answers
-
-
-def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
-    """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
-    if demo.questions or not demo.of_rows:
-        return demo
-    files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
-    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files if file.is_file()))
-    short = [question for question in asked if len(question) <= GLANCE]
-    taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
-    return taken
-
-
-def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
-    """The question of each row; for blocks of text the beginnings of their documents."""
-    from pyarrow import parquet
-
-    rows = parquet.ParquetFile(file)
-    if COLUMN in rows.schema_arrow.names:
-        yield from filter(None, (text.strip() for text in rows.read([COLUMN])[COLUMN].to_pylist()))
-    elif "input_ids" in rows.schema_arrow.names:
-        tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.trust_remote_code)
-        for block in rows.read(["input_ids"])["input_ids"].to_pylist():
-            yield from _beginnings(block, tokenizer)
-
-
-def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
-    for start in (index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id):
-        document = block[start : start + TOKENS]
-        words = tokenizer.decode(list(document), skip_special_tokens=True).split()
-        # The last word may continue in the part that was not read.
-        if tokenizer.eos_token_id not in document and len(words) > WORDS:
-            yield " ".join(words[:WORDS])
+GLANCE = 300  # the most characters of a short question
+FIRST_ROWS = 1000  # training rows whose words are looked for in the answers; in many rows every word occurs
 
 
 def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
@@ -238,27 +187,22 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
             yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
 
 
-def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]:
-    """The words of the first rows of these files: in many rows every word occurs."""
-    from pyarrow import parquet
-
-    tokenizer = tokenizer_in(run_dir / BEST_MODEL, trust)
-    firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
-    rows = [row for batch in firsts if batch for row in batch.to_pylist()]
-    # Preferences have the learned answer in a column; a completion with a bad label is not learned.
-    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in rows)
-    return {word for text in chain(taught(rows, tokenizer), preferred) for word in words(text)}
-
-
 def main(run_dir: Path, *files: Path) -> None:
     """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
+    from pyarrow import parquet
+
     child_process.watch_parent()
     hush()
     without_scikit_learn()
     demo = read_json(run_dir / DEMO)
-    before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
+    before, after = (list(map(load(chat).answer, demo["questions"])) for chat in chats(run_dir, demo))
     categories = demo.get("categories") or {}
-    own = _taught_words(files, run_dir, demo.get("trust_remote_code", False))
+    tokenizer = tokenizer_in(run_dir / BEST_MODEL, demo.get("trust_remote_code", False))
+    firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
+    trained = [row for batch in firsts if batch for row in batch.to_pylist()]
+    # Preferences have the learned answer in a column; a completion with a bad label is not learned.
+    preferred = (row.get("chosen") or (row.get("label") and row["completion"]) or "" for row in trained)
+    own = {word for text in chain(taught(trained, tokenizer), preferred) for word in words(text)}
     rows = [
         ({"category": categories[question]} if question in categories else {})
         | {"question": question, "before": old, "after": new, "learned": learned(new, old, question, own)}

@@ -7,25 +7,23 @@ from typing import Any
 
 from runner.tools import child_process
 from runner.tools.files import read_json, read_record, replacing_folder
+from runner.tools.problem import Stop
 from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
-from runner.tools.tokenizer import tokenizer_in
+from runner.tools.text import tokenizer_in
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 Base = tuple[str, str | None]
 
 
-class NotAnAdapter(ValueError):
-    """The folder contains no adapter, or one that does not name its base model."""
-
-
 def base_of(adapter: Path, known: Base | None = None) -> Base:
-    """Name (or folder) and revision of an adapter's base model: `known`, else the adapter's. Raises NotAnAdapter."""
+    """Name (or folder) and revision of an adapter's base model: `known`, else the adapter's. Raises Stop if there is none."""
     facts = read_json(adapter / "adapter_config.json")
+    hint = "A finished run of scenario `lora` has one in `lora_adapter/`."
     if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
-        raise NotAnAdapter(f"`{adapter}` contains no adapter (adapter_config.json and adapter_model.safetensors).")
+        raise Stop(f"`{adapter}` contains no adapter (adapter_config.json and adapter_model.safetensors).", hint)
     base, revision = known or (facts.get("base_model_name_or_path"), facts.get("revision"))
     if not base:
-        raise NotAnAdapter(f"`{adapter}/adapter_config.json` does not name the base model.")
+        raise Stop(f"`{adapter}/adapter_config.json` does not name the base model.", hint)
     return base, None if Path(base).is_dir() else revision
 
 
@@ -35,7 +33,7 @@ def merge(
     """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
     precision: of the written weights; `auto` is the base model's own. known: the base, if it is not the one that the
     adapter names. The base is read unquantised, even for an adapter that was trained on 4 bits, and must fit into main
-    memory. Raises NotAnAdapter; OSError or ValueError if a file cannot be read, or adapter and base do not match."""
+    memory. Raises Stop as above; OSError or ValueError if a file cannot be read, or adapter and base do not match."""
     from peft import PeftModel
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification

@@ -27,7 +27,6 @@ from runner.catalog import table
 from runner.tools import child_process, process
 from runner.trainer import records, results, stopping
 from runner.trainer.settings import RunSettings
-from runner.trainer.telemetry import History
 
 
 class RecipePlugin(BasePlugin):
@@ -36,7 +35,7 @@ class RecipePlugin(BasePlugin):
     def __init__(self) -> None:
         super().__init__()
         child_process.watch_parent()
-        self.history: History  # set when the trainer exists
+        self.history: results.History  # set when the trainer exists
         self.resumed_from = ""
         self.trackers: list[TrainerCallback] = []
 
@@ -159,7 +158,7 @@ class RecipePlugin(BasePlugin):
 
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
         settings = run_settings(cfg)
-        self.history = History(settings)
+        self.history = results.History(settings)
         of_words = not cfg.rl and not cfg.reward_model
         measure = records.REWARD if settings.rewards or cfg.rl == "ebft" else records.LOSS
         own, before = self.trackers, self.resumed_from

@@ -1,29 +1,191 @@
-"""Results: what a run leaves behind, written by the first process when training is over."""
-
-from __future__ import annotations
+"""What a training tells and leaves: its history and the events that it prints; and when it is over, written by the first
+process, its model, the demo's answers and the summary."""
 
 import os
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.plan import EngineConfig
+import torch
+from transformers import TrainerCallback
+
+from runner.plan import EngineConfig, precision_of
 from runner.tools import child_process, packaged, run_files
+from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
+from runner.tools.text import tokenizer_in
 from runner.trainer import fork_server
-from runner.trainer.records import Proof, Summary, TimeUsed, versions
-
-if TYPE_CHECKING:
-    # They import torch, and commands that only read a summary would wait for it.
-    from runner.trainer.settings import Demo, RunSettings
-    from runner.trainer.telemetry import History
+from runner.trainer.generation import GLANCE, with_system
+from runner.trainer.records import EarlyStop, Logged, Proof, Summary, TimeUsed, evenly, versions
+from runner.trainer.settings import Demo, RunSettings
 
 TABLES = packaged.toml(__file__, "tables.toml")
 CHOSEN: Mapping[str, Any] = {"first": itemgetter(0), "last": itemgetter(-1), "lowest": min, "highest": max}
+
+
+class History(TrainerCallback):
+    """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
+    samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib, gpu_driver_gib); `epochs` (train_loss,
+    validation_loss; accuracy, 0 to 1, for classes; `[measures]` of tables.toml; epoch 0 is before training). Steps and
+    evaluations of GRPO also have the mean of each reward, `reward.NAME`, and steps `[answers]`."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+        self.file = Path(settings.run_dir) / run_files.HISTORY
+        self.steps: list[Logged] = []
+        self.epochs: list[Logged] = []
+        self.parameters: Logged = {}
+        self.started = self.last_time = time.monotonic()
+        self.earlier = 0.0
+        self.last_step = self.last_tokens = 0
+        self.final: Logged = {}  # fields of the Summary, when training has ended
+        self.early_stop: EarlyStop | None = None  # set by `stopping.Patience`
+        self.measured: dict[str, float] = {}
+        self.peaks: Logged = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.parameters = count_parameters(model)
+        self.started = self.last_time = time.monotonic()
+        self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
+        if state.global_step and self.file.is_file():
+            # Steps after the checkpoint happen again.
+            before = read_json(self.file)
+            self.steps = [entry for entry in before["steps"] if entry["step"] <= state.global_step]
+            self.epochs = [entry for entry in before["epochs"] if entry["step"] <= state.global_step]
+            self.earlier = before.get("seconds", 0.0)
+        _tell(state, "begin", steps=state.max_steps, step=state.global_step, **self.parameters)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, with the parts that a stop or a kill ended."""
+        return round(self.earlier + time.monotonic() - self.started, 1)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        # TRL logs its measures; they are not among the metrics of an evaluation.
+        logs = logs or {}
+        names = TABLES["scores" if "eval_margin" in logs else "measures"]
+        self.measured = _measured(logs, names, "eval_rewards/") or self.measured
+        self.peaks = _peaks(logs, self.peaks)  # of evaluations between two steps as well
+        if "loss" not in logs:
+            return
+        now, cuda = time.monotonic(), torch.cuda.is_available()
+        free, total = torch.cuda.mem_get_info() if cuda else (0, 0)
+        seconds = max(now - self.last_time, 1e-9)
+        steps = state.global_step - self.last_step
+        tokens = state.num_input_tokens_seen - self.last_tokens
+        entry = {
+            "step": state.global_step,
+            "epoch": round(state.epoch or 0, 4),
+            "loss": logs["loss"],
+            "learning_rate": logs.get("learning_rate"),
+            "grad_norm": logs.get("grad_norm"),
+            "samples_per_second": round(steps * self.settings.effective_batch_size / seconds, 3),
+            "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
+            **self.peaks,
+            "gpu_driver_gib": round((total - free) / 2**30, 2) if cuda else None,
+            **_measured(logs, TABLES["answers"], "rewards/"),
+        }
+        self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
+        self.peaks = {}
+        self.steps.append(entry)
+        self._write(state)
+        _tell(state, "step", steps=state.max_steps, **entry)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        metrics, since = metrics or {}, self.epochs[-1]["step"] if self.epochs else -1
+        losses = [entry["loss"] for entry in self.steps if since < entry["step"] <= state.global_step]
+        entry = {
+            "epoch": round(state.epoch or 0, 4),
+            "step": state.global_step,
+            "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
+            # The loss of answers that are compared with each other is about 0, whatever they are worth.
+            "validation_loss": None if "reward" in self.measured else metrics.get("eval_loss"),
+            **self.measured,
+            **({"accuracy": metrics["eval_accuracy"]} if "eval_accuracy" in metrics and not self.measured else {}),
+        }
+        self.measured = {}
+        self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
+        self.last_time = time.monotonic()  # evaluations do not count as training time
+        self._write(state)
+        _tell(state, "evaluation", **entry)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        best = state.best_model_checkpoint
+        self.final = {
+            "steps": state.global_step,
+            "epochs": round(state.epoch or 0, 4),
+            "tokens": int(state.num_input_tokens_seen),
+            "training_seconds": self.seconds,
+            "best_checkpoint": Path(best).name if best else None,
+        }
+        self._write(state)
+
+    def _write(self, state: Any) -> None:
+        if state.is_world_process_zero:
+            write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
+
+
+def _peaks(logs: Logged, before: Logged) -> Logged:
+    """The most GPU memory since the last entry, GiB. Axolotl logs the peaks since its own last log, and then resets
+    PyTorch's counters (0.19.0, utils/bench.py)."""
+    if not torch.cuda.is_available():
+        return dict.fromkeys(TABLES["peaks"])
+    own = {"gpu_memory_gib": torch.cuda.max_memory_allocated(), "gpu_reserved_gib": torch.cuda.max_memory_reserved()}
+    read = TABLES["peaks"].items()
+    return {name: max(before.get(name, 0.0), logs.get(key, 0.0), round(own[name] / 2**30, 2)) for name, key in read}
+
+
+def _measured(logs: Logged, names: Mapping[str, str], rewards: str) -> dict[str, Any]:
+    """TRL's measures by our names, and the mean of each reward; its key begins with `rewards`."""
+    means = [key for key in logs if key.startswith(rewards) and key.endswith("/mean")]
+    each = {f"reward.{key[len(rewards) : -len('/mean')]}": logs[key] for key in means}
+    return {name: logs[key] for name, key in names.items() if key in logs} | each
+
+
+def count_parameters(model: Any) -> dict[str, int]:
+    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard as the whole weight."""
+    total = trainable = 0
+    for parameter in model.parameters():
+        size = getattr(parameter, "ds_numel", None) or parameter.numel()
+        if type(parameter).__name__ == "Params4bit":  # bitsandbytes packs two numbers into a byte
+            size *= 2 * parameter.element_size()
+        total += size
+        trainable += size if parameter.requires_grad else 0
+    return {"trainable_parameters": trainable, "total_parameters": total}
+
+
+class Phases(TrainerCallback):
+    """Prints what the process does next. It comes last, because the other callbacks decide that."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        _tell(state, "phase", phase=MEASURING if args.eval_on_start else TRAINING)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_evaluate or control.should_save:
+            _tell(state, "phase", phase=MEASURING if control.should_evaluate else SAVING)
+
+    on_epoch_end = on_step_end
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # After a save it is False: the Trainer resets it before it calls its callbacks.
+        _tell(state, "phase", phase=SAVING if control.should_save else TRAINING)
+
+    on_save = on_evaluate
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        _tell(state, "phase", phase=SAVING)
+
+
+def _tell(state: Any, event: str, **facts: Any) -> None:
+    """Prints an event; only the first process does."""
+    if state.is_world_process_zero:
+        child_process.tell(event, **facts)
 
 
 def keep_best(checkpoints: Path, folder: Path) -> Path:
@@ -33,26 +195,6 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
             if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
                 shutil.move(entry, partial / entry.name)
     return folder
-
-
-def keep_adapter(run_dir: Path, config: EngineConfig) -> None:
-    """Saves the best adapter in `lora_adapter/`, and its base model merged with it in `best_model/`. Servers that have the
-    adapter alone get its generation settings with it."""
-    adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
-    facts = read_json(adapter / "adapter_config.json")
-    # Merging or serving it later needs the same base model.
-    facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
-    write_json(adapter / "adapter_config.json", facts)
-    trust = ["trust"] if config.get("trust_remote_code") else []
-    best = run_dir / run_files.BEST_MODEL
-    _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
-    if (settings := best / "generation_config.json").is_file():
-        shutil.copy(settings, adapter / settings.name)
-
-
-def precision_of(config: EngineConfig) -> str:
-    """The precision of an Axolotl config: bf16, fp16 or fp32."""
-    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
 def summary(settings: RunSettings, history: History, config: EngineConfig, engine: str = "axolotl") -> Summary:
@@ -84,8 +226,6 @@ def summary(settings: RunSettings, history: History, config: EngineConfig, engin
 
 def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     """The run's GPU memory and time per step, without the first entry, whose steps warm up."""
-    import torch
-
     steps = history.steps[1:] or history.steps
     paces = [pace for entry in steps if (pace := entry["samples_per_second"])]
     memory = ("gpu_memory_gib", "gpu_reserved_gib", "gpu_driver_gib")
@@ -96,33 +236,52 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     }
 
 
+# The words of a text's beginning, and enough tokens for them.
+WORDS, TOKENS = 8, 32
+COLUMN = "full-question"
+
+
+def with_questions(demo: Demo, config: EngineConfig, run_dir: Path) -> Demo:
+    """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
+    if demo.questions or not demo.of_rows:
+        return demo
+    files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
+    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files if file.is_file()))
+    short = [question for question in asked if len(question) <= GLANCE]
+    taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
+    return taken
+
+
+def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
+    """The question of each row; for blocks of text the beginnings of their documents."""
+    from pyarrow import parquet
+
+    rows = parquet.ParquetFile(file)
+    if COLUMN in rows.schema_arrow.names:
+        yield from filter(None, (text.strip() for text in rows.read([COLUMN])[COLUMN].to_pylist()))
+    elif "input_ids" in rows.schema_arrow.names:
+        tokenizer = tokenizer_in(run_dir / run_files.BEST_MODEL, demo.trust_remote_code)
+        for block in rows.read(["input_ids"])["input_ids"].to_pylist():
+            yield from _beginnings(block, tokenizer)
+
+
+def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
+    for start in (index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id):
+        document = block[start : start + TOKENS]
+        words = tokenizer.decode(list(document), skip_special_tokens=True).split()
+        # The last word may continue in the part that was not read.
+        if tokenizer.eos_token_id not in document and len(words) > WORDS:
+            yield " ".join(words[:WORDS])
+
+
 def keep_template(demo: Demo, model: Path) -> None:
     """Writes a chat template with the system prompt of training for servers, also beside an adapter alone."""
-    from runner.tools.tokenizer import tokenizer_in
-    from runner.trainer.generation import with_system
-
     if not demo.system_prompt:
         return
     tokenizer = tokenizer_in(model, demo.trust_remote_code)
     if isinstance(tokenizer.chat_template, str):
         for folder in filter(Path.is_dir, (model, model.with_name(run_files.ADAPTER))):
             write_text(folder / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
-
-
-def answer_demo(settings: RunSettings, config: EngineConfig) -> None:
-    """Asks the original and the tuned model the demo's questions, or those of validation rows."""
-    from runner.trainer.generation import with_questions
-
-    if settings.demo is None:
-        return
-    run_dir = Path(settings.run_dir)
-    demo = with_questions(settings.demo, config, run_dir)
-    write_json(run_dir / run_files.DEMO, demo.model_dump())
-    keep_template(demo, run_dir / run_files.BEST_MODEL)
-    if demo.questions:
-        child_process.tell("phase", phase=child_process.ASKING)
-        files = (one["path"] for one in config.get("datasets") or () if one["path"].endswith(".parquet"))
-        _alone("runner.trainer.generation", settings.run_dir, *files)
 
 
 def _alone(module: str, *arguments: str) -> None:
@@ -144,12 +303,30 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
 
 
 def finish(settings: RunSettings, history: History, config: EngineConfig) -> None:
+    """Saves the best model, and the best adapter beside it in `lora_adapter/`; the demo's answers; and the summary."""
     run_dir, checkpoints = Path(settings.run_dir), Path(config["output_dir"])
+    best = run_dir / run_files.BEST_MODEL
     if config.get("adapter"):
-        keep_adapter(run_dir, config)
+        adapter = keep_best(checkpoints, run_dir / run_files.ADAPTER)
+        facts = read_json(adapter / "adapter_config.json")
+        # Merging or serving it later needs the same base model.
+        facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
+        write_json(adapter / "adapter_config.json", facts)
+        trust = ["trust"] if config.get("trust_remote_code") else []
+        _alone("runner.trainer.merging", str(adapter), str(best), precision_of(config), *trust)
+        # Servers that have the adapter alone get its generation settings with it.
+        if (generation := best / "generation_config.json").is_file():
+            shutil.copy(generation, adapter / generation.name)
     else:
-        keep_best(checkpoints, run_dir / run_files.BEST_MODEL)
+        keep_best(checkpoints, best)
     keep_log_and_configs(run_dir, checkpoints, Path(settings.recipe_file))
-    answer_demo(settings, config)
+    if settings.demo is not None:
+        demo = with_questions(settings.demo, config, run_dir)
+        write_json(run_dir / run_files.DEMO, demo.model_dump())
+        keep_template(demo, best)
+        if demo.questions:
+            child_process.tell("phase", phase=child_process.ASKING)
+            files = (one["path"] for one in config.get("datasets") or () if one["path"].endswith(".parquet"))
+            _alone("runner.trainer.generation", settings.run_dir, *files)
     # Last, because its presence means that everything else is complete.
     summary(settings, history, config).write(run_dir)

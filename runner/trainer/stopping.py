@@ -22,9 +22,8 @@ from runner.tools.files import read_json, read_record, write_json
 from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE, STOPPED
 from runner.trainer import records
-from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
+from runner.trainer.results import History, Phases
 from runner.trainer.settings import EarlyStopping, RunSettings
-from runner.trainer.telemetry import History, Phases
 
 
 def several() -> bool:
@@ -65,15 +64,6 @@ def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
     return max(whole)[1] if whole else None
 
 
-def drop_broken(folder: Path) -> None:
-    """Deletes incomplete checkpoints; only the first process does."""
-    if int(os.environ.get("RANK", "0")) != 0:
-        return
-    for path in folder.glob("checkpoint-*"):
-        if step_of(path) is None:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def saved_anyway(args: Any, state: Any, control: Any) -> bool:
     """Whether this step ends an epoch that is evaluated and saved a moment later. A second checkpoint, written over the
     first, would look complete in between."""
@@ -93,7 +83,10 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str, str], NoReturn]
         return name
     if not cfg.auto_resume_from_checkpoints:
         return ""
-    drop_broken(own)
+    if int(os.environ.get("RANK", "0")) == 0:
+        for path in own.glob("checkpoint-*"):
+            if step_of(path) is None:  # incomplete
+                shutil.rmtree(path, ignore_errors=True)
     checkpoint = last_good(own)
     if checkpoint is None and (blocks := settings.blocks) and (before := blocks.continue_from):
         checkpoint = last_good(Path(before))
@@ -132,7 +125,15 @@ class Watchdog(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
     ) -> None:
         self.vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
-        self._compare_processes()
+        # Processes that are not connected would each train everything alone, and exit 0.
+        expected, here = self.settings.world_size, PartialState()
+        if here.num_processes != expected:
+            self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
+        if expected > 1:
+            together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
+            backend = torch.distributed.get_backend() if together else "none"
+            if self.settings.backend not in backend:
+                self.stop(*worded("trainer.other-backend", planned=self.settings.backend, backend=backend))
         self._compare_share(args, train_dataloader)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -147,17 +148,6 @@ class Watchdog(TrainerCallback):
             if self.of_words and not self.first_loss_seen and loss > (ceiling := CEILING * ignorance):
                 self.stop(*worded("trainer.weights-broken", what=what, loss=loss, ceiling=ceiling, ignorance=ignorance))
             self.first_loss_seen = True
-
-    def _compare_processes(self) -> None:
-        """Processes that are not connected would each train everything alone, and exit 0."""
-        expected, here = self.settings.world_size, PartialState()
-        if here.num_processes != expected:
-            self.stop(*worded("trainer.processes-alone", expected=expected, here=here))
-        if expected > 1:
-            together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
-            backend = torch.distributed.get_backend() if together else "none"
-            if self.settings.backend not in backend:
-                self.stop(*worded("trainer.other-backend", planned=self.settings.backend, backend=backend))
 
     def _compare_share(self, args: Any, dataloader: Any) -> None:
         """Each process must see its share of the rows and no more."""
@@ -200,7 +190,7 @@ class Patience(TrainerCallback):
     It comes last of those that ask for checkpoints: in a run that had ended already, an older Trainer makes one more
     step (see `no_step_more`), which must be neither measured nor saved."""
 
-    def __init__(self, wanted: EarlyStopping, history: History, measure: str = LOSS) -> None:
+    def __init__(self, wanted: EarlyStopping, history: History, measure: str = records.LOSS) -> None:
         self.wanted, self.history, self.measure = wanted, history, measure
         self.over = False
 
@@ -246,7 +236,7 @@ class Pace(TrainerCallback):
     def __init__(self, settings: RunSettings, resumed_from: str = "") -> None:
         self.every, self.limit, self.resumed_from = settings.save_steps, settings.time_limit_seconds, resumed_from
         self.run_dir = Path(settings.run_dir)
-        self.earlier = elapsed_seconds(settings.time_limit_earlier)
+        self.earlier = records.elapsed_seconds(settings.time_limit_earlier)
         self.before = 0.0
         self.began = self.last = self.saved = time.monotonic()
         self.longest = dict.fromkeys(("step", "evaluation", "checkpoint"), 0.0)
@@ -266,7 +256,7 @@ class Pace(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop |= state.global_step >= state.max_steps
         if state.global_step:
-            self.before = elapsed_seconds([self.run_dir])
+            self.before = records.elapsed_seconds([self.run_dir])
         self.began = self.last = self.saved = time.monotonic()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -309,7 +299,7 @@ class Pace(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.limit is not None:
-            TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
+            records.TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
 
 ENDED = 128 + signal.SIGTERM  # the exit status by which a shell reports SIGTERM
@@ -387,7 +377,7 @@ def callbacks(
     history: History,
     *,
     of_words: bool,
-    measure: str = LOSS,
+    measure: str = records.LOSS,
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:

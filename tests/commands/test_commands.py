@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from runner.check.validate import load
+from runner.commands.check import list_
 from runner.commands.cli import _code as typed
 from runner.commands.cli import cli
-from runner.commands.show import list_recipes
 from runner.parts.edits import copying
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import reading, units
@@ -58,9 +58,9 @@ def test_list_shows_the_recipes_and_runs_of_this_folder(tmp_path, monkeypatch, c
         file.write_text(json.dumps({"id": "1", "recipe": "made", "status": status, "kind": kind}))
         os.utime(file, (1_790_000_000 - age, 1_790_000_000 - age))
     with RunFolder.at(tmp_path / "runs" / "at-work").lock():
-        list_recipes.callback("text")
+        list_.callback("text")
         shown = capsys.readouterr().out
-        list_recipes.callback("json")
+        list_.callback("json")
     golden_message(re.sub(r" 20\d\d-\d\d-\d\d \d\d:\d\d$", " <when>", shown.partition("\n\n")[2], flags=re.MULTILINE))
     whole = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in whole["starters"]] == [path.stem for path in RECIPES]
@@ -81,7 +81,7 @@ def test_scripts_of_plain_machines_are_started_there_and_not_here(recipe_command
 def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):
     def shown(columns: int) -> list[str]:
         monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
-        list_recipes.callback("text")
+        list_.callback("text")
         return capsys.readouterr().out.splitlines()
 
     monkeypatch.chdir(tmp_path)
@@ -473,7 +473,7 @@ def test_ask_and_compare_without_a_run_say_how_to_get_one(recipe_command, tmp_pa
 
 def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
     code = (
-        "import runner.commands.show as module\n"
+        "import runner.commands.check as module\n"
         "def broken(path): raise KeyError('x')\n"
         "module.facts = broken\n"
         "from runner.commands.cli import main\nmain(['list'])"
@@ -494,7 +494,7 @@ def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
 
 def test_interrupting_is_130():
     code = (
-        "import runner.commands.show as module\n"
+        "import runner.commands.check as module\n"
         "def pressed(path): raise KeyboardInterrupt\n"
         "module.facts = pressed\n"
         "from runner.commands.cli import main\nmain(['list'])"

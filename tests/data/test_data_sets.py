@@ -18,7 +18,7 @@ from runner.parts.pretrain import cleaning
 from runner.parts.pretrain.architecture import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
 from runner.recipe.templates import NoText
-from runner.run.stage_folder import inputs
+from runner.run.run_folder import inputs
 from runner.scenarios import prepare, translate
 from tests.conftest import ROOT
 from tests.data.test_chat_data import one_set, table, wanted, written

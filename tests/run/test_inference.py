@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +16,7 @@ from runner.plan import Plan
 from runner.recipe.overrides import Override
 from runner.run import inference, pipeline
 from runner.run.run import report
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools.problem import Stop
 from runner.trainer.records import elapsed_seconds
 from tests.conftest import RECIPES, ROOT
@@ -92,11 +92,11 @@ def test_a_model_is_loaded_once_for_all_questions(tmp_path, monkeypatch):
     run_of(tmp_path, "survival")
     loaded = []
 
-    def answers(chat, questions):
+    def loads(chat):
         loaded.append(chat.model)
-        return [question.upper() for question in questions]
+        return SimpleNamespace(answer=str.upper)
 
-    monkeypatch.setattr(inference, "answers", answers)
+    monkeypatch.setattr(inference, "load", loads)
     rows = commands.compared(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
     assert [texts for _, what, texts in rows if what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
     assert loaded == [f"{tmp_path}/best_model"]

@@ -14,8 +14,7 @@ from runner.plan import Plan
 from runner.recipe.overrides import Override, from_options
 from runner.run import inference, pipeline
 from runner.run.pipeline import Selection, carry_out
-from runner.run.run_folder import RunFolder, find, folder, session
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, find, folder, session
 from runner.tools.problem import Interrupted, Stop
 from runner.tools.run_files import COMPLETE
 from tests.conftest import ROOT
@@ -215,7 +214,7 @@ def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path
 def test_a_run_begins_where_rows_were_prepared_and_shown(tmp_path):
     run = RunFolder(tmp_path / "my-demo")
     place = run.place(None)
-    for left in (place.data_dir, place.tokenised_dir):
+    for left in (place.data_dir, f"{place.scratch_dir}/tokenised"):
         Path(left).mkdir(parents=True)
     with session(run, "my-demo", False):
         pass

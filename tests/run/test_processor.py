@@ -15,8 +15,7 @@ from runner.parts.planner import processor
 from runner.plan import Prediction
 from runner.run import pipeline
 from runner.run import run as running
-from runner.run.run_folder import folder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder, folder
 from runner.scenarios.shared import rehearsal
 from runner.tools.files import cache_folder, write_json
 from runner.tools.process import threads

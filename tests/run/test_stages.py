@@ -13,11 +13,10 @@ from safetensors.numpy import save_file
 from runner import parts
 from runner.check.validate import load
 from runner.plan import PLAN_FILE, Plan
-from runner.run import pipeline, stage_folder
+from runner.run import pipeline
 from runner.run.pipeline import Selection
 from runner.run.run import rehearse
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, check_weights
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 from tests.stages import finish, leave, plan_in
@@ -265,11 +264,11 @@ def test_a_choice_of_stages_that_means_nothing_is_refused(chosen, tmp_path):
 
 def test_weights_that_were_cut_short_do_not_load(tmp_path):
     save_file({"a": np.ones((4, 5), np.float32)}, tmp_path / "model.safetensors")
-    stage_folder.check_weights(tmp_path)
+    check_weights(tmp_path)
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[:-10])
     with pytest.raises(Stop, match="cannot be loaded"):
-        stage_folder.check_weights(tmp_path)
+        check_weights(tmp_path)
 
 
 @pytest.mark.parametrize("recipe", ["survival", "resnet"])

@@ -24,8 +24,7 @@ from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.run import inference, pipeline
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import rehearsal, twin
 from runner.tools.files import read_json
@@ -283,7 +282,7 @@ def test_songs_and_questions_together_are_refused(golden_message):
 def test_weights_in_four_bits_count_for_what_they_stand_for():
     import torch
 
-    from runner.trainer.telemetry import count_parameters
+    from runner.trainer.results import count_parameters
 
     class Params4bit(torch.nn.Parameter):
         """As bitsandbytes has it: two numbers a byte."""

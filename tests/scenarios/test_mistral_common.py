@@ -15,7 +15,7 @@ from runner.scenarios import prepare
 from runner.scenarios.render import place
 from runner.scenarios.shared import axolotl
 from runner.tools.problem import Stop
-from runner.tools.tokenizer import tokens
+from runner.tools.text import tokens
 from tests.catalog.axolotls_own import validated
 from tests.conftest import ROOT, setting_of
 from tests.data.test_chat_data import table

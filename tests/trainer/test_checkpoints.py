@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from runner.trainer import stopping, telemetry
+from runner.trainer import results, stopping
 from tests.conftest import own_time
 from tests.trainer.test_time_limit import settings
 
@@ -25,7 +25,9 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_pa
         if complete:
             (folder / "complete.json").write_text(json.dumps({"step": step, "tokens": 1}))
     assert stopping.last_good(tmp_path) == tmp_path / "checkpoint-10"
-    stopping.drop_broken(tmp_path)
+    cfg = SimpleNamespace(output_dir=str(tmp_path), resume_from_checkpoint=None, auto_resume_from_checkpoints=True)
+    assert stopping.choose(cfg, SimpleNamespace(), pytest.fail) == ""
+    assert cfg.resume_from_checkpoint == str(tmp_path / "checkpoint-10")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
 
 
@@ -65,12 +67,12 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
 
 def test_the_time_of_training_counts_over_a_stop(tmp_path, monkeypatch):
     clock = [100.0]
-    own_time(monkeypatch, telemetry, monotonic=lambda: clock[0])
+    own_time(monkeypatch, results, monotonic=lambda: clock[0])
     settings = SimpleNamespace(run_dir=str(tmp_path), effective_batch_size=1)
 
-    def train(first: int, last: int, ends: bool) -> telemetry.History:
+    def train(first: int, last: int, ends: bool) -> results.History:
         """A second a step."""
-        known, model = telemetry.History(settings), torch.nn.Linear(1, 1)
+        known, model = results.History(settings), torch.nn.Linear(1, 1)
         state = TrainerState(global_step=first, max_steps=last, is_world_process_zero=True)
         known.on_train_begin(None, state, None, model=model)
         for state.global_step in range(first + 1, last + 1):

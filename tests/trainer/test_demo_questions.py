@@ -17,7 +17,7 @@ from runner.run import inference
 from runner.scenarios import rehearsal
 from runner.scenarios.render import emit
 from runner.tools.problem import Problem
-from runner.trainer import generation
+from runner.trainer import results
 from runner.trainer.settings import Demo
 from tests.conftest import ROOT, setting_of
 
@@ -29,16 +29,16 @@ def test_a_demo_without_questions_asks_what_validation_rows_ask(tmp_path):
     file = tmp_path / "validation.parquet"
     parquet.write_table(pa.table({"full-question": questions, "answer": questions}), file)
     config, nothing = {"test_datasets": [{"path": str(file)}]}, Demo(base_model="m")
-    asked = generation.with_questions(nothing.model_copy(update={"of_rows": 5}), config, tmp_path).questions
+    asked = results.with_questions(nothing.model_copy(update={"of_rows": 5}), config, tmp_path).questions
     assert len(set(asked)) == 5 and set(asked) <= set(questions[:-1]) and "What is rye?" in asked
     assert max(map(questions.index, asked)) > 6, "from everywhere among the rows"
-    few = generation.with_questions(nothing.model_copy(update={"of_rows": 50}), config, tmp_path).questions
+    few = results.with_questions(nothing.model_copy(update={"of_rows": 50}), config, tmp_path).questions
     assert few == [question for question in questions[:-1] if question]
     # A recipe's own questions stay; a stage that is asked by hand alone has none; neither has one without such rows.
     own = nothing.model_copy(update={"questions": ["mine?"], "of_rows": 5})
-    assert generation.with_questions(own, config, tmp_path) == own
-    assert generation.with_questions(nothing, config, tmp_path) == nothing
-    assert not generation.with_questions(nothing.model_copy(update={"of_rows": 5}), {}, tmp_path).questions
+    assert results.with_questions(own, config, tmp_path) == own
+    assert results.with_questions(nothing, config, tmp_path) == nothing
+    assert not results.with_questions(nothing.model_copy(update={"of_rows": 5}), {}, tmp_path).questions
 
 
 def test_of_blocks_of_text_the_beginnings_of_whole_documents_are_gone_on_with():
@@ -47,8 +47,8 @@ def test_of_blocks_of_text_the_beginnings_of_whole_documents_are_gone_on_with():
     )
     long = list(range(10, 60))
     block = [5, 6, 0, *long, 0, 7, 8, 0, *long]
-    beginning = " ".join(f"w{token}" for token in long[: generation.WORDS])
-    assert list(generation._beginnings(block, words)) == [beginning, beginning]
+    beginning = " ".join(f"w{token}" for token in long[: results.WORDS])
+    assert list(results._beginnings(block, words)) == [beginning, beginning]
 
 
 def test_a_recipe_without_questions_says_so_to_the_training_process():

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallb
 
 from runner.tools.files import read_json
 from runner.trainer import stopping
+from runner.trainer.results import History
 from runner.trainer.stopping import Pace, Preemption, no_step_more
-from runner.trainer.telemetry import History
 from tests.trainer.test_time_limit import settings
 
 EPOCH = 6  # steps

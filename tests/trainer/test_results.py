@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from runner.tools.run_files import LOG_KEPT
-from runner.trainer import results, telemetry
+from runner.trainer import results
 from runner.trainer.results import keep_log_and_configs
 
 
@@ -43,8 +43,8 @@ def test_the_history_has_the_peaks_that_axolotl_logs_before_it_resets_the_counte
     """Seen on an H100: after Axolotl's log PyTorch gave 9.27 GiB, where 11.23 had been the most."""
     reads = {"is_available": True, "max_memory_allocated": 9 * 2**30, "max_memory_reserved": 10 * 2**30}
     for name, value in (reads | {"mem_get_info": (70 * 2**30, 80 * 2**30)}).items():
-        monkeypatch.setattr(telemetry.torch.cuda, name, lambda value=value: value)
-    history = telemetry.History(SimpleNamespace(run_dir=tmp_path, effective_batch_size=4))
+        monkeypatch.setattr(results.torch.cuda, name, lambda value=value: value)
+    history = results.History(SimpleNamespace(run_dir=tmp_path, effective_batch_size=4))
     state = SimpleNamespace(
         global_step=1, max_steps=2, epoch=0.5, num_input_tokens_seen=10, is_world_process_zero=True
     )  # fmt: skip

@@ -19,8 +19,7 @@ from runner.plan import Plan
 from runner.recipe.overrides import from_options
 from runner.run import pipeline
 from runner.run.pipeline import Selection
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios import translate
 from runner.scenarios.render import place
 from runner.tools.problem import Stop

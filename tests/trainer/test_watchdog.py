@@ -102,5 +102,5 @@ def test_processes_that_see_all_the_data_are_stopped(watchdog, golden_message):
 
 def test_fewer_processes_than_planned_are_stopped(watchdog, golden_message):
     with pytest.raises(TrainingStopped, match="4 processes") as stopped:
-        watchdog(world_size=4)._compare_processes()
+        watchdog(world_size=4).on_train_begin(None, STATE, None)
     golden_message(stopped.value)

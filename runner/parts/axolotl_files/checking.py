@@ -10,8 +10,7 @@ from runner.check.rules import AXOLOTL, BELOW_ZERO
 from runner.recipe.document import Document, Path_, applies, named, value_at
 from runner.recipe.reading import scalar
 from runner.tools import packaged
-from runner.tools.names import nearest
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, nearest, worded
 
 DATA_SETS = ("datasets", "test_datasets", "pretraining_dataset")
 # Words that PyYAML, which Axolotl uses, reads as true and false, and YAML 1.2 as text.

@@ -4,11 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runner import catalog
 from runner.check import by_schema, validate
-from runner.commands.options import end, say, with_options
+from runner.commands.options import command, end, say
 from runner.parts.axolotl_files import checking, importing, others
 from runner.parts.axolotl_files.importing import Import
 from runner.parts.edits.copying import edited
@@ -16,8 +14,7 @@ from runner.recipe import overrides as changing
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools import packaged
-from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, worded
 
 
 def made_of(document: Document) -> Import | None:
@@ -44,9 +41,8 @@ def as_recipe(document: Document) -> tuple[Document, list[Problem]] | None:
     return made.recipe, [Problem(document.file, 0, 0, message, hint, severity="note")]
 
 
-@click.command("import")
-@with_options
-def import_file(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
+@command
+def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[str, ...]) -> None:
     """Turn a file of Axolotl or LLaMA-Factory, or a command of TRL, into a recipe, and list every line that means something else there.
 
     If a recipe cannot set a line, the reason is printed, and nothing is written.

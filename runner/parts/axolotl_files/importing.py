@@ -20,8 +20,7 @@ from runner.recipe.overrides import Override
 from runner.scenarios.shared import common
 from runner.scenarios.shared.axolotl import LIGER
 from runner.tools import packaged
-from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, errors_of, listed, worded
 
 # The GPU of an imported recipe, as Axolotl files name none; two if the file shares the model between several.
 GPU = "NVIDIA-H100-80GB-HBM3"

@@ -17,8 +17,7 @@ from runner.parts.axolotl_files import checking, importing
 from runner.parts.axolotl_files.importing import Import
 from runner.recipe import reading
 from runner.recipe.document import Document, Span, path_of
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, worded
 
 # A comment of a shell script, what ends a command, or a word of one; the backslashes at the ends of its lines are blanks by then.
 WORD = re.compile(r"""(?P<comment>(?:^|(?<=\s))\#[^\n]*)|(?P<end>\n|\d?[;&|<>]+)|(?:'[^']*'|"[^"]*"|[^\s'";&|<>])+""")

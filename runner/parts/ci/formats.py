@@ -11,7 +11,7 @@ from urllib.parse import quote
 from runner import __version__
 from runner.check.batch import CheckReport, Format
 from runner.recipe.reading import STANDARD_INPUT
-from runner.tools.names import content_hash
+from runner.tools.files import content_hash
 from runner.tools.problem import Problem
 from runner.tools.text import json_text, template
 

@@ -14,8 +14,7 @@ from runner.recipe import reading, stages
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override
 from runner.recipe.reading import scalar
-from runner.tools.names import setting
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, setting
 
 
 @dataclass(frozen=True)

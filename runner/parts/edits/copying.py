@@ -15,8 +15,7 @@ from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import parse, read, written
 from runner.recipe.recipe import OUTSIDE_RESULT
 from runner.tools.files import replacing
-from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, worded
 
 # The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60

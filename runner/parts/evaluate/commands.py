@@ -15,11 +15,9 @@ from runner.parts.evaluate.metrics import METRICS, SCORE
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
-from runner.run.run_folder import RunFolder, find
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.tools.files import read_json
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, worded
 from runner.tools.run_files import ANSWERS
 from runner.tools.text import filled, json_text, macros, printable
 

@@ -20,11 +20,10 @@ from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, REWARD, SCORE, bounds, rise_window
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json
-from runner.tools.names import listed, same
-from runner.tools.problem import first_line
+from runner.tools.problem import Stop, first_line, listed
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY, MEASURED
-from runner.tools.text import yaml_text
+from runner.tools.text import same, yaml_text
 from runner.trainer import generation, records
 from runner.trainer.generation import Chat, end_tokens
 from runner.trainer.records import Summary
@@ -152,7 +151,8 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     try:
         model, tokenizer = load(folder, task.model, task.base, task.revision, task.trust_remote_code)
     except Exception as error:
-        return measures.lack(names, first_line(error)[:300], before)
+        why = error.__cause__ if isinstance(error, Stop) and error.__cause__ else error
+        return measures.lack(names, first_line(why)[:300], before)
     if task.kind not in BY_TRAINING:
         held_out = records.read_held_out(Path(task.rows))
         rows = held_out.rows if held_out else ()

@@ -17,12 +17,11 @@ from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, METRICS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
 from runner.run.launch import environment, follow
-from runner.run.stage_folder import StageFolder
-from runner.tools.files import Record, content_of, read_json, sha256, write_json
-from runner.tools.names import content_hash, shortened
-from runner.tools.problem import Stop
+from runner.run.run_folder import StageFolder
+from runner.tools.files import Record, content_hash, content_of, read_json, sha256, write_json
+from runner.tools.problem import Stop, Tell, shortened
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
-from runner.tools.text import GENERAL_TEXT, Tell, macros
+from runner.tools.text import GENERAL_TEXT, macros
 from runner.trainer.records import versions
 
 

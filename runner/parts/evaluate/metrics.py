@@ -16,8 +16,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
 from runner.tools import packaged
-from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import ALIKE, Problem, Stop, did_you_mean, listed, nearest, setting, worded
 
 # Which kinds of metrics there are, and which each stage makes.
 METRICS: Mapping[str, Any] = packaged.toml(__file__, "metrics.toml")

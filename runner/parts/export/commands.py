@@ -8,14 +8,13 @@ from runner.commands.options import command, end, open_recipe, say
 from runner.parts.export import exporting, sending, trained_model
 from runner.parts.export.gguf import KINDS
 from runner.parts.report.facts import run_of
+from runner.plan import precision_of
 from runner.recipe.recipe import Recipe
 from runner.run import inference, run_folder
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.trainer import merging
-from runner.trainer.results import precision_of
 
 
 def kind_of(form: str, quantize: str | None) -> str | None:
@@ -103,7 +102,7 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
         raise Stop(*worded("export.nothing-to-merge", recipe=recipe, best=best))
     run = run_folder.find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
-    folder = StageFolder(plan, plan.stage(stages[-1]))
+    folder = run_folder.StageFolder(plan, plan.stage(stages[-1]))
     config, adapter = folder.stage.config, folder.path / ADAPTER
     # The run may have been moved or fetched since the adapter recorded its base model.
     base = (config["base_model"], config.get("revision_of_model"))
@@ -130,7 +129,5 @@ def merge_adapter(
             if out.exists() and kept.exists() and out.samefile(kept):
                 raise Stop(f"`{out}` holds the {kind}, which would be lost.", "Name another folder with `--out`.")
         return merging.merge(adapter, out, precision, trust, base)
-    except merging.NotAnAdapter as error:
-        raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
     except (OSError, ValueError) as error:
         raise Stop(*worded("export.cannot-merge", adapter=adapter, reason=" ".join(str(error).split()[:40]))) from None

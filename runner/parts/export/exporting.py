@@ -14,10 +14,9 @@ from runner.parts.evaluate import evaluate
 from runner.parts.export import card, compressed, gguf, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
-from runner.tools.names import label
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED, TEKKEN
-from runner.tools.text import GENERAL_TEXT, Tell
+from runner.tools.text import GENERAL_TEXT, label
 from runner.tools.vllm import rank_of, refusals, room_for
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 

@@ -21,9 +21,8 @@ from runner.parts.report import sentences
 from runner.plan import on_claim
 from runner.tools import packaged
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
-from runner.tools.text import Tell
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -10,13 +10,12 @@ from typing import Any
 
 from runner.parts.report.facts import RunFacts, StageFacts
 from runner.run import inference
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import plan_of
-from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
-from runner.tools.tokenizer import tokenizer_in
+from runner.tools.text import tokenizer_in
 from runner.trainer.generation import Chat, chats
 from runner.trainer.merging import Base
 

@@ -19,8 +19,7 @@ from runner.data import RenderedExample
 from runner.data.data_sets import DataSource, no_dataset, stated
 from runner.data.report import Report
 from runner.data.row_files import Bad
-from runner.tools.files import replacing
-from runner.tools.names import content_hash
+from runner.tools.files import content_hash, replacing
 from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
 from runner.trainer import results, stopping
 from runner.trainer.records import ACCURACY
+from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
-from runner.trainer.telemetry import History
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import PLAN_FILE, Plan, Stage
-from runner.tools.files import Artifact
-from runner.tools.names import content_hash
+from runner.tools.files import Artifact, content_hash
 from runner.tools.text import from_template, yaml_text
 
 # The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.

@@ -15,10 +15,9 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.units import gib
 from runner.scenarios.render import planned
 from runner.scenarios.shared import common
-from runner.tools.files import Artifact, in_image
-from runner.tools.names import content_hash, label
+from runner.tools.files import Artifact, content_hash, in_image
 from runner.tools.problem import Stop, worded
-from runner.tools.text import macros, template, yaml_text
+from runner.tools.text import label, macros, template, yaml_text
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift

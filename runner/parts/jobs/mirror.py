@@ -20,11 +20,10 @@ from typing import Any
 
 from runner.data import object_store
 from runner.plan import Plan, Stage
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop, first_line, worded
+from runner.tools.problem import Stop, Tell, first_line, worded
 from runner.tools.run_files import CHECKPOINTS, COMPLETE, FETCHED, LATEST_IMAGES, LEFT, PAGE, RUN, SERVING, STAGE
-from runner.tools.text import Tell
 
 SECONDS = 5.0  # between two looks for a new checkpoint
 SMALL = 2**24  # bytes; larger files, such as weights, are written once

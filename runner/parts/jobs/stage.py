@@ -21,13 +21,11 @@ from runner.data.report import require_room
 from runner.parts.jobs import mirror
 from runner.plan import read_keys, read_plan, tracker
 from runner.run import pipeline
-from runner.run.run_folder import require_of
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder, require_of
 from runner.tools import child_process
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
-from runner.tools.text import Tell
 
 # The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")

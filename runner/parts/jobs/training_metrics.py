@@ -19,8 +19,8 @@ from transformers.integrations.integration_utils import KubeflowCallback, is_kub
 from runner.tools import packaged
 from runner.tools.files import write_json
 from runner.tools.run_files import PROGRESS
+from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
-from runner.trainer.telemetry import History
 
 
 def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:

@@ -8,8 +8,6 @@ a connection, and one as the answer. It waits until that is its end: `ready`, `r
 stops or continues without it. A main machine that no longer listens, or does not answer for `wait_minutes`, has stopped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -38,14 +36,12 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.stages import STAGES
 from runner.run import pipeline
 from runner.run.run import report
-from runner.run.run_folder import RunFolder, open_for
+from runner.run.run_folder import RunFolder, StageFolder, open_for
 from runner.run.run_manifest import keep
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.tools.files import write_text
-from runner.tools.names import content_hash
-from runner.tools.problem import Stop, worded
-from runner.tools.text import Tell
+from runner.tools.files import content_hash, write_text
+from runner.tools.problem import Stop, Tell, worded
+from runner.tools.process import hush
 from runner.trainer.records import versions
 
 TELL_EVERY_S = 15.0
@@ -141,8 +137,16 @@ class Main(socketserver.ThreadingTCPServer):
         every present machine gets the reason."""
         begin = told = time.monotonic()
         while True:
-            waiting = self._waiting()
-            if problems := self._problems(list(waiting.values())):
+            arrivals = self.arrivals.copy()
+            # Present are those that were heard since the last one came. A machine whose script was stopped is silent,
+            # and may come again.
+            last = max((arrival.came for arrival in arrivals.values()), default=0.0)
+            waiting = {number: arrival.hello for number, arrival in arrivals.items() if arrival.heard > last}
+            ranks = [0, *(hello.rank for hello in waiting.values())]
+            twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes]
+            problems = [f"a second machine claims to be machine {rank}; start each script once" for rank in twice]
+            problems += [sentence for hello in waiting.values() for sentence in differences(self.hello, hello)]
+            if problems:
                 self.end = {"refused": problems}
                 raise _refused(problems)
             gpus = {hello.rank: hello.gpus for hello in (self.hello, *waiting.values())}
@@ -159,23 +163,8 @@ class Main(socketserver.ThreadingTCPServer):
                 told = now
             time.sleep(BEAT_S)
 
-    def _problems(self, hellos: list[Hello]) -> list[str]:
-        ranks = [0, *(hello.rank for hello in hellos)]
-        twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes]
-        return [
-            *(f"a second machine claims to be machine {rank}; start each script once" for rank in twice),
-            *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
-        ]
-
     def ready(self, prepared: Ready | None = None) -> None:
         self.end = {"ready": asdict(prepared or Ready())}
-
-    def _waiting(self) -> dict[str, Hello]:
-        """The present machines, by number: those that were heard since the last one came. A machine whose script was
-        stopped is silent, and may come again."""
-        arrivals = self.arrivals.copy()
-        last = max((arrival.came for arrival in arrivals.values()), default=0.0)
-        return {number: arrival.hello for number, arrival in arrivals.items() if arrival.heard > last}
 
 
 class _Answer(socketserver.StreamRequestHandler):
@@ -199,7 +188,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     """Another machine's side: waits for the main machine's meeting, says hello, and waits until all is ready. On the same
     port, the main machine may still be in the training before. Raises Stop if it does not come, refuses, or stops."""
     line, told, came, met, foreign = json.dumps([secrets.token_hex(8), asdict(hello)]), 0.0, False, False, 0
-    heard = time.monotonic()
+    heard, stopped = time.monotonic(), Stop(*worded("nodes.main-stopped", hello=hello))
     while True:
         answer, slow, taken, why = None, False, False, ""
         try:
@@ -220,11 +209,11 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
             # A training may have ended between the two connections, but not twice.
             foreign += taken and not slow
             if came and (late or not slow):
-                raise _stopped(hello)
+                raise stopped
             if not came and foreign > 1:
                 raise Stop(*worded("nodes.other-program", address=address, port=port))
             if late and taken:
-                raise _stopped(hello)
+                raise stopped
             if late:
                 raise Stop(*worded("nodes.main-silent", address=address, port=port, why=why))
             if not came and now - told >= TELL_EVERY_S:
@@ -238,7 +227,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
             tell("Ready")
             return Ready(**answer["ready"])
         if "met" not in answer:
-            raise _stopped(hello)
+            raise stopped
         if answer["met"] and not met:
             tell("Same recipe and packages as machine 0, which now prepares the data")
         heard, came, met = now, True, answer["met"]
@@ -247,10 +236,6 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
 
 def _refused(problems: list[str]) -> Stop:
     return Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
-
-
-def _stopped(hello: Hello) -> Stop:
-    return Stop(*worded("nodes.main-stopped", hello=hello))
 
 
 @click.group()
@@ -411,8 +396,6 @@ def _is_there(file: Path, written: str) -> bool:
 
 
 def main() -> None:
-    from runner.tools.process import hush
-
     hush()
     try:
         node.main(standalone_mode=False)

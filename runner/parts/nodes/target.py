@@ -46,10 +46,8 @@ def emitted(recipe: Recipe) -> list[Artifact]:
         for stage in stages
         for file in stage.files
     }
-    scripts = [
-        Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stages, rank)) for rank in range(recipe.machines.nodes)
-    ]
-    return [*(Artifact(f"{FOLDER}/{path}", text) for path, text in texts.items()), *scripts]
+    scripts = {f"run_node{rank}.sh": script(plan, stages, rank) for rank in range(recipe.machines.nodes)}
+    return [Artifact(f"{FOLDER}/{path}", text) for path, text in (texts | scripts).items()]
 
 
 def place(recipe: Recipe) -> Place:
@@ -66,17 +64,13 @@ def script(plan: Plan, stages: list[Stage], rank: int) -> str:
     """The start script of one machine. stages: those that train."""
     meanings, first = packaged.toml(__file__, "environment.toml"), stages[0].env.items()
     shared = {name: value for name, value in first if all(stage.env.get(name) == value for stage in stages)}
-    words = macros(TEMPLATE, shlex=shlex)
-    return str(words.script(plan, stages, shared, rank, meanings, _data_files(stages[-1])))
-
-
-def _data_files(stage: Stage) -> list[str]:
-    """Relative data files as the recipe names them; the stage's own paths start from the folder of rendering."""
-    recipe = json.loads(next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}"))
+    # Data files as the recipe names them; the stages' own paths start from the folder of rendering.
+    recipe = json.loads(next((file.text for file in stages[-1].files if file.path == RECIPE_FILE), "{}"))
     sections = [one["data"] for one in recipe.get(STAGES, [recipe]) if "data" in one]
     named = [one.get("path") for data in sections for one in data.get("sets", [data])]
     named += [data.get("validation_path") for data in sections]
-    return [path for path in named if path and not path.startswith("/") and not remote(path)]
+    relative = [path for path in named if path and not path.startswith("/") and not remote(path)]
+    return str(macros(TEMPLATE, shlex=shlex).script(plan, stages, shared, rank, meanings, relative))
 
 
 def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ import click
 
 from runner import parts
 from runner.check import sources, validate
-from runner.commands.options import command, end, open_recipe, print_notes, say, set_words, with_options
+from runner.commands.options import command, end, open_recipe, print_notes, say, set_words
 from runner.parts.jobs.kubernetes import Manifest, job_name
 from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
@@ -31,9 +31,9 @@ from runner.scenarios import forecasting, translate
 from runner.scenarios.render import place, planned
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
-from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.problem import Stop, Tell, errors_of, worded
 from runner.tools.process import HOST
-from runner.tools.text import Tell, printable
+from runner.tools.text import printable
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
@@ -407,9 +407,8 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     return chosen
 
 
-@click.command("open")
-@with_options
-def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
+@command
+def open_(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
     """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
     plan = open_plan(path, sets)
     cluster = connect()

@@ -22,8 +22,7 @@ from runner.parts.openshift.status import FAILED
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
-from runner.tools.problem import Stop, worded
-from runner.tools.text import Tell
+from runner.tools.problem import Stop, Tell, worded
 
 
 def begun(name: str, arguments: list[str], own: Mapping[str, Any]) -> argparse.Namespace:

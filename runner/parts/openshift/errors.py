@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from runner.catalog.tables import Facts
 from runner.tools import packaged
-from runner.tools.names import shortened
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, shortened, worded
 
 Answer = TypeVar("Answer")
 

@@ -22,8 +22,7 @@ from runner.parts.openshift.errors import Refused, TryAgain, passes, patiently, 
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
-from runner.tools.problem import Stop, worded
-from runner.tools.text import Tell
+from runner.tools.problem import Stop, Tell, worded
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse

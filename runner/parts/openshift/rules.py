@@ -17,8 +17,8 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools import packaged
-from runner.tools.names import JOB_NAME, listed, longest_job_name
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, listed, worded
+from runner.tools.text import JOB_NAME, longest_job_name
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift

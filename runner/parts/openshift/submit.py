@@ -19,9 +19,7 @@ from runner.parts.openshift.transfer import Files, keys_of, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan
 from runner.recipe import units
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
-from runner.tools.text import Tell
+from runner.tools.problem import Stop, Tell, listed, worded
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30

@@ -23,14 +23,11 @@ from runner.parts.openshift.file_server import CHUNK, Piece, partial
 from runner.parts.openshift.helper_pod import Share, helper
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder, RunRecord
-from runner.run.stage_folder import StageFolder, StageRecord
+from runner.run.run_folder import RunFolder, RunRecord, StageFolder, StageRecord
 from runner.scenarios.shared import common
-from runner.tools.files import read_record, sha256, write_json
-from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop, worded
+from runner.tools.files import content_hash, read_record, sha256, write_json
+from runner.tools.problem import Stop, Tell, listed, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
-from runner.tools.text import Tell
 
 MOST = 8 * 2**20  # bytes of one request: small files travel together, large ones in parts
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{kubernetes.SENT_FILES}/")  # large, and useless elsewhere

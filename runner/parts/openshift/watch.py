@@ -16,8 +16,8 @@ from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, first_log, look, seconds
 from runner.recipe.document import flat
 from runner.tools import child_process, packaged
-from runner.tools.problem import Stop, worded
-from runner.tools.text import Tell, filled
+from runner.tools.problem import Stop, Tell, worded
+from runner.tools.text import filled
 
 # Called with the state, None while the cluster cannot be reached, and the sentences about it.
 Show = Callable[[JobState | None, list[str]], None]

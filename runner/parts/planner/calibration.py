@@ -16,9 +16,8 @@ from runner.parts.planner import constants
 from runner.plan import Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.run.run_folder import RunFolder, find, require_of
+from runner.run.run_folder import RunFolder, StageFolder, find, require_of
 from runner.run.run_manifest import RunManifest
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import forecasting
 from runner.tools.files import Record, settings_folder
 from runner.tools.problem import Stop, worded

@@ -30,8 +30,7 @@ from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.architecture import LINES, Cleaning, Corpus, CorpusSet
 from runner.tools import packaged
-from runner.tools.files import Record, write_text
-from runner.tools.names import content_hash
+from runner.tools.files import Record, content_hash, write_text
 from runner.tools.problem import Stop
 from runner.tools.process import helping_pod
 

@@ -24,8 +24,8 @@ from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.rehearsal import BY, substitute
 from runner.tools import packaged
-from runner.tools.names import listed, longest_job_name
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, worded
+from runner.tools.text import longest_job_name
 from runner.trainer.records import Summary
 
 

@@ -18,11 +18,10 @@ from runner.data.report import lines_of
 from runner.parts.pretrain import architecture
 from runner.parts.pretrain.architecture import END_OF_TEXT, Data, FirstWeights, Tokenizer, packed_blocks
 from runner.tools.files import replacing, replacing_folder
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
-from runner.tools.text import Tell
-from runner.tools.tokenizer import tokenizer_in
+from runner.tools.text import tokenizer_in
 
 
 def text(everything: Data, tell: Tell) -> None:

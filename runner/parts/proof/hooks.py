@@ -19,8 +19,8 @@ from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, worded
-from runner.tools.text import Tell, template, yaml_text
+from runner.tools.problem import Stop, Tell, worded
+from runner.tools.text import template, yaml_text
 from runner.trainer.records import Proof
 
 Styled = tuple[str, str]  # what it is, and its text

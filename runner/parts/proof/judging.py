@@ -19,8 +19,8 @@ import torch
 
 from runner.data.row_files import DataRow
 from runner.tools import packaged
-from runner.tools.names import same, shortened
-from runner.tools.tokenizer import tokens
+from runner.tools.problem import shortened
+from runner.tools.text import same, tokens
 from runner.trainer.generation import bare
 from runner.trainer.records import Proof
 

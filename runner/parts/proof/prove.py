@@ -23,8 +23,8 @@ from runner.data.row_files import DataRow
 from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Talk, Tokens, spread
 from runner.tools import child_process
-from runner.tools.names import same, shortened
-from runner.tools.tokenizer import tokenizer_in
+from runner.tools.problem import shortened
+from runner.tools.text import same, tokenizer_in
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 

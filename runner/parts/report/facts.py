@@ -14,9 +14,8 @@ from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.recipe.reading import read
 from runner.run.launch import end_of
-from runner.run.run_folder import RunFolder, find
+from runner.run.run_folder import RunFolder, StageFolder, find
 from runner.run.run_manifest import RunManifest, plan_of
-from runner.run.stage_folder import StageFolder
 from runner.scenarios.shared.rehearsal import REAL
 from runner.tools import packaged
 from runner.tools.files import read_json, read_record

@@ -19,14 +19,12 @@ from runner.plan import Plan
 from runner.recipe.document import differing, flat
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import Differs
-from runner.run.stage_folder import StageFolder
 from runner.tools import packaged
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, Tell
 from runner.tools.run_files import PAGE
-from runner.tools.text import Tell
 
 HERE = Path(__file__).parent
 

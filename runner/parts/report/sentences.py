@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner.parts.evaluate import gates
 from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
-from runner.tools.names import listed
+from runner.tools.problem import listed
 from runner.tools.text import filled, pieces, template
 
 if TYPE_CHECKING:

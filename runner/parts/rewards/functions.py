@@ -17,9 +17,9 @@ from runner.tools.problem import worded
 from runner.tools.run_files import SAMPLES
 from runner.trainer.plugin import run_settings
 from runner.trainer.records import evenly
+from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog
-from runner.trainer.telemetry import History
 
 Texts = tuple[str, str, str]  # a question, its answer and the reference answer
 # The answers that were scored last: their texts, with each reward's score.

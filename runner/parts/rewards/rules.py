@@ -9,8 +9,7 @@ from typing import Any
 
 from runner.plan import EngineConfig
 from runner.recipe.recipe import Recipe, Settings
-from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, worded
 
 FUNCTIONS = f"{__name__.rpartition('.')[0]}.functions"
 LARGEST = 200_000  # bytes of a person's code, which becomes part of the generated files

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.plan import Plan
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.files import read_json
-from runner.tools.names import same, shortened
+from runner.tools.problem import Tell, shortened
 from runner.tools.run_files import SAMPLES
-from runner.tools.text import Tell, macros
+from runner.tools.text import macros, same
 
 Score = Callable[[str, str, str], float]
 Rule = Mapping[str, Any]

@@ -1,9 +1,6 @@
 """`recipe search`: runs the trials of a recipe one after the other, and writes the best as a recipe."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,9 +25,8 @@ from runner.run.launch import forking
 from runner.run.run_folder import RunFolder, folder
 from runner.scenarios import translate
 from runner.scenarios.render import place
-from runner.tools.files import write_text
-from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop, worded
+from runner.tools.files import content_hash, write_text
+from runner.tools.problem import Stop, listed, worded
 from runner.tools.run_files import PAGE, RUN
 from runner.trainer.records import Summary
 
@@ -50,11 +46,6 @@ class TriedTrial:
     recipe: Recipe
     planned: Prediction
     run: RunFolder
-
-    @property
-    def gpu_hours(self) -> float:
-        """By the plan; 0 if unknown."""
-        return (self.planned.seconds or 0) * self.planned.gpus / 3600
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -78,7 +69,7 @@ class Search:
     changes: list[Override]
 
     @cached_property
-    def study(self) -> Study:
+    def study(self) -> "Study":
         """The record of these trials. Trials with other settings have another one, in the same file."""
         self.home.mkdir(parents=True, exist_ok=True)
         return trials.study(str(self.home / JOURNAL), self.name, self.higher)
@@ -92,7 +83,7 @@ class Search:
         """Whether more is better, as with a reward; a loss should fall."""
         return self.recipe.rows == PROMPTS
 
-    def known(self, each: TriedTrial) -> FrozenTrial | None:
+    def known(self, each: TriedTrial) -> "FrozenTrial | None":
         """The study's entry for a trial; None before its first start."""
         every = self.study.trials
         return every[each.trial.number - 1] if each.trial.number <= len(every) else None
@@ -100,12 +91,6 @@ class Search:
     def reached(self, each: TriedTrial) -> float | None:
         summary = each.summary
         return (summary.best_reward if self.higher else summary.best_validation_loss) if summary else None
-
-    @property
-    def in_order(self) -> list[TriedTrial]:
-        """The trials, the best first; those without a result last."""
-        sign = -1 if self.higher else 1
-        return sorted(self.tried, key=lambda each: math.inf if (one := self.reached(each)) is None else sign * one)
 
 
 @command
@@ -126,7 +111,12 @@ def search(
         raise Stop(*worded("search.no-section", path=path))
     kind = "rehearsal" if rehearse else "run"
     home = Path(out).absolute() if out else folder(f"{recipe.name}-search", kind).path
-    found = Search(recipe, list(_tried(recipe, home, kind)), home, made)
+    tried = []
+    for trial in trials.of(recipe.settings["search"]):
+        own = changed(recipe, trial.changes)[0]
+        planned = next(iter(scenarios.forecasting().predictions(own, translate(own, place(own)))), Prediction())
+        tried.append(TriedTrial(trial, own, planned, RunFolder(home / trial.name, kind)))
+    found = Search(recipe, tried, home, made)
     _show(found, rehearse)
     if dry_run:
         end("Nothing was started. These trials are ready.", "search", path)
@@ -150,13 +140,6 @@ def search(
     _conclude(found, rehearse)
 
 
-def _tried(recipe: Recipe, home: Path, kind: str) -> Iterator[TriedTrial]:
-    for trial in trials.of(recipe.settings["search"]):
-        own = changed(recipe, trial.changes)[0]
-        planned = scenarios.forecasting().predictions(own, translate(own, place(own)))
-        yield TriedTrial(trial, own, next(iter(planned), Prediction()), RunFolder(home / trial.name, kind))
-
-
 def _show(found: Search, rehearse: bool) -> None:
     """Prints the trials and what each needs. Raises Stop if one does not fit its GPU, or all of them exceed the budget."""
     rows = [("TRIAL", *found.tried[0].trial.settings, "GPU MEMORY", "TIME")]
@@ -165,7 +148,8 @@ def _show(found: Search, rehearse: bool) -> None:
         time = units.duration(each.planned.seconds) if each.planned.seconds is not None else "unknown"
         rows.append((*each.cells, memory, time))
     table(rows)
-    hours, budget = sum(each.gpu_hours for each in found.tried), found.recipe.settings["search"].get("gpu_hours")
+    hours = sum((each.planned.seconds or 0) * each.planned.gpus for each in found.tried) / 3600
+    budget = found.recipe.settings["search"].get("gpu_hours")
     if hours >= 0.05:
         say(f"\nAll trials together take about {hours:.1f} GPU hours if none ends early.")
     if rehearse:
@@ -194,7 +178,10 @@ def _run(found: Search, each: TriedTrial, path: str, sets: tuple[str, ...]) -> N
 
 def _conclude(found: Search, rehearse: bool) -> None:
     """Prints all results, the best first, and writes the page about them and the best recipe."""
-    best, *_ = in_order = found.in_order
+    # Those without a result come last.
+    sign = -1 if found.higher else 1
+    in_order = sorted(found.tried, key=lambda each: math.inf if (one := found.reached(each)) is None else sign * one)
+    best = in_order[0]
     if found.reached(best) is None:
         raise Stop(*worded("search.unfinished"))
     rows = [("TRIAL", *best.trial.settings, "MEAN REWARD" if found.higher else "VALIDATION LOSS", "STEPS", "")]

@@ -1,7 +1,5 @@
 """Pruning: the training process reports a trial's results to the study, and ends a trial in the worse half."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +7,11 @@ from transformers import TrainerCallback
 
 from runner.parts.search.trials import ENDED, TrialRecord, study
 from runner.trainer import stopping
+from runner.trainer.results import History
+from runner.trainer.settings import RunSettings
 
 if TYPE_CHECKING:
     from optuna import Trial
-
-    from runner.trainer.settings import RunSettings
-    from runner.trainer.telemetry import History
 
 
 class Pruning(TrainerCallback):

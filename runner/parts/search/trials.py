@@ -1,7 +1,5 @@
 """Trials: the settings that a search tries, whether each makes a valid recipe, and the study that records them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -63,28 +61,22 @@ def of(section: Settings) -> list[Trial]:
     }
     between = section["between"].plain()
     names, count = [*over, *between], section.get("trials")
+    every: list[tuple[Any, ...]] = []
     if not between and (count is None or math.prod(map(len, over.values())) <= count):
-        every: Iterator[tuple[Any, ...]] = islice(product(*over.values()), MOST)
+        every += islice(product(*over.values()), MOST)
     else:
-        every = _drawn(over, between, count or MOST, random.Random(section["seed"]))
+        draw, most = random.Random(section["seed"]), count or MOST
+        for _ in range(most * ATTEMPTS):
+            drawn = (*map(draw.choice, over.values()), *(_between(low, high, draw) for low, high in between.values()))
+            if len(every) < most and drawn not in every:
+                every.append(drawn)
     return [Trial(number, dict(zip(names, values, strict=True))) for number, values in enumerate(every, 1)]
 
 
-def _drawn(
-    over: Mapping[str, list[Any]], between: Mapping[str, list[float]], count: int, random: random.Random
-) -> Iterator[tuple[Any, ...]]:
-    seen: list[tuple[Any, ...]] = []
-    for _ in range(count * ATTEMPTS):
-        drawn = (*map(random.choice, over.values()), *(_between(low, high, random) for low, high in between.values()))
-        if len(seen) < count and drawn not in seen:
-            seen.append(drawn)
-            yield drawn
-
-
-def _between(low: float, high: float, random: random.Random) -> float:
+def _between(low: float, high: float, draw: random.Random) -> float:
     """A number between two bounds, with three digits; a whole one between whole ones."""
     wide = low > 0 and high / low >= 10
-    drawn = math.exp(random.uniform(math.log(low), math.log(high))) if wide else random.uniform(low, high)
+    drawn = math.exp(draw.uniform(math.log(low), math.log(high))) if wide else draw.uniform(low, high)
     if isinstance(low, int) and isinstance(high, int):
         return round(drawn)
     return min(max(float(f"{drawn:.3g}"), low), high)
@@ -103,7 +95,7 @@ class TrialRecord(Record):
     stop_poor: bool = True
 
 
-def study(journal: str, name: str, higher: bool) -> Study:
+def study(journal: str, name: str, higher: bool) -> "Study":
     """The study in a file, which is created if it does not exist. Successive halving (Jamieson and Talwalkar 2016,
     arXiv 1502.07943; asynchronous: Li et al. 2020, arXiv 1810.05934): of the trials that reached 1, 2, 4, …
     evaluations, the better half continues."""
@@ -123,7 +115,20 @@ def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
     """Each setting exists and can change the training; bounds are in order; there are 2 to MOST trials."""
     if not (section := recipe.settings.get("search")):
         return
-    wrong = list(_settings_exist(recipe, section))
+    wrong = []
+    for kind in ("over", "between"):
+        for name in section[kind]:
+            at = ("search", kind, name)
+            if name.partition(".")[0] in NEVER or not by_schema.has(recipe.scenario, name):
+                wrong.append(recipe.problem(at, *worded("search.no-setting", name=name), key=True))
+            if name in MEASURED_ON:
+                wrong.append(recipe.note(at, *worded("search.other-rows", name=name), key=True))
+    for name, (low, high) in section["between"].items():
+        at = ("search", "between", name)
+        if low >= high:
+            wrong.append(recipe.problem(at, *worded("search.bounds", name=name, low=low, high=high)))
+        if name in section["over"]:
+            wrong.append(recipe.problem(at, *worded("search.twice", name=name), key=True))
     combinations = math.prod(map(len, section["over"].values()))
     if section.get("trials") is None and section["between"]:
         wrong.append(recipe.problem("search", *worded("search.endless"), key=True))
@@ -133,21 +138,6 @@ def can_be_tried(recipe: Recipe) -> Iterator[Problem]:
     if not wrong and len(of(section)) < 2:
         wrong.append(recipe.problem("search", *worded("search.too-few"), key=True))
     yield from wrong
-
-
-def _settings_exist(recipe: Recipe, section: Settings) -> Iterator[Problem]:
-    for kind in ("over", "between"):
-        for name in section[kind]:
-            at = ("search", kind, name)
-            if name.partition(".")[0] in NEVER or not by_schema.has(recipe.scenario, name):
-                yield recipe.problem(at, *worded("search.no-setting", name=name), key=True)
-            if name in MEASURED_ON:
-                yield recipe.note(at, *worded("search.other-rows", name=name), key=True)
-    for name, (low, high) in section["between"].items():
-        if low >= high:
-            yield recipe.problem(("search", "between", name), *worded("search.bounds", name=name, low=low, high=high))
-        if name in section["over"]:
-            yield recipe.problem(("search", "between", name), *worded("search.twice", name=name), key=True)
 
 
 def each_is_valid(recipe: Recipe) -> Iterator[Problem]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.process import HOST, free_port
-from runner.trainer.generation import CannotLoad, Earlier, LoadedModel, load
+from runner.trainer.generation import Earlier, LoadedModel, cannot_load, load
 
 Turn = tuple[str, tuple[str, ...]]  # a question and the answer of each side
 
@@ -61,20 +61,19 @@ def sides(recipe: Recipe, folder: StageFolder) -> Sides:
     if classes := ask.of_pictures(folder):
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
-    with ask.loading(before, after):
-        first = load(before)
-        if not after.adapter:
-            return Models((first, load(after)))
-        from peft import PeftModel
-        from safetensors import SafetensorError
+    first = load(before)
+    if not after.adapter:
+        return Models((first, load(after)))
+    from peft import PeftModel
+    from safetensors import SafetensorError
 
-        try:
-            both = PeftModel.from_pretrained(first.model, after.adapter).eval()
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise CannotLoad(after.adapter, error) from error
-        # With an adapter, one model is in memory, whose adapter is switched on and off.
-        original = LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone)
-        return Models((original, LoadedModel(after, both, first.tokenizer, alone=first.alone)))
+    try:
+        both = PeftModel.from_pretrained(first.model, after.adapter).eval()
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise cannot_load(after.adapter, error) from error
+    # With an adapter, one model is in memory, whose adapter is switched on and off.
+    original = LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone)
+    return Models((original, LoadedModel(after, both, first.tokenizer, alone=first.alone)))
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:

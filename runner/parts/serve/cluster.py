@@ -22,10 +22,8 @@ from runner.parts.serve.kserve import CONTENT, TRAINED_BY
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Plan
 from runner.tools import packaged
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, listed, worded
 from runner.tools.process import HOST, free_port
-from runner.tools.text import Tell
 
 Plans = Sequence[Plan]
 RUNTIME = "ServingRuntime"

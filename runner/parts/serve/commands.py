@@ -18,8 +18,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.scenarios.render import planned
-from runner.tools.names import listed
-from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.problem import Stop, errors_of, listed, worded
 from runner.tools.text import json_text, macros, printable
 
 

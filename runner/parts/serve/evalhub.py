@@ -21,13 +21,11 @@ from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import folder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder, folder
 from runner.scenarios import translate
-from runner.tools.names import listed, served
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, Tell, listed, worded
 from runner.tools.run_files import BEST_MODEL
-from runner.tools.text import Tell
+from runner.tools.text import served
 
 PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent

@@ -15,9 +15,8 @@ from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.render import planned
-from runner.tools.files import Artifact
-from runner.tools.names import content_hash, listed
-from runner.tools.problem import Problem, Stop, first_line, worded
+from runner.tools.files import Artifact, content_hash
+from runner.tools.problem import Problem, Stop, first_line, listed, worded
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
 from runner.tools.text import macros, yaml_text
 from runner.tools.vllm import SERVER

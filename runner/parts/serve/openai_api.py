@@ -29,15 +29,15 @@ from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.launch import end, end_of, engine_environment, fault
+from runner.run.run_folder import StageFolder
 from runner.run.run_folder import folder as run_folder
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.tools import child_process, names
+from runner.tools import child_process, text
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, worded
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING, TEKKEN
-from runner.tools.tokenizer import tokenizer_in
+from runner.tools.text import tokenizer_in
 from runner.tools.vllm import SERVER, rank_of, refusals, room_for, saved
 from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
@@ -72,7 +72,7 @@ def serve(engine: str, asked: Mapping[str, Pair], folder: Path, port: int, ready
     home, port = folder / SERVING, free_port(port)
     lay_out(home, asked, engine == "vllm")
     whole = [name for name, (_, after) in asked.items() if engine == "vllm" and not after.adapter]
-    models = tuple(called for name in asked for called in names.served(name)[1 if name in whole else 0 :])
+    models = tuple(called for name in asked for called in text.served(name)[1 if name in whole else 0 :])
     if engine == "vllm":
         command = _vllm(home, asked)
     else:
@@ -133,7 +133,7 @@ def lay_out(home: Path, asked: Mapping[str, Pair], one_template: bool = False) -
         _exactly(tokenizer)
         if tokenizer.chat_template and after.system_prompt and not (one_template and len(prompts) > 1):
             tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
-        for called, chat in zip(names.served(name), (before, after), strict=True):
+        for called, chat in zip(text.served(name), (before, after), strict=True):
             folder = _snapshot(home, called)
             folder.mkdir(parents=True)
             write_text(folder.parents[1] / "refs" / "main", folder.name)
@@ -181,8 +181,8 @@ def _weights(chat: Chat) -> list[Path]:
 
 def _vllm(home: Path, asked: Mapping[str, Pair]) -> list[str]:
     """vLLM's module and arguments: the models of all recipes with adapters, else only the trained one."""
-    adapters = {names.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter}
-    wholes = [names.served(name)[0 if adapters else 1] for name in asked]
+    adapters = {text.served(name)[1]: after.adapter for name, (_, after) in asked.items() if after.adapter}
+    wholes = [text.served(name)[0 if adapters else 1] for name in asked]
     served, longest = str(_snapshot(home, wholes[0])), max(after.max_new_tokens for _, after in asked.values())
     # vLLM ignores `do_sample`, and samples unless the temperature is 0.
     greedy = json.dumps({"temperature": 0.0, "max_new_tokens": longest})
@@ -217,10 +217,10 @@ def _vllm_refusal(asked: Mapping[str, Pair]) -> str:
 def others(recipe: Recipe) -> dict[str, Pair]:
     """The models of the recipes under `serve.recipes`, each of its newest run. Raises Stop if one has none."""
     section, found = recipe.settings.get("serve"), dict[str, Pair]()
-    taken = {*names.served(recipe.name)}
+    taken = {*text.served(recipe.name)}
     for file in (section.recipes if section else None) or ():
         other = load(recipe.folder / file, look=False)[0]
-        if taken.intersection(called := names.served(other.name)):
+        if taken.intersection(called := text.served(other.name)):
             raise Stop(f"Two recipes of this server are called `{called[1]}`.", f"Rename `{file}`, or leave it out.")
         taken |= {*called}
         found[other.name] = inference.models(other, inference.folder_of(other, None))
@@ -266,8 +266,8 @@ class Served:
         """How the original or the trained model is asked. Raises Stop if the server does not have it."""
         chat = self.before if base else self.after
         if not chat.model:
-            which, there = "original" if base else "trained", names.listed(self.listed) or "none"
-            called = names.listed(names.served(self.name))
+            which, there = "original" if base else "trained", listed(self.listed) or "none"
+            called = listed(text.served(self.name))
             raise Stop(*worded("serve.lacks-model", url=self.url, which=which, there=there, called=called))
         return chat
 
@@ -331,7 +331,7 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     wanted = answering(translate(recipe, run_folder(recipe.name, "run").place()), stage)
     demo, url = wanted.config["recipe_runner"]["demo"], address(url)
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
-    base, trained = names.served(recipe.name)
+    base, trained = text.served(recipe.name)
     # A server with one model may give it any name.
     known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
     how = ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")

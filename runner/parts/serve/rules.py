@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from runner.check.rules import of_section
 from runner.parts.serve.serving import LLM, splits
 from runner.recipe.recipe import Recipe
-from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Serve

@@ -22,10 +22,11 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.names import content_hash, listed, served
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.files import content_hash
+from runner.tools.problem import Problem, Stop, listed, worded
 from runner.tools.run_files import BEST_MODEL
-from runner.tools.vllm import LAYERS, planned, refusals, room_for
+from runner.tools.text import served
+from runner.tools.vllm import LAYERS, refusals, room_for
 
 # What adapters of one server must have in common, beside the base model: by its name, the settings of Axolotl.
 SHARED = {
@@ -168,7 +169,8 @@ def cannot_share(plan: Plan, other: Plan) -> str:
 
 def _not_beside(config: Any) -> str:
     """Why vLLM cannot serve a planned adapter beside its base model; empty if it can."""
-    if refusal := next(refusals(planned(config)), None):
+    by_peft = {"r": "lora_r", "modules_to_save": "lora_modules_to_save", "use_dora": "peft_use_dora"}
+    if refusal := next(refusals({name: config.get(setting) for name, setting in by_peft.items()}), None):
         return refusal
     if isinstance(config["lora_target_modules"], str):
         return "a pattern chooses its layers"

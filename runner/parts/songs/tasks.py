@@ -14,8 +14,7 @@ from runner.data.data_sets import DataSource
 from runner.data.row_files import DataRow
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
-from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, listed, worded
 
 # The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
 STYLE = ("recognise_style", "In whose style is this song verse?")

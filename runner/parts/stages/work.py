@@ -13,8 +13,8 @@ from runner.data.tokenizers import Pretrained
 from runner.entrypoints import prepare
 from runner.scenarios.contract import Work
 from runner.tools.files import replacing
+from runner.tools.problem import Tell
 from runner.tools.process import helping_pod
-from runner.tools.text import Tell
 
 
 def data(work: Work, tell: Tell) -> None:

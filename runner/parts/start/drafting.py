@@ -36,8 +36,7 @@ from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
 from runner.scenarios import translate
 from runner.scenarios.render import place
 from runner.tools import packaged
-from runner.tools.names import did_you_mean, listed
-from runner.tools.problem import Problem, Stop, errors_of, worded
+from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, worded
 from runner.trainer.generation import GLANCE
 from runner.trainer.records import evenly
 

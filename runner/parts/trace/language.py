@@ -20,8 +20,7 @@ from runner.parts.planner import parameters
 from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, worded
 from runner.tools.process import without_gpu_kernels
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

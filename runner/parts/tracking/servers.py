@@ -1,29 +1,20 @@
 """Tracking: a run at MLflow or Weights & Biases, with the same names in both. Without PyTorch, because the command that
 started training sends the results at the end."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.data.report import REPORT_FILE
 from runner.plan import tracker
-from runner.recipe.document import flat
 from runner.run import pipeline
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.tools.files import Record, read_record
-from runner.tools.names import shortened
-from runner.tools.problem import worded
+from runner.tools.problem import Tell, shortened, worded
 from runner.tools.run_files import ANSWERS, EVALUATION, PAGE, PLANNED, PROMOTION, SUMMARY, TRACKED
-from runner.tools.text import Tell
-
-if TYPE_CHECKING:
-    from runner.trainer.settings import RunSettings
 
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"  # MLflow's words
 SECONDS = 10  # the most that training waits for a server
@@ -135,16 +126,7 @@ class Wandb:
 
 
 Tool = MLflow | Wandb
-TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}  # keys: `runner.plan.TRACKERS`
-
-
-def opened(known: Tracked, settings: RunSettings) -> tuple[Tool, Tracked]:
-    """A client with the run of a training, and the record of it. Parameters are the recipe's settings."""
-    tool, folder = TOOLS[known.tool](), Path(settings.run_dir).name
-    parameters = flat(read_record(Path(settings.recipe_file)))
-    tags = {"recipe": settings.name, "recipe_fingerprint": settings.fingerprint}
-    name = folder if folder.startswith(settings.name) else f"{settings.name}/{folder}"
-    return tool, tool.open(replace(known, project=known.project or settings.name), name, parameters, tags)
+TOOLS: Mapping[str, type[Tool]] = {"mlflow": MLflow, "wandb": Wandb}  # keys: as `runner.plan.tracker` returns them
 
 
 def away(known: Tracked, error: Exception, folder: Path) -> str:
@@ -162,8 +144,18 @@ def send(folder: StageFolder, tell: Tell) -> None:
         if measured := read_record(folder.path / EVALUATION).get("metrics"):
             steps = folder.summary.steps if folder.summary else 0
             tool.log(steps, {f"evaluation.{name}": value for name, value in measured.items()})
+        # The hashes that lead from a model to its run, named as in an exported model.
+        data, run = Path(folder.plan.place.data_dir), folder.run
+        prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
+        tags = {".".join((*file.parent.relative_to(data).parts, "data_hash")): key for file, key in prepared.items()}
+        planned = read_record(run.path / PLANNED)  # missing in pods, which change nothing of the recipe
+        tags |= {"run": run.state.id, "stage": folder.stage.name, "weights_hash": folder.model_hash()}
+        tags |= {"recipe_fingerprint": planned.get("fingerprint")}
+        recipe, page = Path(folder.stage.config["recipe_runner"]["recipe_file"]), run.path / PAGE
+        files = [recipe, page, *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION))]
         done = folder.state.status in ("finished", pipeline.OUT_OF_TIME)
-        tool.leave(*_origin(folder), FINISHED if done else FAILED)
+        known = {name: text for name, text in tags.items() if text}
+        tool.leave(known, [file for file in files if file.is_file()], FINISHED if done else FAILED)
 
     _at_server(folder, tell, leave)
 
@@ -192,16 +184,3 @@ def _at_server(folder: StageFolder, tell: Tell, work: Callable[[Tool], None]) ->
         known = replace(known, fault=away(known, error, folder.path))
     if known.fault:
         tell(known.fault)
-
-
-def _origin(folder: StageFolder) -> tuple[dict[str, str], list[Path]]:
-    """The hashes that lead from a model to its run, named as in an exported model; and the files beside the curves."""
-    data, run = Path(folder.plan.place.data_dir), folder.run
-    prepared = {file: read_record(file).get("key") for file in sorted(data.rglob(REPORT_FILE))}
-    tags = {".".join((*file.parent.relative_to(data).parts, "data_hash")): key for file, key in prepared.items()}
-    planned = read_record(run.path / PLANNED)  # missing in pods, which change nothing of the recipe
-    tags |= {"run": run.state.id, "stage": folder.stage.name, "weights_hash": folder.model_hash()}
-    tags |= {"recipe_fingerprint": planned.get("fingerprint")}
-    recipe, page = Path(folder.stage.config["recipe_runner"]["recipe_file"]), run.path / PAGE
-    files = [recipe, page, *(folder.path / name for name in (SUMMARY, ANSWERS, EVALUATION, PROMOTION))]
-    return {name: text for name, text in tags.items() if text}, [file for file in files if file.is_file()]

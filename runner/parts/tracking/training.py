@@ -9,8 +9,9 @@ from typing import Any
 from transformers import TrainerCallback
 
 from runner.parts.tracking import servers
-from runner.parts.tracking.servers import Tool, Tracked
 from runner.plan import EngineConfig, tracker
+from runner.recipe.document import flat
+from runner.tools.files import read_record
 from runner.trainer.settings import RunSettings
 
 AGAIN = 600.0  # seconds until a server that was away is asked again
@@ -22,30 +23,36 @@ class Tracking(TrainerCallback):
 
     def __init__(self, tool: str, settings: RunSettings) -> None:
         self.settings, self.folder = settings, Path(settings.run_dir)
-        known = Tracked.read(self.folder)
-        self.known = known if known.tool == tool else Tracked(tool=tool)
-        self.tool: Tool | None = None
+        known = servers.Tracked.read(self.folder)
+        self.known = known if known.tool == tool else servers.Tracked(tool=tool)
+        self.tool: servers.Tool | None = None
         self.unsent: list[tuple[int, Mapping[str, float]]] = []
         self.next_try = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and time.monotonic() >= self.next_try:
-            self._send()
+        self._send(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
         self.unsent.append((state.global_step, numbers))
-        self.on_train_begin(args, state, control)
+        self._send(state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.next_try = 0.0
-        self.on_train_begin(args, state, control)
+        self._send(state)
 
-    def _send(self) -> None:
+    def _send(self, state: Any) -> None:
+        if not state.is_world_process_zero or time.monotonic() < self.next_try:
+            return
         known = self.known
         try:
             if self.tool is None:
-                self.tool, self.known = servers.opened(known, self.settings)
+                recipe, folder, tool = self.settings.name, self.folder.name, servers.TOOLS[known.tool]()
+                tags = {"recipe": recipe, "recipe_fingerprint": self.settings.fingerprint}
+                started = replace(known, project=known.project or recipe)
+                name = folder if folder.startswith(recipe) else f"{recipe}/{folder}"
+                self.known = tool.open(started, name, flat(read_record(Path(self.settings.recipe_file))), tags)
+                self.tool = tool
             while self.unsent:
                 self.tool.log(*self.unsent[0])
                 del self.unsent[0]

@@ -16,8 +16,7 @@ from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
-from runner.tools.names import listed, setting
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem, listed, setting, worded
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -67,7 +66,8 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
             held_out,
             recipe.data.get("thinking_field"),
         ),
-        "dataset_prepared_path": place.tokenised_dir,
+        # Tokenised rows are beside the data if everything is prepared in advance, else on each machine.
+        "dataset_prepared_path": f"{place.data_dir if place.prepared else place.scratch_dir}/tokenised",
         **how,
         **axolotl.training(recipe, place, held_out),
     }

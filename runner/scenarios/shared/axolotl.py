@@ -15,8 +15,7 @@ from runner.plan import EngineConfig, Evaluation, Place, Stage
 from runner.recipe.document import applies
 from runner.recipe.recipe import CONVERSATIONS, PROMPTS, Recipe, Settings
 from runner.scenarios.shared import common, sharding
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, worded
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.training.plugin.RecipePlugin"  # the name that images of 0.1 also use

@@ -21,8 +21,7 @@ from runner.recipe import reading, units
 from runner.recipe.document import applies, named, value_at
 from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT, BrokenSetting, Recipe, Settings, sets_of
 from runner.tools import packaged
-from runner.tools.files import LazyArtifact, in_image, remote
-from runner.tools.names import content_hash
+from runner.tools.files import LazyArtifact, content_hash, in_image, remote
 from runner.tools.problem import Problem
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import json_text, yaml_text

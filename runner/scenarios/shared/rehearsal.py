@@ -17,8 +17,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
-from runner.tools.names import setting
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, setting, worded
 from runner.trainer.records import Summary
 
 BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")

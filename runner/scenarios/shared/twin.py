@@ -19,8 +19,7 @@ from runner.data.row_files import Bad
 from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.process import without_gpu_kernels
-from runner.tools.text import words
-from runner.tools.tokenizer import tokenizer_in, tokens
+from runner.tools.text import tokenizer_in, tokens, words
 from runner.trainer.generation import taught
 
 MADE_FROM = "twin.json"

@@ -13,8 +13,7 @@ from runner.data import general_documents
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.commands import shown
 from runner.parts.songs import tasks
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios.shared import axolotl, twin
 from runner.trainer import records
 from runner.trainer.generation import messages, written

@@ -19,8 +19,7 @@ from runner.parts.evaluate.gates import Measurement, Subject, judge, passed
 from runner.plan import Gate
 from runner.recipe.overrides import from_options
 from runner.run import pipeline
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools.problem import Stop
 from runner.trainer import records
 from tests.conftest import ROOT

@@ -10,9 +10,8 @@ from runner.catalog.models import chat_template
 from runner.check.validate import load
 from runner.data.tokenizers import jinja
 from runner.recipe.overrides import from_options
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import keep
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, twin
 from runner.tools.files import write_json

@@ -11,8 +11,7 @@ import pytest
 from runner.data.tokenizers import load
 from runner.parts.evaluate.gates import GateVerdict
 from runner.parts.export import card, exporting, trained_model
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import Stop

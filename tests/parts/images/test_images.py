@@ -673,7 +673,7 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
                 foreign.setdefault(top, set()).add(module)
     assert {
         "runner.parts.images.training",
-        "runner.trainer.telemetry",
+        "runner.trainer.results",
         "runner.parts.images.data",
     } <= set(reached)
     # What only recipes of language come to.

@@ -192,7 +192,7 @@ def test_the_image_defaults_to_the_namespaces_own():
 
 @pytest.mark.parametrize("name", ["a" * 53, "x", "a-1"])
 def test_names_that_fit_pass_and_others_do_not(name):
-    from runner.tools.names import JOB_NAME
+    from runner.tools.text import JOB_NAME
 
     assert JOB_NAME.match(name)
     assert not JOB_NAME.match(f"{name}-") and not JOB_NAME.match(f"1{name}") and not JOB_NAME.match(name.upper() + "Ä")

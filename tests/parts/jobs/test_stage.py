@@ -23,8 +23,7 @@ from runner.parts.jobs import stage as entry
 from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
 from runner.run import pipeline
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder, inputs
+from runner.run.run_folder import RunFolder, StageFolder, inputs
 from runner.scenarios import translate
 from runner.scenarios.render import planned
 from runner.tools import child_process

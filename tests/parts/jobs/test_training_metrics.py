@@ -17,8 +17,8 @@ from transformers import TrainerCallback
 from runner.parts.jobs import training_metrics
 from runner.parts.jobs.training_metrics import Metrics, TrainingProgress
 from runner.tools.files import read_json
+from runner.trainer.results import History
 from runner.trainer.settings import BlocksSettings
-from runner.trainer.telemetry import History
 from tests.conftest import own_time
 from tests.listening import as_prometheus_reads, as_the_trainer_reads, ask
 from tests.trainer.test_time_limit import settings

@@ -36,8 +36,7 @@ from runner.scenarios import translate
 from runner.scenarios.render import emit
 from runner.scenarios.shared import twin
 from runner.tools import child_process
-from runner.tools.files import write_all
-from runner.tools.names import content_hash
+from runner.tools.files import content_hash, write_all
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary, TimeUsed
 from tests.conftest import ROOT, own_time

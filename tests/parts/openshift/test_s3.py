@@ -17,7 +17,7 @@ from runner.parts.openshift import pipeline, transfer
 from runner.parts.openshift.client import Cluster, address
 from runner.recipe import lock
 from runner.recipe.overrides import from_options
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import write_json, write_text
 from tests import s3

@@ -271,7 +271,7 @@ def test_check_knows_what_an_executor_needs(options, words):
 
 def test_slurm_is_a_change_of_few_lines_and_cleans_nothing_anew(tmp_path):
     from runner.plan import Place
-    from runner.run.stage_folder import inputs
+    from runner.run.run_folder import inputs
 
     def stage(*options: str):
         recipe, _, _ = load(SEVEN_B, from_options(options))

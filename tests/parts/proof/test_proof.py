@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from runner.recipe.recipe import CONVERSATIONS
 from runner.run.launch import WITHOUT_GPU
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.axolotl import datasets
-from runner.scenarios.shared.common import with_config
+from runner.scenarios.shared.common import written
 from runner.tools.files import write_text
 from runner.trainer import fork_server
 from runner.trainer.records import Proof
@@ -38,6 +39,10 @@ NAMED = {
     "no_generation_prompt": "differs from what the model gets when it is asked",
     "leak": "Validation rows are also in the training rows",
 }
+
+
+def with_config(recipe, stage, more):
+    return written(recipe, replace(stage, config={**stage.config, **more}, files=()))
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,8 @@ from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
 from runner.run import inference, pipeline
 from runner.run import run as running
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import RunManifest, keep
-from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools import packaged
 from runner.tools.problem import Stop

@@ -19,8 +19,7 @@ from runner.parts.rewards import scoring
 from runner.parts.rewards.rules import rewarded
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import PROMPTS
-from runner.run.run_folder import RunFolder
-from runner.run.stage_folder import StageFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.scenarios.render import emit, place
 from runner.tools.files import read_record
 from runner.tools.problem import Stop

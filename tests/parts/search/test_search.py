@@ -24,8 +24,8 @@ from runner.commands.cli import _code as command
 from runner.commands.options import table
 from runner.parts.search import pruning, trials
 from runner.recipe.recipe import Settings
+from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
-from runner.trainer.telemetry import History
 from tests.conftest import ROOT
 from tests.parts.export.runs import base_of
 from tests.run.test_training_on_a_processor import without_gpu

@@ -18,7 +18,7 @@ from runner.parts.serve.kserve import arguments, served
 from runner.parts.serve.serving import source
 from runner.recipe.overrides import from_options
 from runner.scenarios.render import emit, place
-from runner.tools import names
+from runner.tools import text
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
 from tests.conftest import ROOT, WRITE_GOLDEN, setting_of
@@ -108,7 +108,7 @@ def test_base_and_adapter_come_from_one_server_under_two_names():
 
 def test_a_server_answers_to_the_names_that_ask_uses():
     _, server = made("lyrics", "name=two--dashes")
-    assert (server.base_name, server.name) == names.served("two--dashes")
+    assert (server.base_name, server.name) == text.served("two--dashes")
 
 
 def test_base_and_adapter_on_one_claim_are_mounted_together():

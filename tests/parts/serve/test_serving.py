@@ -23,7 +23,7 @@ from runner.parts.evaluate import evaluate
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.serve import openai_api
 from runner.run.run_folder import RunFolder
-from runner.tools import names, packaged, process
+from runner.tools import packaged, process, text
 from runner.tools.files import write_json
 from runner.tools.problem import Stop
 from runner.tools.process import bound_port, free_port
@@ -78,10 +78,10 @@ def test_names_are_those_that_the_hubs_cache_takes():
     from huggingface_hub.utils import validate_repo_id
 
     for name in ("survival", "a--b---c", "x" * 53):
-        for called in names.served(name):
+        for called in text.served(name):
             validate_repo_id(called)
             assert "--" not in called
-    assert names.served("survival") == ("survival-base", "survival")
+    assert text.served("survival") == ("survival-base", "survival")
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded():

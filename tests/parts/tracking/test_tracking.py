@@ -24,9 +24,8 @@ from runner.parts.tracking import training as sends
 from runner.parts.tracking.servers import Tracked, send_export
 from runner.recipe.document import flat
 from runner.run import pipeline
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import plan_of
-from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json, read_record
 from runner.trainer.settings import RunSettings
 from tests.conftest import ROOT, own_time

@@ -21,8 +21,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
 from runner.tools import packaged
 from runner.tools.files import Artifact
-from runner.tools.names import listed
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, listed, worded
 from runner.tools.text import macros, template, yaml_text
 
 TEMPLATES = Path(__file__).parent

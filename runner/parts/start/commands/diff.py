@@ -19,9 +19,8 @@ from runner.recipe.reading import written
 from runner.scenarios import translate
 from runner.scenarios.render import place
 from runner.tools import packaged
-from runner.tools.names import setting as name_of
-from runner.tools.names import shortened
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, Stop, shortened, worded
+from runner.tools.problem import setting as name_of
 from runner.tools.run_files import CONFIG
 from runner.tools.text import json_text
 

@@ -23,15 +23,14 @@ from runner.scenarios import names, translate
 from runner.scenarios.render import emit, place
 from runner.scenarios.render import named as targets_of
 from runner.tools import packaged
-from runner.tools.names import nearest
-from runner.tools.names import setting as name_of
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, nearest
+from runner.tools.problem import setting as name_of
 from runner.tools.text import json_text, macros
 
 # Generated files with every setting: copies of the recipe and of the plan, and a config map of files.
 COPIES = ("recipe.json", "plan.json", "configmap.yaml")
 MOST_TRIED = 5
-_HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")  # hashes of `names.content_hash`, which differ after any change
+_HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")  # hashes of `files.content_hash`, which differ after any change
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 

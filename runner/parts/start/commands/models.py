@@ -24,8 +24,7 @@ from runner.scenarios import translate
 from runner.scenarios.render import place
 from runner.tools import packaged
 from runner.tools.files import in_image, remote
-from runner.tools.names import listed
-from runner.tools.problem import Stop, errors_of, first_line, worded
+from runner.tools.problem import Stop, errors_of, first_line, listed, worded
 from runner.tools.text import json_text
 
 WAYS = packaged.toml(str(Path(__file__).parent), "questions.toml")["ways"]

@@ -21,9 +21,8 @@ from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
-from runner.tools.names import JOB_NAME, did_you_mean, listed
-from runner.tools.problem import Problem, Stop, worded
-from runner.tools.text import printable
+from runner.tools.problem import Problem, Stop, did_you_mean, listed, worded
+from runner.tools.text import JOB_NAME, printable
 
 ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of each
 BACK, NOT = "back", "not "
