@@ -16,7 +16,7 @@ from runner.entrypoints import prepare as preparing
 from runner.recipe.overrides import Override, from_data_option
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
-from runner.recipe.stages import STAGES
+from runner.recipe.stages import STAGES, one_file
 from runner.run import inference, pipeline, run_manifest
 from runner.run import run as running
 from runner.run.launch import forking
@@ -203,7 +203,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports how every row was
     used."""
     if data and STAGES in read(path).data:
-        raise Stop(*worded("recipe.rows-of-several"))
+        raise one_file()
     recipe, _ = open_recipe(path, sets, more=from_data_option(data))
     place = folder(recipe.name, "run").place(str(Path(out).resolve()) if out else None)
     # The trained tokens are proven on request, and again before a stage reserves a GPU.

@@ -8,7 +8,7 @@ from typing import Any
 from runner.plan import Section
 from runner.recipe.document import Document, Path_, merged, path_of, value_at
 from runner.tools import packaged
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Stop, worded
 
 NAME, TECHNIQUE = "name", "technique"  # the lines of a stage that its own recipe has under other names
 # The share of rows of an earlier stage; a recipe without `stages` does not have it.
@@ -17,6 +17,11 @@ STAGES = "stages"
 PRETRAIN = "pretrain"
 OWN, BASE, TECHNIQUES, _ALONE = packaged.toml(__file__, "stages.toml").values()
 ALONE = {tuple(old.split(".")): tuple(new.split(".")) for old, new in _ALONE.items()}
+
+
+def one_file() -> Stop:
+    """The refusal of `--data` for a recipe with stages."""
+    return Stop(*worded("recipe.rows-of-several"))
 
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:

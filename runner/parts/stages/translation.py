@@ -12,11 +12,11 @@ from runner.data.tokenizers import Pretrained
 from runner.plan import Place, Plan, Stage
 from runner.recipe.overrides import Override, of_each
 from runner.recipe.recipe import CONVERSATIONS, Recipe
-from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, starts
+from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import in_image, remote
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.problem import Problem, worded
 from runner.trainer.records import Summary
 
 # Names that no stage may have: other keys in the config of the data stage, and other folders of the run.
@@ -156,7 +156,7 @@ RULES = (names, earlier_rows, models)
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
     if data:
-        raise Stop(*worded("recipe.rows-of-several"))
+        raise one_file()
     return of_each(recipe, lambda name, one: scenarios.rehearsal(one.scenario).before_data(one, None))
 
 
