@@ -130,6 +130,12 @@ class Import:
             self.say("data.validation_share", 0.001, *place)
             self.note(place, *worded("axolotl_files.no-rows-out"))
 
+    def refuse_deepspeed(self, file: str) -> None:
+        self.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=file))
+
+    def name_no_layers(self, *key: str) -> None:
+        self.note(key, *worded("axolotl_files.layers-by-peft"))
+
     @property
     def text(self) -> str:
         """The recipe's text, with the comments of the lines that it comes from."""
@@ -317,7 +323,7 @@ def _layers(made: Import) -> None:
     elif made.file.data.get("lora_target_parameters"):
         made.say("train.lora_layers", [], "lora_target_parameters")
     else:
-        made.note(("adapter",), *worded("axolotl_files.layers-by-peft"))
+        made.name_no_layers("adapter")
 
 
 def _rows(made: Import, objective: str | None) -> str:
@@ -473,7 +479,7 @@ def _machines(made: Import) -> None:
         if not deepspeed.startswith("deepspeed_configs/"):
             made.note(("deepspeed",), *worded("axolotl_files.own-deepspeed", way=way[1]))
     elif deepspeed:
-        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=deepspeed))
+        made.refuse_deepspeed(deepspeed)
     for part in {"all": ("optimizer", "weights"), "params": ("weights",)}.get(offloaded, ()):
         made.say(f"sharding.offload_{part}", "cpu", key)
     for name, part in by_schema.part("full", "sharding")["properties"].items():

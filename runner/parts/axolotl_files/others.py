@@ -162,7 +162,7 @@ def _machines(made: Import) -> None:
     elif "multi_gpu" in name:
         made.say("distribution", "ddp", key)
     elif key == "deepspeed":
-        made.refuse(("deepspeed",), *worded("axolotl_files.no-zero-stage", deepspeed=name))
+        made.refuse_deepspeed(name)
     elif name and "single_gpu" not in name:
         made.note((key,), f"The recipe does not read `{name}`.", "Write `distribution` if several GPUs share the work.")
     made.name_gpu()
@@ -309,7 +309,7 @@ def _trl(made: Import, facts: Mapping[str, Any]) -> tuple[bool, str, str | None]
             made.say("train.eight_bit_base", True, "load_in_8bit")
         layers = made.get("lora_target_modules")
         if layers is None:
-            made.note((), *worded("axolotl_files.layers-by-peft"))
+            made.name_no_layers()
         elif layers not in ("all-linear", ["all-linear"]):
             made.say("train.lora_layers", _names(layers), "lora_target_modules")
     if command in facts["rates"] and made.get("learning_rate") is None:
