@@ -2,14 +2,16 @@
 
 import errno
 import os
-import socket
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from runner.tools import packaged
 from runner.tools.problem import Stop
+
+if TYPE_CHECKING:
+    from socket import socket
 
 
 def hush() -> None:
@@ -88,8 +90,10 @@ def ensure_home() -> None:
 HOST = "127.0.0.1"
 
 
-def bound_port(port: int) -> socket.socket:
+def bound_port(port: int) -> "socket":
     """A socket on that port (0 for any free one) before it listens. Raises Stop if the port is not available."""
+    import socket  # slow to load
+
     held = socket.socket()
     # A port that was closed a moment ago counts as free.
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
