@@ -113,10 +113,11 @@ def _proposed_card(answers: Answers) -> str:
     for the model, or a medium one if that is unknown."""
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
-    own = next((label for label in doctor.labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
+    if answers.where == "here" and (own := next(filter(catalog.gpu, doctor.labels()), "")):
+        return own
     model = catalog.model(answers.base) if answers.base else None
     need = drafting.need_of(model, answers) if model else None
-    return own or (need.cards[0] if need else "NVIDIA-L40S")
+    return need.cards[0] if need else "NVIDIA-L40S"
 
 
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
