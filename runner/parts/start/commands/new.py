@@ -31,7 +31,8 @@ BACK, NOT = "back", "not "
 
 @dataclass(frozen=True)
 class Question:
-    """name: a field of Answers; option: that name, if `questions.toml` has none. The other fields are as there."""
+    """name: a field of Answers; option: of the command, `--NAME` unless `questions.toml` has another one. The other
+    fields are as there."""
 
     name: str
     text: str
