@@ -160,15 +160,18 @@ class Import:
     @property
     def recipe(self) -> Document:
         """The recipe as a document whose settings are at the lines of the Axolotl file that they come from."""
-        made = replace(reading.parse(self.file.file, self.text), text=self.file.text, keys={}, values={})
-        for path in sorted(self.sources, key=len):
-            source = self.sources[path]
-            for ours, theirs in ((made.keys, self.file.keys), (made.values, self.file.values)):
-                inner = {
-                    there[len(source) :]: place for there, place in theirs.items() if there[: len(source)] == source
-                }
-                ours |= {path + rest: place for rest, place in inner.items()}
-        return made
+        made = reading.parse(self.file.file, self.text)
+
+        def source(path: Path_) -> Path_ | None:
+            lengths = (length for length in range(len(path), 0, -1) if path[:length] in self.sources)
+            return next((self.sources[path[:length]] + path[length:] for length in lengths), None)
+
+        places = {path: source(path) for path in (*made.keys, *made.values)}
+        made.keys, made.values = (
+            {path: of[there] for path, there in places.items() if there in of}
+            for of in (self.file.keys, self.file.values)
+        )
+        return replace(made, text=self.file.text)
 
 
 def read(document: Document) -> Import:

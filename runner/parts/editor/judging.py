@@ -75,11 +75,11 @@ def judge(text: str, file: Path, price: float | None = None, online: bool = Fals
         if problem := by_schema.scenario_problem(document):
             return JudgedText([problem])
         recipe, problems = examined(document, online)
-        return (
-            JudgedText(problems, document, recipe, *plan(recipe, price)) if recipe else JudgedText(problems, document)
-        )
+        if recipe is None:
+            return JudgedText(problems, document)
+        return JudgedText(problems, document, recipe, *plan(recipe, price))
     except Stop as stop:
-        return JudgedText(stop.problems)
+        return JudgedText(stop.problems or [Problem(str(file), 0, 0, stop.text)])
     except Exception:
         return JudgedText([Problem(str(file), 0, 0, report_bug())])
 

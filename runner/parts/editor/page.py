@@ -104,7 +104,7 @@ class RehearsalPane:
         self.seen, self.number, self.lines = (-1, 0, False), -1, 0
         says = "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
         self.said = ui.label(says).classes("recipe-said")
-        # The losses over steps, which the first look draws.
+        # The losses over steps; the first look draws them.
         self.curve = ui.echart({}).classes("recipe-curve")
         # The style sheet fills it from the bottom, so the browser follows the last line unless a person scrolls up.
         with ui.element("div").classes("recipe-log"):
@@ -126,7 +126,7 @@ class RehearsalPane:
         while len(self.log.default_slot.children) > MOST:
             self.log.remove(0)
         self.lines = len(now.lines)
-        # The file has the chart's looks.
+        # curve.json has the chart's style.
         options = json.loads((HERE / "curve.json").read_text(encoding="utf-8"))
         options["xAxis"]["max"] = now.steps or None
         for series, points in zip(options["series"], (now.losses, now.measured), strict=True):

@@ -223,10 +223,11 @@ def edited(text: str, changes: Iterable[Override]) -> str:
     after = parse("the copy", text)
     made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
-    lines = text.splitlines(keepends=True)
+    # A file of another trainer has no scenario.
+    lines, scenario = text.splitlines(keepends=True), before.data.get("scenario", "")
     for number, paths, column, comment in commented(after):
         own = next((reasons[path] for path in paths if path in made and path in reasons), None)
-        words = own or _words(paths, comment, after, made, before.data["scenario"])
+        words = own or _words(paths, comment, after, made, scenario)
         if words != comment:
             setting, rest = lines[number][:column], lines[number][column:]
             gap = rest[: len(rest) - len(rest.lstrip())]

@@ -567,18 +567,20 @@ def _power(count: float) -> int:
 
 def write(made: Draft) -> list[Path]:
     """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
-    scenario, folder, locked = made.origin.data["scenario"], Path(made.origin.file).parent, Path(lock.LOCK)
-    schema, model = Path(packaged.schema_file(scenario).name), str(made.origin.lookup(("model", "base")))
+    scenario, folder = made.origin.data["scenario"], Path(made.origin.file).parent
+    model, lock_file = str(made.origin.lookup(("model", "base"))), Path(lock.LOCK)
+    schema = Path(packaged.schema_file(scenario).name)
     with ExitStack() as undo:
         copied = _copied(made.files.values(), folder, undo)
+        # The model's entry in the lock file beside the origin, too.
         entry = lock.entries(folder / lock.LOCK).get(model)
-        if entry is not None and model not in lock.entries(locked):
-            if locked.exists():
-                undo.callback(locked.write_text, locked.read_text(encoding="utf-8"), encoding="utf-8")
+        if entry is not None and model not in lock.entries(lock_file):
+            if lock_file.exists():
+                undo.callback(lock_file.write_text, lock_file.read_text(encoding="utf-8"), encoding="utf-8")
             else:
-                undo.callback(locked.unlink, missing_ok=True)
-            lock.add(locked, model, entry)
-            copied.append(locked)
+                undo.callback(lock_file.unlink, missing_ok=True)
+            lock.add(lock_file, model, entry)
+            copied.append(lock_file)
         vars(made).pop("judged", None)  # a lock file and other copies are there by now
         if made.errors:
             raise Stop([*made.errors, Problem(str(made.target), 0, 0, *worded("start.not-written"))])

@@ -166,6 +166,14 @@ def test_a_loss_of_another_command_of_trl_is_none_of_dpo(loss):
     assert f"Recipes have no objective `{loss}`." in [one.message for one in refused]
 
 
+def test_a_setting_of_another_trainer_is_refused_by_name_if_it_is_on(folder):
+    preferences = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: a/b\nbeta: 0.2\nneat_packing: "
+    assert not made_of(f"{preferences}no\n").refused
+    wrong = [*made_of(f"{preferences}yes\n").refused, *made_of(changed(FACTORY, dtype="bfloat16")).refused]
+    named = [("neat_packing", "TRL"), ("dtype", "LLaMA-Factory")]
+    assert [one.message for one in wrong] == [f"Recipes have no setting for `{key}` of {name}." for key, name in named]
+
+
 def test_an_empty_technique_is_refused(folder):
     refused = made_of(changed(FACTORY, finetuning_type="", stage="")).refused
     assert {"finetuning_type", "stage"} <= {str(one.source).partition(":")[0] for one in refused}
@@ -204,6 +212,8 @@ def test_a_script_is_read_as_a_shell_reads_it(script, data):
         ("warmup_steps: 0.1\n", "train.warmup_ratio", 0.1),
         ("warmup_steps: 10\n", "train.warmup_ratio", None),
         ("deepspeed: /home/liz3/ds_stage2_zero2.json\n", "distribution", "zero2"),
+        ("report_to: azure_ml, wandb\n", "train.report_to", "wandb"),
+        ("dataloader_pin_memory: yes\n", "advanced.axolotl.dataloader_pin_memory", True),
     ],
 )
 def test_settings_that_mean_something_together(text, setting, value):

@@ -114,6 +114,16 @@ def test_what_the_page_judges_is_what_check_says(edited):
     assert [one.line for one in judging.judge("scenario: lorra\n", path).problems] == [1]
 
 
+def test_a_refusal_without_a_place_is_a_problem_of_the_file(edited, monkeypatch):
+    def refused(document, online):
+        raise Stop("The hub has gone.", "Try again.")
+
+    path = edited()
+    monkeypatch.setattr(judging, "examined", refused)
+    (problem,) = judging.judge(path.read_text("utf-8"), path, online=True).problems
+    assert (problem.line, problem.message) == (0, "The hub has gone.\nTry again.")
+
+
 def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, monkeypatch):
     path = edited()
     with monkeypatch.context() as broken:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from runner.check import by_schema
+from runner.parts.axolotl_files.commands import as_recipe
 from runner.parts.edits import copying
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.reading import parse, read
+from runner.tools.problem import Stop
 from tests.conftest import ROOT, STARTERS
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -21,6 +23,17 @@ NUMBER = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits
 def edited(file: Any, *changes: Override) -> str:
     document = read(file)
     return copying.edited(document.text, changes)
+
+
+def test_a_file_of_another_trainer_is_not_rewritten(tmp_path):
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(
+        "base_model: a/b  # 7 layers\ndatasets:\n- {path: a/b, type: alpaca}\nlearning_rate: 1e-4\n", "utf-8"
+    )
+    document, _ = as_recipe(read(path)) or pytest.fail("it is Axolotl's")
+    with pytest.raises(Stop, match="cannot write this change into a file of this form"):
+        copying.rewrite(document, [Override("train.micro_batch_size", None, 1, copying.NEW)])
+    assert path.read_text("utf-8") == document.text
 
 
 def comment(line: str) -> str:

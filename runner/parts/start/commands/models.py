@@ -27,6 +27,7 @@ from runner.tools.files import in_image, remote
 from runner.tools.problem import Stop, errors_of, first_line, listed, worded
 from runner.tools.text import json_text
 
+# Ways to train a language model, each with its starter and settings.
 WAYS = packaged.toml(str(Path(__file__).parent), "questions.toml")["ways"]
 
 

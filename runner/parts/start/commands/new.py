@@ -30,7 +30,8 @@ BACK, NOT = "back", "not "
 
 @dataclass(frozen=True)
 class Question:
-    """name: a field of Answers; option: that name, if `questions.toml` has none. The other fields are as there."""
+    """name: a field of Answers; option: of the command, `--NAME` unless `questions.toml` has another one. The other
+    fields are as there."""
 
     name: str
     text: str
@@ -112,10 +113,11 @@ def _proposed_card(answers: Answers) -> str:
     for the model, or a medium one if that is unknown."""
     if answers.of.keeps:
         return str(answers.starts("machines.gpu"))
-    own = next((label for label in doctor.labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
+    if answers.where == "here" and (own := next(filter(catalog.gpu, doctor.labels()), "")):
+        return own
     model = catalog.model(answers.base) if answers.base else None
     need = drafting.need_of(model, answers) if model else None
-    return own or (need.cards[0] if need else "NVIDIA-L40S")
+    return need.cards[0] if need else "NVIDIA-L40S"
 
 
 VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
