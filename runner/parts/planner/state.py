@@ -37,6 +37,11 @@ class State:
     def gathered(self) -> int:
         return self.layer + self.root
 
+    @property
+    def running(self) -> int:
+        """All but gradients, while the model runs."""
+        return self.weights + self.optimizer + self.buffers + self.gathered
+
 
 @lru_cache(maxsize=1024)
 def held(workload: Workload) -> State:
