@@ -172,8 +172,8 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     machines = workload.machines
     messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s)
     if machines.nodes > 1:
-        # What messages take between several machines whatever their size; within one machine the shares of published runs
-        # include it. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the machines (NCCL,
+        # Between machines messages also take time whatever their size; within one the shares of published runs include
+        # it. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the machines (NCCL,
         # src/graph/tuning.cc, ncclTopoTuneModel: ring and tree).
         inside = LINKS[gpu.link]["hop"]
         ring = (machines.nodes - 1) * PACE["hop"] + (machines.world_size - machines.nodes) * inside
@@ -257,16 +257,16 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     if count is None:
         return None
     own = computing(workload, gpu)
-    evaluations, pass_of_all = 0, 0.0
+    evaluations, one_evaluation = 0, 0.0
     if workload.evaluation_rows:
-        # One comes before the first step.
+        # The first is before the run starts.
         evaluations = workload.times_in(workload.evaluation_steps, count) + 1
         rows = workload.evaluation_batch_size
         alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
         batches = math.ceil((alone.packed(workload.evaluation_rows) or 0) / workload.replicas / rows)
         batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
         batch_seconds += writing(workload, gpu, rows)
-        pass_of_all = (1 + workload.passes_beside) * batches * batch_seconds
+        one_evaluation = (1 + workload.passes_beside) * batches * batch_seconds
     return of_run(
         workload,
         gpu,
@@ -274,7 +274,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         step_seconds(workload, gpu, own),
         partial(waiting, workload, gpu, own),
         evaluations=evaluations,
-        evaluation_seconds=evaluations * pass_of_all,
+        evaluation_seconds=evaluations * one_evaluation,
         # From one disk, or each machine from its own.
         reading=(workload.machines.nodes if workload.shared_disk else 1) * whole_model(workload),
         checkpoint=checkpoint(workload),

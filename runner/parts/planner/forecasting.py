@@ -29,6 +29,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     notes += [*storage.problems(recipe.document, plan, forecasts), *beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
     notes += ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
+    # Only the steps of small local files are counted, with settings that make more of them.
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     if files and all(file.is_file() and file.stat().st_size < SMALL for file in files):
         counted = forecast.of(recipe, plan)

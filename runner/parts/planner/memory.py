@@ -142,13 +142,12 @@ def nccl(gpus: int) -> int:
 
 
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
-    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and, before
-    all of them, the loading of weights that are then split."""
-    model, rows = workload.model, workload.micro_batch_size * workload.answers
-    tokens = rows * workload.most_tokens // workload.context
-    base = state.weights + state.optimizer + state.buffers + state.gathered
+    """The moments that can be the peak: the forward pass, the loss, each layer's backward pass, the embedding's, the
+    step, and, before all of them, the loading of weights that are then split."""
+    model, base = workload.model, state.running
+    tokens = workload.micro_batch_size * workload.answers * workload.most_tokens // workload.context
     trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
-    measuring, in_flight, again = by_length(workload, tokens)
+    again = by_length(workload, tokens)[2]
     by_trained = {kind: parameters.layer_activations(workload, kind) * tokens + again for kind in set(trained)}
     whole_layer = [by_trained[kind] for kind in trained]
     layer_input = parameters.boundary(workload) * tokens
@@ -160,54 +159,20 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     earlier_gradients = state.gradients if workload.accumulation > 1 else 0
     half_copies = copies(workload)
     kept_copies = 0 if workload.checkpointing else half_copies
-    split_adapter, at_loss = adapter_alone(workload), base - state.gathered + _gathered_at_loss(workload, state)
-    yield Moment("loss", at_loss, earlier_gradients, activations, loss(workload, tokens), kept_copies)
+    base_at_loss = base - state.gathered + _gathered_at_loss(workload, state)
+    at_loss = Moment("loss", base_at_loss, earlier_gradients, activations, loss(workload, tokens), kept_copies)
+    yield at_loss
     if workload.sharding == "fsdp":
-        yield from _gathering(workload, state, base, earlier_gradients, activations, tokens)
+        yield from _gathering(workload, state, at_loss, tokens)
     # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
-    gathered = (1 if split_adapter else 3) * state.layer
+    gathered = (1 if adapter_alone(workload) else 3) * state.layer
     yield Moment("forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, gathered)
     if half_copies:
-        yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
+        yield at_loss._replace(logits=_forward_end(workload, tokens), temporary=half_copies)
     # A reward model has no LM head.
     head = of_words(workload, parameters.head(model)) if workload.objective != "reward" else 0
-    yield _head_backward(workload, at_loss, earlier_gradients, activations, tokens, head, kept_copies)
-    # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
-    tied_head = head if model.tied and not state.root else 0
-    backward_pass, wide = max(parameters.backward(workload) * tokens + in_flight, measuring), workload.width
-    if packed(workload) and workload.checkpointing:
-        # A packed weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
-        unpacked = HALF * max(map(prod, parameters.linear(model).values()))
-        backward_pass += max(0, unpacked - HALF * model.intermediate_size * tokens)
-    layers = parameters.of_layers(model, workload.unfrozen)
-    for index in reversed(range(lowest, model.num_hidden_layers)):
-        layer_gradient = state.gradients // len(layers) if workload.adapter else gradient(workload, layers[index])
-        remaining_gradient = layer_gradient
-        if workload.sharding == "fsdp" and not workload.adapter:
-            # What a layer leaves behind is its shard, in fp32.
-            remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
-        made = head + remaining_gradient * (model.num_hidden_layers - index)
-        gradients_so_far = max(earlier_gradients, min(state.gradients, made))
-        kept = sum(kept_by_layer[: index + 1]) + (whole_layer[index] if workload.checkpointing else 0)
-        temporary = backward_pass
-        if trained[index]:
-            # The down-projection's input is gone when gate's and up's gradients are there.
-            temporary -= wide * model.intermediate_size * tokens
-        # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole
-        # twice while they are summed and split.
-        temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
-        temporary += half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        if workload.accumulation > 1:
-            temporary += layer_gradient // 2 + tied_head
-        yield Moment("backward", base, gradients_so_far, kept, 0, temporary)
-        if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
-            break  # the layers below are like this one and hold less
-    embedding = of_words(workload, model.embedding)
-    beside_gradients = tied_head + (embedding if workload.accumulation > 1 else 0)
-    if state.root and embedding:
-        # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
-        beside_gradients += state.root * (3 if model.tied else 2) - state.layer
-    yield Moment("backward", base, state.gradients, 0, 0, layer_input + beside_gradients)
+    yield _head_backward(workload, at_loss, tokens, head)
+    yield from _layers_backward(workload, state, earlier_gradients, tokens, head, whole_layer, kept_by_layer)
     yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
     at_once = workload.micro_batch_size * workload.accumulation
     if workload.generated:
@@ -248,10 +213,11 @@ def _gathered_at_loss(workload: Workload, state: State) -> int:
     return state.root if adapter_alone(workload) else state.gathered
 
 
-def _gathering(workload: Workload, state: State, base: int, there: int, kept: int, tokens: int) -> Iterator[Moment]:
+def _gathering(workload: Workload, state: State, at_loss: Moment, tokens: int) -> Iterator[Moment]:
     """When a forward pass begins, weights outside the layers and the first layer's are gathered, each into one piece,
     and copied out of it; the former again when the backward pass begins, because `reshard_after_forward` splits them
     after the forward pass. In addition there is what the loss keeps for its own backward pass."""
+    base, there, kept = state.running, at_loss.gradients, at_loss.activations
     logits = FULL * tokens * workload.model.vocab_size
     if workload.passes_beside:  # the second model's
         yield Moment("forward", base, there, kept, logits, state.gathered)
@@ -262,14 +228,65 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
-def _head_backward(workload: Workload, base: int, there: int, kept: int, tokens: int, fresh: int, half: int) -> Moment:
-    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight (fresh), and of its
-    input."""
+def _head_backward(workload: Workload, at_loss: Moment, tokens: int, head: int) -> Moment:
+    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight (head), and of its
+    input, beside the copies that the loss has."""
     wide = workload.width
     logits = wide * workload.compared(tokens) * workload.model.vocab_size if workload.fused_loss == "none" else 0
     if workload.in_fp32(parameters.head(workload.model)):
-        fresh += fresh // 2  # first in half precision, then in fp32
-    return Moment("backward", base, there, kept, logits, fresh + wide * tokens * workload.model.hidden_size + half)
+        head += head // 2  # first in half precision, then in fp32
+    fresh = head + wide * tokens * workload.model.hidden_size
+    return at_loss._replace(name="backward", logits=logits, temporary=at_loss.temporary + fresh)
+
+
+def _layers_backward(
+    workload: Workload, state: State, earlier: int, tokens: int, head: int, whole: list[int], kept_by_layer: list[int]
+) -> Iterator[Moment]:
+    """The backward pass of each layer, the last one first, and of the embedding. earlier: gradients of the micro batches
+    before; head: the gradient of the LM head's weight. whole: activations of each layer in its own backward pass;
+    kept_by_layer: until then."""
+    model, wide, base = workload.model, workload.width, state.running
+    trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
+    measuring, in_flight, _ = by_length(workload, tokens)
+    half_copies, split_adapter = copies(workload), adapter_alone(workload)
+    # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
+    tied_head = head if model.tied and not state.root else 0
+    backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
+    if packed(workload) and workload.checkpointing:
+        # A packed weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
+        unpacked = HALF * max(map(prod, parameters.linear(model).values()))
+        backward_pass += max(0, unpacked - HALF * model.intermediate_size * tokens)
+    layers = parameters.of_layers(model, workload.unfrozen)
+    for index in reversed(range(lowest, model.num_hidden_layers)):
+        layer_gradient = state.gradients // len(layers) if workload.adapter else gradient(workload, layers[index])
+        remaining_gradient = layer_gradient
+        if workload.sharding == "fsdp" and not workload.adapter:
+            # What a layer leaves behind is its shard, in fp32.
+            remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
+        made = head + remaining_gradient * (model.num_hidden_layers - index)
+        gradients_so_far = max(earlier, min(state.gradients, made))
+        kept = sum(kept_by_layer[: index + 1]) + (whole[index] if workload.checkpointing else 0)
+        temporary = backward_pass
+        if trained[index]:
+            # The down-projection's input is gone when gate's and up's gradients are there.
+            temporary -= wide * model.intermediate_size * tokens
+        # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole
+        # twice while they are summed and split.
+        temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
+        temporary += half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
+        if workload.accumulation > 1:
+            temporary += layer_gradient // 2 + tied_head
+        yield Moment("backward", base, gradients_so_far, kept, 0, temporary)
+        if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
+            break  # the layers below are like this one and hold less
+    embedding = of_words(workload, model.embedding)
+    temporary = parameters.boundary(workload) * tokens + tied_head
+    if workload.accumulation > 1:
+        temporary += embedding
+    if state.root and embedding:
+        # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
+        temporary += state.root * (3 if model.tied else 2) - state.layer
+    yield Moment("backward", base, state.gradients, 0, 0, temporary)
 
 
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:

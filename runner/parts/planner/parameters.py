@@ -299,7 +299,12 @@ def layers_trained(workload: Workload) -> tuple[bool, ...]:
     """For each layer, whether any of its own weights is trained."""
     if workload.adapter:
         return (False,) * workload.model.num_hidden_layers
-    return tuple(numbers.whole > 0 for numbers in of_layers(workload.model, workload.unfrozen))
+    return _layers_trained(workload.model, workload.unfrozen)
+
+
+@lru_cache(maxsize=256)
+def _layers_trained(model: Model, unfrozen: tuple[str, ...]) -> tuple[bool, ...]:
+    return tuple(numbers.whole > 0 for numbers in of_layers(model, unfrozen))
 
 
 def final_norm(workload: Workload) -> int:

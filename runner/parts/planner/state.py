@@ -37,6 +37,11 @@ class State:
     def gathered(self) -> int:
         return self.layer + self.root
 
+    @property
+    def running(self) -> int:
+        """All but gradients, while the model runs."""
+        return self.weights + self.optimizer + self.buffers + self.gathered
+
 
 @lru_cache(maxsize=1024)
 def held(workload: Workload) -> State:
@@ -60,7 +65,7 @@ def _fsdp(workload: Workload) -> State:
     if (adapter := workload.adapter) and adapter.packed:
         # Weights in 4 or 8 bits travel packed, and each is unpacked when it is used.
         linear = parameters.in_linear(workload.model)
-        layer += linear // (2 if adapter.four_bit else 1) - wide * linear
+        layer += adapter.packed_bytes(linear) - wide * linear
     layer, root = layer // workload.tensor, root // workload.tensor
     if workload.offload:
         return State(0, 0, 0, layer=layer, root=root)
@@ -133,13 +138,13 @@ def whole(workload: Workload) -> int:
 
 def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
-    numbers, small = parameters.numbers(workload.model), 0
+    numbers, packed_bytes = parameters.numbers(workload.model), 0
     if (adapter := workload.adapter) and adapter.packed:
         count = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
-        numbers, small = replace(numbers, inside=numbers.inside - count), count // (2 if adapter.four_bit else 1)
+        numbers, packed_bytes = replace(numbers, inside=numbers.inside - count), adapter.packed_bytes(count)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
-    frozen = small + _bytes(workload, numbers, trained=False) + _scales(workload)
+    frozen = packed_bytes + _bytes(workload, numbers, trained=False) + _scales(workload)
     return frozen + raised + adapter_bytes(workload)
 
 

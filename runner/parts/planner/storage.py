@@ -122,15 +122,15 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
     work, stage, gpu = forecast.workload, forecast.stage, forecast.gpu
     if gpu is None or not isinstance(work, Workload) or work.packing:
         return []
-    full = forecast.changed(longest=0)
-    if not full.never_fits or (forecast.rows.longest and forecast.never_fits):
+    filled = forecast.changed(longest=0)
+    if not filled.never_fits or (forecast.rows.longest and forecast.never_fits):
         return []
     # Tokens of the longest row that the card may have room for.
     most = MULTIPLE * largest(lambda count: not forecast.changed(longest=count * MULTIPLE).never_fits)
     source = row_counts.source_of(plan, stage)[0]
     drawn = (source or {}).get("earlier_rows", {}).get(stage.name)
     folders = [stage.name, *([drawn["of"]] if drawn else [])] if source else [""]
-    need, there = units.both(full.memory.total), units.both(usable(gpu))
+    need, there = units.both(filled.memory.total), units.both(usable(gpu))
     return [folders, most, *worded("planner.room", forecast=forecast, need=need, there=there, most=most)]
 
 

@@ -77,6 +77,10 @@ class Adapter:
     def packed(self) -> bool:
         return self.four_bit or self.eight_bit
 
+    def packed_bytes(self, count: int) -> int:
+        """Bytes of this many packed numbers, without scales."""
+        return count // (2 if self.four_bit else 1)
+
 
 @dataclass(frozen=True)
 class Offload:
@@ -299,7 +303,7 @@ class Workload(Run):
         if self.packing or not self.lengths:
             return length
         if self.joined:
-            return self.lengths.longest(1, length)
+            return self.lengths.longest(1, length)  # the mean of all rows, because nothing is padded
         multiple = 1 if self.answers > 1 else MULTIPLE
         return self.lengths.longest(self.micro_batch_size * self.answers, length, multiple)
 
