@@ -126,7 +126,8 @@ class ItemPreparer(ABC, Generic[Asked]):
         of a sample of these. A process for each core reads large files of lines or row groups."""
         report, sets = self.report, self.asked.sets
         spools = []
-        for index, item_of in enumerate(self.items_of()):
+        # The form of each set first, so that one without a form is reported before any is read.
+        for index, item_of in enumerate(list(self.items_of())):
             file, parts = sets[index].file, None
             if file and file.is_file():
                 count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)

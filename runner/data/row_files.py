@@ -209,9 +209,9 @@ class Documents(RowFile):
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
             for is_text, numbered in groupby(enumerate(lines, 1), lambda each: bool(each[1].strip())):
                 if is_text:
-                    numbers, document = zip(*numbered, strict=True)
-                    text = "".join(document).rstrip("\n")
-                    yield numbers[0], {self.column: text} if _whole(text) else Bad(NOT_UTF8)
+                    first, line = next(numbered)
+                    text = "".join([line, *(line for _, line in numbered)]).rstrip("\n")
+                    yield first, {self.column: text} if _whole(text) else Bad(NOT_UTF8)
 
 
 class _Lines(Iterator[str]):

@@ -120,17 +120,17 @@ def parts_of(one: CorpusSet, count: int) -> list[Part]:
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     """Runs datatrove's steps; returns the folder of the kept documents, a file for each task that has some."""
     doctor.quiet_datatrove()
-    language, dropped = words_of(corpus.language), work / "dropped"
+    words, dropped = words_of(corpus.language), work / "dropped"
     # The list of common words is English; in other languages their absence means nothing.
     english = () if corpus.language == "en" else ("min_stop_words",)
     running = GopherQualityFilter(
         min_doc_words=corpus.min_words or None,
         max_doc_words=corpus.max_words,
-        language=language,
+        language=words,
         exclusion_writer=_writer(dropped / "filters"),
         **dict.fromkeys(english if corpus.drop_low_quality else BESIDE_COUNTS),
     )
-    repeats = GopherRepetitionFilter(language=language, exclusion_writer=_writer(dropped / "repetition"))
+    repeats = GopherRepetitionFilter(language=words, exclusion_writer=_writer(dropped / "repetition"))
     readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
     last = _run("1-filtered", [*readers, running, *([repeats] if corpus.drop_repetitive else [])], work, on)
     if corpus.deduplicate != "off":
@@ -141,7 +141,7 @@ def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
         last = _run("4-exact", [Again(last), unlike], work, on)
     if corpus.deduplicate == "near":
         marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
-        signature = dedup.MinhashDedupSignature(marks, NEAR, language=language)
+        signature = dedup.MinhashDedupSignature(marks, NEAR, language=words)
         _run("5-near-marks", [Again(last), signature], work, on, writes=False)
         buckets = dedup.MinhashDedupBuckets(marks, pairs, config=NEAR)
         _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
@@ -272,7 +272,7 @@ class Marks(dedup.ExactDedupSignature):
         super().run(data, rank, world_size)
 
     def get_hashes(self, doc: Document, doc_idx: int) -> list[Any]:
-        # datatrove's priorities are two bytes.
+        # datatrove's priorities are two bytes, and begin at 1.
         return [(digest, 65535 - self.rank, place) for digest, _, place in super().get_hashes(doc, doc_idx)]
 
 
@@ -310,7 +310,7 @@ def counts_of(work: Path) -> tuple[int, int, Counter[str]]:
         for step in json.loads(file.read_text(encoding="utf-8")):
             for name, value in step["stats"].items():
                 count = round(float(value["total"] if isinstance(value, Mapping) else value))
-                reason = name.partition("dropped_")[2]
+                reason = name.removeprefix("dropped_") if name.startswith("dropped_") else ""
                 if name == "dropped" and folder in ("4-exact", "8-near"):
                     reason = folder.split("-")[1]
                 if reason:
