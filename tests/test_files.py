@@ -46,6 +46,9 @@ def test_a_file_that_could_not_be_written_leaves_the_old_one_and_nothing_beside_
 
 @pytest.mark.parametrize("error", [OSError, Ended])
 def test_a_folder_is_replaced_whole_or_not_at_all(error, tmp_path):
+    with pytest.raises(error), replacing_folder(tmp_path / "made" / "for" / "it"):
+        raise error
+    assert names(tmp_path) == []
     folder = tmp_path / "model"
     with replacing_folder(folder) as partial:
         (partial / "old").touch()

@@ -85,9 +85,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Creates an empty folder, which replaces `path` when the block succeeds. For one process at a time; it deletes the
-    folder that a killed one left."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Creates an empty folder, which replaces `path` when the block succeeds; else nothing is left. For one process at a
+    time; it deletes the folder that a killed one left."""
+    partial, above = path.with_name(f".{path.name}.partial"), [each for each in path.parents if not each.exists()]
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -96,6 +96,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # they hold the result
+            for each in above:
+                each.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:

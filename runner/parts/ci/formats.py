@@ -20,6 +20,11 @@ GITHUB, GITLAB = "github.txt.jinja", "gitlab.json.jinja"
 _NO_XML = "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
+def _relative(file: str) -> str:
+    """The path of a file in its repository: with `/`, and without `./`."""
+    return file.replace("\\", "/").removeprefix("./")
+
+
 def _fingerprint(problem: Problem) -> str:
     """The same text for the same problem, even after new lines above it."""
     return content_hash([problem.file, problem.message, problem.source.strip()], 32)
@@ -34,7 +39,7 @@ def _xml(text: str) -> str:
 
 def written(name: str, files: Sequence[str], verdict: CheckReport) -> str:
     """The text of a template. names: the tests of JUnit."""
-    known = {"json": json.dumps, "quoted": quote, "fingerprint": _fingerprint}
+    known = {"json": json.dumps, "relative": _relative, "quoted": quote, "fingerprint": _fingerprint}
     form = template(Path(__file__).with_name(name), **known, xml=_xml)
     names = [STANDARD_INPUT if file == "-" else file for file in files]
     names += dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in names)

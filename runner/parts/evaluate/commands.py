@@ -209,10 +209,11 @@ def compared(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str]
     plans, questions = [inference.plan_of(recipe, run) for run in runs], list(questions)
     columns = list[dict[tuple[str, str], str]]()
     for plan in plans:
-        columns.append({})
-        for folder in (StageFolder(plan, stage) for stage in plan.stages if stage.trains):
-            facts = _facts(recipe, folder, questions)
-            columns[-1] |= {(folder.stage.name, what): text for what, text in facts}
+        column = dict[tuple[str, str], str]()
+        for stage in (stage for stage in plan.stages if stage.trains):
+            facts = _facts(recipe, StageFolder(plan, stage), questions)
+            column |= {(stage.name, what): text for what, text in facts}
+        columns.append(column)
     order = [stage.name for stage in plans[0].stages]
     places = dict.fromkeys(chain.from_iterable(columns))
     rows = [(*place, tuple(column.get(place, "") for column in columns)) for place in places]

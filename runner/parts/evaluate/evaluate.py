@@ -318,7 +318,7 @@ def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
 
 def exponential(nats: float) -> float:
     """The perplexity of a loss."""
-    return math.inf if nats > 709 else math.exp(nats)  # above, no float is large enough
+    return math.inf if nats > math.log(sys.float_info.max) else math.exp(nats)
 
 
 def general_rows(tokenizer: Any) -> list[Row]:

@@ -17,8 +17,8 @@ from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, METRICS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
 from runner.run.launch import environment, follow
-from runner.run.run_folder import StageFolder
-from runner.tools.files import Record, content_hash, content_of, read_json, sha256, write_json
+from runner.run.run_folder import StageFolder, model_hash
+from runner.tools.files import Record, content_hash, read_json, sha256, write_json
 from runner.tools.problem import Stop, Tell, shortened
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
 from runner.tools.text import GENERAL_TEXT, macros
@@ -286,10 +286,12 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     found = Found.read(folder.path)
     if not found:
         raise Stop(f"The evaluation of `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
-    measured = content_of(checkpoint) if checkpoint else folder.model_hash(look=True)
+    # A folder with a model, or a file with an image model, as `StageFolder.model_hash` reads it.
+    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
+    sums = {str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files}
     now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
     result = Measurement(
-        **vars(replace(now, model=measured, rows=_rows(folder), code=_code())),
+        **vars(replace(now, model=model_hash(sums), rows=_rows(folder), code=_code())),
         **vars(found),
         checkpoint=str(model),
         seed=stage.evaluation.seed,

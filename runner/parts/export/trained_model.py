@@ -174,12 +174,13 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
     whole, before, dtype = states(folder, base, trust_remote_code)
     parts = load_file(adapter.folder / WEIGHTS)
     changes = {f"{layer}.weight": layer for layer in adapter.layers}
+    for name, tensor in whole.items():
+        if name not in before or before[name].shape != tensor.shape:
+            raise unproven(f"its base model has no tensor `{name}` of that shape")
     tied = {tensor.data_ptr() for name, tensor in before.items() if name in changes}
     furthest = 0.0
     for name, tensor in whole.items():
-        was = before.get(name)
-        if was is None or was.shape != tensor.shape:
-            raise unproven(f"its base model has no tensor `{name}` of that shape")
+        was = before[name]
         if name not in changes:
             if was.data_ptr() not in tied and not torch.equal(tensor, was):
                 raise unproven(f"`{name}` differs from the base model's, but the adapter does not change it")

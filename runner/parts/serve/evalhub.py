@@ -16,7 +16,7 @@ from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.metrics import SCORE
 from runner.parts.jobs.kubernetes import filled, job_name
 from runner.parts.openshift import client
-from runner.parts.openshift.errors import TryAgain, patiently
+from runner.parts.openshift.errors import TryAgain
 from runner.parts.serve import kserve, openai_api
 from runner.parts.serve.serving import LLM, SERVICE
 from runner.plan import OnClaim, Plan, Stage
@@ -30,7 +30,7 @@ from runner.tools.text import served
 PROVIDER, TASK = "lm_evaluation_harness", Path(__file__).with_name("evalhub-task.yaml")
 TOKEN = "EVALHUB_TOKEN"  # the environment variable with a token for EvalHub; by default the kubeconfig's is sent
 AT_WORK = ("pending", "running")
-SECONDS = 5.0  # between two looks at a job
+SECONDS, PATIENCE = 5.0, 24  # between two looks at a job, and how many may fail in a row
 
 
 def measured(
@@ -146,17 +146,23 @@ class _Hub:
         self.headers = named | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def ended(self, job: str, model: str, tell: Tell) -> Mapping[str, Any]:
-        """The job once it has ended. Raises TryAgain if EvalHub stays silent."""
-        said = ""
+        """The job once it has ended. Raises TryAgain if EvalHub does not answer for two minutes."""
+        said, silent = "", 0
         while True:
-            now = patiently(lambda: self.ask(f"evaluations/jobs/{job}"))
-            if (status := now["status"])["state"] not in AT_WORK:
-                return now
-            done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
-            line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
-            if line != said:
-                tell(line)
-            said = line
+            try:
+                now, silent = self.ask(f"evaluations/jobs/{job}"), 0
+                if (status := now["status"])["state"] not in AT_WORK:
+                    return now
+                done = sum(one.get("status") not in AT_WORK for one in status.get("benchmarks") or ())
+                line = f"  `{model}`: {status['state']}, {done} of {len(now['benchmarks'])} tasks done"
+                if line != said:
+                    tell(line)
+                said = line
+            except TryAgain:
+                # Not by the clock: one look at an EvalHub that hangs takes a minute, and the job is lost without us.
+                silent += 1
+                if silent >= PATIENCE:
+                    raise
             time.sleep(SECONDS)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:

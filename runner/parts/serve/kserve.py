@@ -191,4 +191,4 @@ def _folders(server: Serving) -> list[Folder]:
         mount, path = mount_of(index), {"subPath": each.path} if each.path else {}
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}
         found.append(kubernetes.folder(Path(mount).name, mount, claim, **path, readOnly=True))
-    return [*found, *([kubernetes.memory(2)] if server.gpus > 1 else [])]
+    return [*found, *([kubernetes.memory(gib=2)] if server.gpus > 1 else [])]

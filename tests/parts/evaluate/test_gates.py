@@ -642,12 +642,14 @@ def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatc
 
     monkeypatch.setattr(gates, "follow", follow)
     for stage in (plan.stage("pretrain-2048"), plan.stage("sft")):
-        known = gates.measure(StageFolder(plan, stage))
+        folder = StageFolder(plan, stage)
+        known = gates.measure(folder)
         asked = asdict(stage.evaluation) | {"rows": f"{tmp_path}/{stage.name}/held_out.parquet"}
         assert asked.items() <= asdict(told[-1]).items()
         assert told[-1].base == stage.config["base_model"] and told[-1].model.endswith(f"{stage.name}/best_model")
-        assert known == gates.record(StageFolder(plan, stage)) == gates.current(StageFolder(plan, stage))
+        assert known == gates.record(folder) == gates.current(folder)
     assert [task.metrics_before for task in told] == [None, {"x": math.inf}]
+    assert gates.measure(folder, folder.model) == known, "it is the stage's own, however it is named"
     written = json.loads((tmp_path / "sft" / "evaluation.json").read_text())
     found = ["metrics", "before", "missing", "counts", "confusion", "checkpoint", "seed", "versions", "digest"]
     assert list(written) == [*vars(HERE), *found] and written["seed"] == 42 and written["versions"]["torch"]

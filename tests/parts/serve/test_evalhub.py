@@ -19,7 +19,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands.cli import _code as command
-from runner.parts.openshift import client, errors
+from runner.parts.openshift import client
 from runner.parts.serve import evalhub
 from runner.plan import OnClaim
 from runner.tools.process import free_port
@@ -63,8 +63,6 @@ SURVIVED = {"survival": done(hellaswag={"acc": 0.5, "acc_norm": 0.625, "acc_norm
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(evalhub, "SECONDS", 0.0)
-    monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(evalhub, "_shots", lambda tasks: {"gsm8k": 5})
 
 
