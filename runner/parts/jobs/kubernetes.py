@@ -35,11 +35,14 @@ SENT_FILES = "files"  # the folder of what `recipe submit` sends, below the resu
 # Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
 KEY, RUN_DIR = "recipe-runner/key", "recipe-runner/run-dir"
 PLANNED = "recipe-runner/planned-"  # the annotations with planned figures begin with this
-IMAGE = "recipe-runner/image"  # a label with the short name of the pods' image, an annotation with its full name
+# The pods' image: a label with its short name, an annotation with its full name.
+IMAGE = "recipe-runner/image"
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
-LAST_WORDS = "FallbackToLogsOnError"  # the end of a container's log is the reason for its end, if it leaves no other
-CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}  # what restricted-v2 requires
-CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}  # if it writes only to volumes
+# The end of a container's log is the reason for its end, if it leaves no other.
+LAST_WORDS = "FallbackToLogsOnError"
+# What restricted-v2 requires of a container; and the same for one that writes only to volumes.
+CLOSED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+CONTAINER_SECURITY: Manifest = {**CLOSED, "readOnlyRootFilesystem": True}
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"  # the modes of a claim for several machines, and for one
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 # The parts of a checkout that a build does not need. `oc` leaves out only `.git`; an environment has 5 to 8 GB.

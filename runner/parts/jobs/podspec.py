@@ -17,7 +17,8 @@ CONNECTION = VARIABLES["connection"]
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")  # of its keys
 HOME = CACHES["HOME"]
 OFFLINE = "HF_HUB_OFFLINE"  # set if everything is on the claim or in the image
-_OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")  # those that are not claims
+# The volumes of a pod that are not claims.
+_OWN_VOLUMES = ("config", "shm", "tmp", "code", "base-model", "mlflow-token")
 # OpenShift AI's own MLflow: since this version; and the account that may write to it, if the recipe names none.
 MLFLOW_SINCE, MLFLOW_ACCOUNT = (3, 4), "recipe-mlflow"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -186,7 +187,7 @@ def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
 
 
 def variables(plan: Plan, stage: Stage, plain: dict[str, str]) -> list[Manifest]:
-    """Environment variables of a container. Tokens are references to Secrets; without the hub there is no hub token."""
+    """Environment variables of a container. Tokens and keys are references to Secrets; without the hub, no hub token."""
     entries = listed(stated(plan) | plain) + seal_key(plan)
     if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
         entries.append(_from_secret("HF_TOKEN", secret, "token", needed=True))

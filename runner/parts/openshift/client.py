@@ -84,7 +84,8 @@ def client_parts() -> tuple[Any, Any, Any]:
 
 # Every kind that the runner uses: its group and version, and its name in API paths.
 KINDS: Mapping[str, tuple[str, str]] = packaged.toml(__file__, "kinds.toml")
-OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")  # only read: Kueue before 0.15
+# The older version of a kind that is only read here: Kueue before 0.15.
+OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER, JSON = "recipe-runner", "application/json"
 
 Manifests = list[Manifest]
@@ -114,7 +115,7 @@ def connect() -> Cluster:
 
 
 def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
-    """The cluster around this pod, without the official client. keys: the folder with its token and authority."""
+    """The cluster of this pod, without the official client. keys: the folder of its account's token and the authority."""
     import urllib3
 
     def login() -> dict[str, dict[str, str]]:
@@ -400,7 +401,8 @@ def _kind_of(method: str, path: str) -> tuple[str, ...]:
 
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
-INSTANCE = "app.kubernetes.io/instance"  # the label with the claim whose curves it shows (site/tensorboard.yaml)
+# The label with the claim whose curves it shows (site/tensorboard.yaml).
+INSTANCE = "app.kubernetes.io/instance"
 TENSORBOARD_PORT = 6006
 
 

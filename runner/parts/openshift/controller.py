@@ -16,6 +16,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.jobs.stage import leave, say
 from runner.parts.openshift import errors, pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
+from runner.parts.openshift.errors import accounted
 from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, named, sent
 from runner.parts.openshift.status import FAILED
@@ -65,7 +66,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: submit.Sending) -> Sent | None
     if how.dry_run:
         how.tell(f"The cluster would accept {what.kind} `{what.name}`, which sends all later stages.")
     else:
-        with errors.accounted(lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."):
+        with accounted(lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."):
             _send(cluster, plan, what, how)
     return what
 
@@ -120,9 +121,7 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
     if verdict.job is not None and verdict.state == FAILED:
         # The gate's Job shows the override, because `recipe status` and `recipe submit` do not read the claim.
         change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(lines)}}}
-        with errors.accounted(
-            lambda _: "The override is saved on the claim; promote again to show it on the gate's Job."
-        ):
+        with accounted(lambda _: "The override is saved on the claim; promote again to show it on the gate's Job."):
             cluster.patch("Job", what.namespace, verdict.job["metadata"]["name"], change)
 
 

@@ -19,7 +19,8 @@ from runner.tools.problem import worded
 LogOf = Callable[[Manifest], str]
 
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
-TAIL = 2000  # the last lines of a log that are searched for a reason: each of eight processes may leave a traceback
+# The last lines of a log that are searched for a reason: each of eight processes may leave a traceback.
+TAIL = 2000
 LESS = "`machines`"
 BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`. {hardware.IMAGE_NEEDS}"
 MORE_MEMORY = str(table("troubles")["main memory"]["remedy"])
@@ -57,7 +58,7 @@ def _meaning(said: str, place: str, otherwise: str, **words: str) -> str:
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
     """Why a pod was not created, by the latest such event; empty without one. less: the settings to reduce; otherwise:
     the remedy if the reason is unknown."""
-    # Of operators and ReplicaSets.
+    # In events of operators and ReplicaSets.
     refusals = ("FailedCreatePod", "FailedCreate")
     said = next((event["message"] for event in reversed(events) if event.get("reason") in refusals), "")
     return said and _meaning(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
@@ -95,15 +96,16 @@ def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
     return f"{where} was removed from its machine{at}: {found or said}"
 
 
-def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, build: str, remedy: str) -> Iterator[str]:
-    """Why a container is not created: its image, a Secret, or a volume. build: remedy for an image; remedy: for others."""
+def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, of_image: str, remedy: str) -> Iterator[str]:
+    """Why a container is not created: its image, a Secret, or a volume. of_image: the remedy for an image; remedy: for
+    anything else that is missing."""
     waiting = entry.get("state", {}).get("waiting") or {}
     reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
     if reason in NO_IMAGE:
         # Every container of ours has the same image.
         image, said = entry.get("image") or pod["spec"]["containers"][0]["image"], said.rstrip(".")
-        otherwise = f"the image `{image}` cannot be pulled: {said}. {build}"
-        yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=build)}"
+        otherwise = f"the image `{image}` cannot be pulled: {said}. {of_image}"
+        yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=of_image)}"
     elif reason == "CreateContainerConfigError":
         yield f"{where}: {_meaning(said, troubles.MISSING, f'something that it needs is missing: {said}. {remedy}')}"
     elif reason == "ContainerCreating":

@@ -12,7 +12,8 @@ from runner.tools.problem import Stop, shortened, worded
 
 Answer = TypeVar("Answer")
 
-PATIENCE_SECONDS = 150.0  # how long requests are repeated: an API server that restarts takes up to two minutes
+# How long requests are repeated: an API server that restarts takes up to two minutes.
+PATIENCE_SECONDS = 150.0
 # The same for a command that has changed nothing on the cluster yet, and after how long such a wait is reported.
 PROMPT_SECONDS, SILENT_SECONDS = 30.0, 5.0
 PAUSE_SECONDS = 2.0  # between two checks; a pod's program sets another number
@@ -36,8 +37,9 @@ class Lost(TryAgain):
 
 
 class Refused(Exception):
-    """A refused request. status: of HTTP; message: the cluster's words; after: seconds to wait; doubtful: it allowed
-    the same a moment ago, and may be ready; repeated: an earlier attempt without an answer may have succeeded."""
+    """A refused request. status: of HTTP; message: the cluster's own words; after: seconds to wait, by the server;
+    doubtful: it allowed the same a moment ago, and may be ready again; repeated: an earlier attempt may have succeeded
+    without an answer."""
 
     def __init__(self, status: int, message: str, server: str, after: float = 0.0) -> None:
         self.status, self.message, self.server, self.after = status, message, server, after

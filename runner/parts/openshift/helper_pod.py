@@ -152,7 +152,7 @@ class _Helper:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def waited(self, before: str, remedy: str, until_ready: bool = False) -> Manifest:
-        """The pod, once it has ended, or is ready; reports what it waits for. Raises Stop if it is deleted, or late."""
+        """The pod, once it has ended or, if asked, is ready; reports what it waits for. Raises Stop if deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:

@@ -30,7 +30,8 @@ MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "
 CHANGED = "made from another version of the recipe or its data"
 LOST = "done once, but its claim has been replaced"
 NEVER = "9999"  # after every time that a cluster names
-PROMOTION = "recipe-runner/promotion"  # on a gate's Job: who overruled the gate and why; the record is on the claim
+# The annotation on a gate's Job with who overruled the gate and why; the record itself is on the claim.
+PROMOTION = "recipe-runner/promotion"
 
 # The label with the Workflow's name, which kfp's compiler and Argo give to every pod of a run.
 OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
@@ -40,7 +41,10 @@ PIPELINE = "kfp"  # the alternative to the driver: a run of Kubeflow Pipelines, 
 ACCOUNT = "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
 # In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
-DECIDED = 3  # the exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then
+# The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
+DECIDED = 3
+# What a pod that asks the cluster requests; `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
+SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 Claims = dict[str, Manifest | None]  # a recipe's claims on the cluster by name; None for a missing one
 
 
@@ -252,9 +256,7 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
     alone, own = driver_stage(plan)
     options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
-    # `runner/parts/kfp/pipeline.yaml.jinja` says the same in other units.
-    share = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
-    more: Manifest = {"resources": share, "words": kubernetes.LAST_WORDS}
+    more: Manifest = {"resources": SHARE, "words": kubernetes.LAST_WORDS}
     command = [*driver_command(alone), *options]
     pod = batch.small(alone, own, jobs.DRIVER, command, [podspec.config(alone, own)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}

@@ -156,7 +156,7 @@ class JobProgress:
 
     @property
     def hangs(self) -> bool:
-        """Whether the next step is overdue, by more than an evaluation or checkpoint takes: 10 minutes, 30 steps."""
+        """Whether the next step is overdue by both 10 minutes and 30 steps: an evaluation or a checkpoint takes less."""
         return self.pace is not None and self.silent is not None and self.silent > max(600.0, 30 * self.pace)
 
 

@@ -48,7 +48,8 @@ class Sending:
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part of a plan, or the stage of that name; waits for parts without a GPU, and sends the next one.
-    Returns the part under way, or None. Raises Stop, with nothing sent, after a refusal, and if the part has failed."""
+    Returns the part under way, or None. Raises Stop if the cluster refuses anything, before anything is sent, and if
+    the same part has failed before."""
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
         how.tell("Waiting for it. ^C leaves it running; submit again to continue.")

@@ -30,7 +30,8 @@ from runner.tools.problem import Stop, Tell, listed, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, PAGE, REPORT, RUN, STAGE
 
 MOST = 8 * 2**20  # bytes of one request: small files travel together, large ones in parts
-LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{kubernetes.SENT_FILES}/")  # large, and useless elsewhere
+# Large, and useless outside the cluster.
+LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{kubernetes.SENT_FILES}/")
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")  # on the rows, fetched without the rows
 # The main results of a stage: if only some of them come, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
@@ -93,7 +94,7 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     break
                 for piece in pieces:
                     left[piece.path] -= piece.length
-                if time.monotonic() - told > 5.0:
+                if time.monotonic() - told > 5.0:  # seconds
                     told = time.monotonic()
                     tell(f"  sent {_mib(total - sum(left.values()))} of {_mib(total)} MiB")
             before, left = sum(left.values()), _state(share, sent)
@@ -142,8 +143,9 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
-    """Downloads a stage's results to the run folder `target`, except files that are here; continues partial ones.
-    Returns the number of files, and the run's id on the claim, or empty. Raises Stop without results, or a helper."""
+    """Downloads a stage's results below the run folder `target`; skips files with the same hash, continues partial ones.
+    Returns the number of files, and the run's id on the claim, or empty. Raises Stop if there are no results, or the
+    helper does not start."""
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
         there = json.loads(share.get("list"))
         number = ""
@@ -210,7 +212,8 @@ def keys_of(cluster: Cluster, plan: Plan) -> dict[str, str] | None:
 
 def _forget_older(read: Callable[[], bytes], coming: Collection[Path | None], home: Path) -> None:
     """Deletes another run's results in a stage's folder `home` that the new one lacks: a mix of both would load as a
-    model. Older ones stay until newer ones come. coming: the paths of all files that come; read: gives their record."""
+    model. Those of the same run stay, and older ones until newer ones come. coming: the paths of all files that come;
+    read: gives their record."""
     results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
     left = [path for path in results if path not in coming]
     newer = any(path.is_relative_to(home / name) for path in coming if path for name in RESULTS)

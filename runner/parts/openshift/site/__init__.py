@@ -150,11 +150,14 @@ def _claims(own: list[Plan]) -> list[dict[str, object]]:
 
 def _filled(name: str, /, **facts: object) -> str:
     """A template with the comments at the end of its lines in one column, if there is room; empty if nothing is left."""
-    # A text as YAML, in quotes if it would be read as a number or as nothing.
-    known = {"word": lambda text: yaml_text([text])[2:].rstrip("\n")}
-    text = template(TEMPLATES / name, **known).render(facts).rstrip("\n")
+    text = template(TEMPLATES / name, word=_word).render(facts).rstrip("\n")
     aligned = re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<47} {line[2]}", text)
     return f"{aligned}\n" if aligned else ""
+
+
+def _word(text: str) -> str:
+    """A text as YAML, in quotes if it would be read as a number or as nothing."""
+    return yaml_text([text])[2:].rstrip("\n")
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
