@@ -257,12 +257,12 @@ def _lacks_attention(recipe: Recipe) -> bool:
 def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
     """The facts about the optimizer of each section that has one."""
     found = {}
-    for name in TRAINING_SECTIONS:
+    for name, section in recipe.sections.items():
         try:
-            named = recipe.sections.get(name, {}).get("optimizer")
+            asked = section.get("optimizer")
         except BrokenSetting:  # the other sections are judged
             continue
-        if facts := catalog.optimizers().get(named or ""):
+        if facts := catalog.optimizers().get(asked or ""):
             found[name] = vars(facts)
     return found
 
@@ -270,8 +270,7 @@ def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
 def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
     """By section, the longest interval of checkpoints up to its own that fits its evaluations; None if its own does."""
     found = {}
-    for name in TRAINING_SECTIONS:
-        section = recipe.sections.get(name, {})
+    for name, section in recipe.sections.items():
         try:
             evaluation, saving = section.get("eval_steps") or 0, section.get("save_steps") or 0
         except BrokenSetting:  # the other sections are judged
