@@ -398,6 +398,7 @@ RULES: tuple[Rule, ...] = (
         ),
         disk_of_pods=disk_of_pods,
         similar_gpus=similar_gpus,
+        on_pods=lambda recipe: "openshift" in recipe.settings,  # also if the schema refused the section
     ),
     *UNUSUAL,
 )

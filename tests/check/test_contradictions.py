@@ -45,7 +45,7 @@ def test_a_word_alone_is_a_setting_or_derived(room, row):
         word = re.split("[=><~?|]", term)[0]
         assert (
             "." in word
-            or word in ("advised", "base_folder", "disk_of_pods", "similar_gpus", *OWN, *ANSWERS, *DERIVED)
+            or word in ("advised", "base_folder", "disk_of_pods", "similar_gpus", "on_pods", *OWN, *ANSWERS, *DERIVED)
             or by_schema.part("lora", word)
         ), term
 

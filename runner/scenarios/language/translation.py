@@ -268,4 +268,4 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
 
 
-RULES = (pattern, layers, one_validation, common.contradictions(__file__, **ANSWERS))
+RULES = (common.contradictions(__file__, **ANSWERS), pattern, layers, one_validation)

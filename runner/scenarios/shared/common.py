@@ -72,7 +72,7 @@ def replicas(recipe: Recipe) -> int:
 
 def by_fsdp(recipe: Recipe) -> bool:
     """Whether FSDP splits the model; a single GPU has nothing to split."""
-    return world_size(recipe) > 1 and recipe.distribution in ("auto", "fsdp")
+    return recipe.distribution in ("auto", "fsdp") and world_size(recipe) > 1
 
 
 def by_zero(recipe: Recipe) -> bool:
@@ -82,9 +82,10 @@ def by_zero(recipe: Recipe) -> bool:
 
 def by_zero_alone(recipe: Recipe) -> bool:
     """Whether DeepSpeed is also useful on a single GPU: it moves optimizer or weights off it."""
+    if not recipe.distribution.startswith("zero"):
+        return False
     section = recipe.settings.get("sharding") or {}
-    placed = [section.get(f"offload_{name}") or "none" for name in ("optimizer", "weights")]
-    return recipe.distribution.startswith("zero") and placed != ["none", "none"]
+    return any(section.get(f"offload_{name}") not in (None, "none") for name in ("optimizer", "weights"))
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
@@ -183,10 +184,7 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
         told: list[str] = []
         for row in rows:
             told = told if row["else"] else []
-            try:
-                yield from _contradicting(recipe, row, known, told)
-            except BrokenSetting:  # this row has nothing to judge; `suppress` takes longer
-                continue
+            yield from _contradicting(recipe, row, known, told)
 
     return rule
 
@@ -201,16 +199,23 @@ class Known(dict[str, Any]):
 
 
 def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, told: list[str]) -> Iterator[Problem]:
-    """The problems of a row. told: the sections that already have one, by this row or those that an `else` continues."""
+    """The problems of a row. told: the sections with one, or with a setting that the schema refused, by this row or those
+    that an `else` continues."""
     for home, (when, unless) in row["terms"].items():
         absent = home in TRAINING_SECTIONS and home not in known["present"]
-        if absent or home in told or not applies(known, when, unless):
+        if absent or home in told:
             continue
-        told.append(home)
-        at = named(when[0])
-        known |= {"home": home, "value": value_at(known, at)}
-        texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
-        says, do, mending = (text.format_map(known) for text in texts)
+        try:
+            if not applies(known, when, unless):
+                continue
+            told.append(home)
+            at = named(when[0])
+            known |= {"home": home, "value": value_at(known, at)}
+            texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
+            says, do, mending = (text.format_map(known) for text in texts)
+        except BrokenSetting:  # nothing to judge, also for the rows that follow; `suppress` takes longer
+            told.append(home)
+            continue
         about = recipe.note if row.get("note") else recipe.problem
         yield about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
         if "each" in row:
@@ -221,10 +226,8 @@ def _facts(recipe: Recipe) -> Mapping[str, Any]:
     """The facts about the base model, and what follows from them; of an unknown one, the usual attention."""
     if (facts := recipe.model_facts) is None:
         return {"attention": "sdpa"}
-    only, asked = facts.family.get("attention"), (recipe.settings.get("model") or {}).get("attention")
     return vars(facts) | {
-        "attention": only or "sdpa",
-        "lacks_attention": only and only != asked,
+        "attention": facts.family.get("attention", "sdpa"),
         "family": facts.family,
         "has_experts": facts.has_experts,
         "known_type": facts.model_type in catalog.model_types(),
@@ -244,17 +247,33 @@ def _gpu(recipe: Recipe) -> Mapping[str, Any]:
     }
 
 
+def _lacks_attention(recipe: Recipe) -> bool:
+    """Whether the family of the base model has another attention alone."""
+    only = recipe.model_facts and recipe.model_facts.family.get("attention")
+    return bool(only) and only != recipe.model.attention
+
+
 def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
     """The facts about the optimizer of each section that has one."""
-    named = ((name, catalog.optimizers().get(one.get("optimizer") or "")) for name, one in recipe.sections.items())
-    return {name: vars(facts) for name, facts in named if facts}
+    found = {}
+    for name, section in recipe.sections.items():
+        try:
+            asked = section.get("optimizer")
+        except BrokenSetting:  # the other sections are judged
+            continue
+        if facts := catalog.optimizers().get(asked or ""):
+            found[name] = vars(facts)
+    return found
 
 
 def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
     """By section, the longest interval of checkpoints up to its own that fits its evaluations; None if its own does."""
     found = {}
     for name, section in recipe.sections.items():
-        evaluation, saving = section.get("eval_steps") or 0, section.get("save_steps") or 0
+        try:
+            evaluation, saving = section.get("eval_steps") or 0, section.get("save_steps") or 0
+        except BrokenSetting:  # the other sections are judged
+            continue
         steps = min(evaluation, saving)
         while steps and evaluation % steps:
             steps -= 1
@@ -278,7 +297,7 @@ def validates(recipe: Recipe) -> bool:
 DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
     **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
     **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu, "optimizers": _optimizers},
-    **{"validates": validates, "fitting_steps": _fitting_steps},
+    **{"validates": validates, "fitting_steps": _fitting_steps, "lacks_attention": _lacks_attention},
     "groups": lambda recipe: f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}",
     "other_batch": lambda recipe: (
         rows if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size else None

@@ -79,15 +79,17 @@ def substitutes(recipe: Recipe, table: Iterable[Row]) -> list[Override]:
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     made = data(recipe, file)
-    if recipe.rows == TEXT:
-        one_file = any(change.path[-1] == "path" and change.after for change in made) or not common.validates(recipe)
-        shortest = min(64, recipe.model.sequence_len)
-        made.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
-        if one_file and not recipe.data.validation_share:
-            why = "the text is one file, and the rehearsal needs held-out documents"
-            for name, value in (("split", None), ("path", None), ("share", 0.1)):
-                made.append(substitute(f"data.validation_{name}", value, why))
-    return [*made, *split(recipe), *gates(recipe), *kernels(recipe)]
+    if recipe.rows != TEXT:
+        return [*made, *split(recipe), *gates(recipe), *kernels(recipe)]
+    one_file = any(change.path[-1] == "path" and change.after for change in made) or not common.validates(recipe)
+    shortest = min(64, recipe.model.sequence_len)
+    made.append(substitute("model.sequence_len", shortest, "short blocks make quick steps"))
+    made += kernels(recipe)
+    if one_file and not recipe.data.validation_share:
+        why = "the text is one file, and the rehearsal needs held-out documents"
+        for name, value in (("split", None), ("path", None), ("share", 0.1)):
+            made.append(substitute(f"data.validation_{name}", value, why))
+    return [*made, *split(recipe), *gates(recipe)]
 
 
 def kernels(recipe: Recipe) -> list[Override]:
