@@ -22,6 +22,7 @@ from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
+from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import Problem, Stop, listed, nearest, worded
@@ -390,7 +391,7 @@ RULES: tuple[Rule, ...] = (
     *(known_model, custom_code, chat_template),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, advanced_settings),
-    common.contradictions(
+    contradictions(
         __file__,
         advised=advised_precision,
         or_precision=lambda recipe: (

@@ -14,7 +14,8 @@ from runner.parts.pretrain.translation import OWN
 from runner.recipe.document import applies, holds, path_of
 from runner.scenarios import names
 from runner.scenarios.language.translation import ANSWERS
-from runner.scenarios.shared.common import DERIVED, TRAINING_SECTIONS
+from runner.scenarios.shared.common import TRAINING_SECTIONS
+from runner.scenarios.shared.contradictions import DERIVED
 from tests.conftest import ROOT
 
 TABLES = [file for file in sorted((ROOT / "runner").rglob("contradictions.toml")) if "axolotl_files" not in file.parts]

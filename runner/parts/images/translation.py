@@ -20,6 +20,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import common, rehearsal
+from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, worded
 from runner.trainer.records import Summary
@@ -113,7 +114,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("model.classes", *said)
 
 
-RULES = (classes, common.contradictions(__file__))
+RULES = (classes, contradictions(__file__))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

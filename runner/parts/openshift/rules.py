@@ -16,6 +16,7 @@ from runner.recipe import units
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.problem import Problem, listed, worded
 from runner.tools.text import JOB_NAME, longest_job_name
@@ -215,6 +216,6 @@ def connected(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 RULES = (
     *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image),
     *of_section("openshift", stated_twice, secrets_beside_code, connected),
-    *(trackers, placeholder_commit, common.contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
+    *(trackers, placeholder_commit, contradictions(__file__, base_folder=lambda recipe: recipe.base_folder)),
 )
 RENDER_NOTES = of_section("openshift", only_here)  # for rendering and sending; `check` does not print them

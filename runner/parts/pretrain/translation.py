@@ -22,6 +22,7 @@ from runner.recipe.recipe import PREFERENCES, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
+from runner.scenarios.shared.contradictions import contradictions
 from runner.scenarios.shared.rehearsal import BY, substitute
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, listed, worded
@@ -337,7 +338,7 @@ OWN: Mapping[str, Callable[[Recipe], Any]] = {
     "odd_head": lambda recipe: recipe.model.hidden_size // recipe.model.attention_heads % 2,
     "left_heads": lambda recipe: recipe.model.attention_heads % recipe.model.key_value_heads,
 }
-RULES = (documents, order, cleaning, stage_job_names, common.contradictions(__file__, **OWN))
+RULES = (documents, order, cleaning, stage_job_names, contradictions(__file__, **OWN))
 FILE_RULES = (packed_files,)
 
 

@@ -16,6 +16,7 @@ from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
+from runner.scenarios.shared.contradictions import contradictions
 from runner.tools.problem import Problem, listed, setting, worded
 
 
@@ -268,4 +269,4 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), *said)
 
 
-RULES = (common.contradictions(__file__, **ANSWERS), pattern, layers, one_validation)
+RULES = (contradictions(__file__, **ANSWERS), pattern, layers, one_validation)

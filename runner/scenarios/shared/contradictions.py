@@ -1,0 +1,157 @@
+"""Contradictions between settings: rules from tables beside modules, in terms of settings, derived values and facts."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from runner import catalog
+from runner.recipe import reading
+from runner.recipe.document import applies, named, value_at
+from runner.recipe.recipe import BrokenSetting, Recipe
+from runner.scenarios.shared.common import (
+    TRAINING_SECTIONS,
+    by_fsdp,
+    by_zero,
+    by_zero_alone,
+    effective_batch_size,
+    learning_rate,
+    replicas,
+    shared_by,
+    validates,
+    world_size,
+)
+from runner.tools import packaged
+from runner.tools.problem import Problem
+
+
+def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recipe], Iterator[Problem]]:
+    """The rule of the `contradictions.toml` beside a module (the one in `runner/check/` explains the entries). file: the
+    module's `__file__`; own: what its rows can name further to DERIVED."""
+    rows, derived = [], {**DERIVED, **own}
+    for row in packaged.toml(file, "contradictions.toml")["rows"]:
+        homes = TRAINING_SECTIONS if row["when"][0][0] == "*" else row.get("each", ("",))
+        terms = {}
+        for home in homes:
+            stated = (row.get(key, ()) for key in ("when", "unless"))
+            terms[home] = [[term.replace("*", home or "*") for term in some] for some in stated]
+        rows.append({"else": False, **row, "terms": terms})
+
+    def rule(recipe: Recipe) -> Iterator[Problem]:
+        present = [name for name in TRAINING_SECTIONS if recipe.sections.get(name)]
+        known = Known(recipe=recipe, derived=derived, present=present)
+        told: list[str] = []
+        for row in rows:
+            told = told if row["else"] else []
+            yield from _contradicting(recipe, row, known, told)
+
+    return rule
+
+
+class Known(dict[str, Any]):
+    """What a table of contradictions can name: the sections of its `recipe`, and what is `derived` when first read."""
+
+    def __missing__(self, name: str) -> Any:
+        derived, recipe = self["derived"], self["recipe"]
+        value = self[name] = derived[name](recipe) if name in derived else recipe.settings[name]
+        return value
+
+
+def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, told: list[str]) -> Iterator[Problem]:
+    """The problems of a row. told: the sections with one, or with a setting that the schema refused, by this row or those
+    that an `else` continues."""
+    for home, (when, unless) in row["terms"].items():
+        absent = home in TRAINING_SECTIONS and home not in known["present"]
+        if absent or home in told:
+            continue
+        try:
+            if not applies(known, when, unless):
+                continue
+            told.append(home)
+            at = named(when[0])
+            known |= {"home": home, "value": value_at(known, at)}
+            texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
+            says, do, mending = (text.format_map(known) for text in texts)
+        except BrokenSetting:  # nothing to judge, also for the rows that follow; `suppress` takes longer
+            told.append(home)
+            continue
+        about = recipe.note if row.get("note") else recipe.problem
+        yield about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
+        if "each" in row:
+            return
+
+
+def _facts(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the base model, and what follows from them; of an unknown one, the usual attention."""
+    if (facts := recipe.model_facts) is None:
+        return {"attention": "sdpa"}
+    return vars(facts) | {
+        "attention": facts.family.get("attention", "sdpa"),
+        "family": facts.family,
+        "has_experts": facts.has_experts,
+        "known_type": facts.model_type in catalog.model_types(),
+        "fused_loss": facts.model_type in catalog.fused_loss_models(),
+    }
+
+
+def _gpu(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the GPU; empty if it is unknown."""
+    if (gpu := catalog.gpu(recipe.machines.gpu)) is None:
+        return {}
+    return vars(gpu) | {
+        "older": not gpu.bf16,
+        "fp8": gpu.fp8,
+        "capability": gpu.capability,
+        "precision": gpu.precision(fp16=False),
+    }
+
+
+def _lacks_attention(recipe: Recipe) -> bool:
+    """Whether the family of the base model has another attention alone."""
+    only = recipe.model_facts and recipe.model_facts.family.get("attention")
+    return bool(only) and only != recipe.model.attention
+
+
+def _optimizers(recipe: Recipe) -> Mapping[str, Any]:
+    """The facts about the optimizer of each section that has one."""
+    found = {}
+    for name, section in recipe.sections.items():
+        try:
+            asked = section.get("optimizer")
+        except BrokenSetting:  # the other sections are judged
+            continue
+        if facts := catalog.optimizers().get(asked or ""):
+            found[name] = vars(facts)
+    return found
+
+
+def _fitting_steps(recipe: Recipe) -> Mapping[str, int | None]:
+    """By section, the longest interval of checkpoints up to its own that fits its evaluations; None if its own does."""
+    found = {}
+    for name, section in recipe.sections.items():
+        try:
+            evaluation, saving = section.get("eval_steps") or 0, section.get("save_steps") or 0
+        except BrokenSetting:  # the other sections are judged
+            continue
+        steps = min(evaluation, saving)
+        while steps and evaluation % steps:
+            steps -= 1
+        found[name] = steps if steps != saving and name != "pretrain" else None
+    return found
+
+
+# zero_alone: whether one GPU needs DeepSpeed; sharers: GPUs that work on one row; odd_groups: the GPUs that are then left
+# over; odd_heads: the heads left over if GPUs share matrices.
+DERIVED: Mapping[str, Callable[[Recipe], Any]] = {
+    **{"facts": _facts, "gpus": world_size, "fsdp": by_fsdp, "zero": by_zero, "zero_alone": by_zero_alone},
+    **{"replicas": replicas, "learning_rate": learning_rate, "gpu": _gpu, "optimizers": _optimizers},
+    **{"validates": validates, "fitting_steps": _fitting_steps, "lacks_attention": _lacks_attention},
+    "groups": lambda recipe: f"{replicas(recipe)}{'' if shared_by(recipe) == (1, 1) else ' groups of'}",
+    "other_batch": lambda recipe: (
+        rows if (rows := effective_batch_size(recipe)) != recipe.train.effective_batch_size else None
+    ),
+    "batch_tokens": lambda recipe: (recipe.train.effective_batch_size or 0) * recipe.model.sequence_len,
+    "sharers": lambda recipe: math.prod(shared_by(recipe)),
+    "odd_groups": lambda recipe: world_size(recipe) % math.prod(shared_by(recipe)),
+    "odd_heads": lambda recipe: recipe.model_facts and recipe.model_facts.num_key_value_heads % shared_by(recipe)[1],
+    "mixes_rows": lambda recipe: recipe.model_facts and recipe.model_facts.mixes_rows(recipe.model.attention),
+}
