@@ -144,11 +144,15 @@ def commands() -> dict[str, tuple[str, str]]:
 
 
 @cache
+def known() -> dict[str, dict[str, Any]]:
+    """What each of our parts owns, installed or not; `make schemas` writes it."""
+    return dict(json.loads(Path(__file__).with_name("known.json").read_text("utf-8")))
+
+
+@cache
 def missing(kind: str, name: str) -> str:
     """The part of ours that owns a section, scenario, command or hook and is not here; else empty. kind: of OWNED."""
-    # What each of our parts owns, installed or not; `make schemas` writes it.
-    known = json.loads(Path(__file__).with_name("known.json").read_text("utf-8"))
-    owner = (part for part, facts in known.items() if name in facts.get(kind, ()) and part not in found())
+    owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")
 
 

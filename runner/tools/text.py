@@ -127,12 +127,10 @@ def same(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([^/?#\s]+/[^/?#\s]+)")
-
-
 def hub_name(address: str) -> str | None:
     """The name of a model or data set, from the address of its page on the hub; None for any other text."""
-    found = _HUB_PAGE.match(address.strip())
+    page = r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([^/?#\s]+/[^/?#\s]+)"
+    found = re.match(page, address.strip())
     return found[1] if found else None
 
 

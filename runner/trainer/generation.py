@@ -43,7 +43,7 @@ class Chat:
 
 
 def cannot_load(what: str, error: Exception) -> Stop:
-    """A model, or an adapter, cannot be loaded. what: its folder or name."""
+    """The message that a model, or an adapter, cannot be loaded. what: its folder or name."""
     where = "the run folder" if Path(what).is_dir() else "the network, or the run folder"
     return Stop(f"The model `{what}` cannot be loaded: {first_line(error)}", f"Check {where}.")
 

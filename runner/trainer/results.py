@@ -1,6 +1,7 @@
 """What a training tells and leaves: its history and the events that it prints; and when it is over, written by the first
 process, its model, the demo's answers and the summary."""
 
+import json
 import os
 import shutil
 import statistics
@@ -55,7 +56,7 @@ class History(TrainerCallback):
         self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
         if state.global_step and self.file.is_file():
             # Steps after the checkpoint happen again.
-            before = read_json(self.file)
+            before = json.loads(self.file.read_text(encoding="utf-8"))
             self.steps = [entry for entry in before["steps"] if entry["step"] <= state.global_step]
             self.epochs = [entry for entry in before["epochs"] if entry["step"] <= state.global_step]
             self.earlier = before.get("seconds", 0.0)

@@ -151,6 +151,7 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     try:
         model, tokenizer = load(folder, task.model, task.base, task.revision, task.trust_remote_code)
     except Exception as error:
+        # The record keeps the cause alone: the message begins with a folder, perhaps of a pod.
         why = error.__cause__ if isinstance(error, Stop) and error.__cause__ else error
         return measures.lack(names, first_line(why)[:300], before)
     if task.kind not in BY_TRAINING:

@@ -690,3 +690,17 @@ def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path
     assert missing["perplexity"] == missing["improvement.perplexity"] == "training saved no held-out rows"
     assert "no history" in missing["loss_rise.2"] and missing["lm_eval.sample.akk"] == "it was not measured"
     assert missing["accuracy.genre"] == missing["accuracy"] == "no held-out row has an answer of at most 6 words"
+
+
+def test_the_record_of_a_model_that_cannot_be_loaded_has_the_reason_alone(tmp_path):
+    (broken := tmp_path / "broken").mkdir()
+    (broken / "config.json").write_text("{}")
+    reasons = []
+    for folder in (tmp_path / "none", broken):
+        measures, task = evaluate.Measures(), SimpleNamespace(tasks=(), text_blocks="", metrics=())
+        vars(task).update(model=str(folder), base="", revision=None, trust_remote_code=False)
+        evaluate.of_one_model(task, measures, str(folder), before=False)
+        assert not measures.metrics and len(set(measures.missing.values())) == 1
+        reasons.append(measures.missing["validation_loss"])
+    assert reasons[0] == f"The model `{tmp_path / 'none'}` is not here."
+    assert "cannot be loaded" not in reasons[1], "transformers' words alone"
