@@ -42,7 +42,7 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))
-        except BrokenSetting:  # `suppress` takes longer, and there are a hundred rules
+        except BrokenSetting:  # `suppress` takes longer, and there are dozens of rules
             continue
     return problems
 

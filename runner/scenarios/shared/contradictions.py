@@ -37,12 +37,11 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
         rows.append({"else": False, **row, "terms": terms})
 
     def rule(recipe: Recipe) -> Iterator[Problem]:
-        present = [name for name in TRAINING_SECTIONS if recipe.sections.get(name)]
-        known = Known(recipe=recipe, derived=derived, present=present)
-        told: list[str] = []
+        absent = [name for name in TRAINING_SECTIONS if not recipe.sections.get(name)]
+        known, passed = Known(recipe=recipe, derived=derived), list[str]()
         for row in rows:
-            told = told if row["else"] else []
-            yield from _contradicting(recipe, row, known, told)
+            passed = passed if row["else"] else [*absent]
+            yield from _contradicting(recipe, row, known, passed)
 
     return rule
 
@@ -56,23 +55,22 @@ class Known(dict[str, Any]):
         return value
 
 
-def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, told: list[str]) -> Iterator[Problem]:
-    """The problems of a row. told: the sections with one, or with a setting that the schema refused, by this row or those
-    that an `else` continues."""
+def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, passed: list[str]) -> Iterator[Problem]:
+    """The problems of a row. passed: the sections without a further problem: absent ones, and those that had one, or a
+    setting that the schema refused, in this row or those that an `else` continues."""
     for home, (when, unless) in row["terms"].items():
-        absent = home in TRAINING_SECTIONS and home not in known["present"]
-        if absent or home in told:
+        if home in passed:
             continue
         try:
             if not applies(known, when, unless):
                 continue
-            told.append(home)
+            passed.append(home)
             at = named(when[0])
             known |= {"home": home, "value": value_at(known, at)}
             texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
             says, do, mending = (text.format_map(known) for text in texts)
         except BrokenSetting:  # nothing to judge, also for the rows that follow; `suppress` takes longer
-            told.append(home)
+            passed.append(home)
             continue
         about = recipe.note if row.get("note") else recipe.problem
         yield about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
