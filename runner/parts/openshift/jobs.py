@@ -240,7 +240,12 @@ def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifest
 
 def pods_of(cluster: Cluster, job: Manifest) -> Manifests:
     """A job's pods, the latest of each machine, the first machine's first."""
-    return list({node_number(pod): pod for pod in attempts_of(cluster, job, makers(cluster, job))}.values())
+    return latest(attempts_of(cluster, job, makers(cluster, job)))
+
+
+def latest(attempts: Manifests) -> Manifests:
+    """The latest pod of each machine, of those from `attempts_of`."""
+    return list({node_number(pod): pod for pod in attempts}.values())
 
 
 def machines(job: Manifest) -> int:

@@ -64,7 +64,7 @@ class JobState:
 def look(cluster: Cluster, job: Manifest) -> JobState:
     made_by = jobs.makers(cluster, job)
     attempts = jobs.attempts_of(cluster, job, made_by)
-    pods = list({jobs.node_number(pod): pod for pod in attempts}.values())  # the latest of each machine
+    pods = jobs.latest(attempts)
     entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True) if jobs.queue_of(job) else []
     workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
