@@ -40,6 +40,12 @@ def test_the_list_of_hooks_has_every_hook_that_is_called_or_named_by_a_part():
     assert {moment for part in parts.found().values() for moment in part.hooks} <= {*called}
 
 
+def test_a_broken_format_breaks_only_the_check():
+    """Other packages add formats, so the commands beside `check` must not load them."""
+    code = "import runner.commands.show, sys; sys.exit('runner.parts.ci.formats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
 @pytest.fixture(scope="module", params=sorted(parts.found()))
 def without(request, tmp_path_factory):
     """The package without one part, in a folder of its own: the part's name, and a function that runs `recipe` from it."""

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.commands.check import list_
 from runner.commands.cli import _code as typed
 from runner.commands.cli import cli
+from runner.commands.show import list_
 from runner.parts.edits import copying
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import reading, units
@@ -473,7 +473,7 @@ def test_ask_and_compare_without_a_run_say_how_to_get_one(recipe_command, tmp_pa
 
 def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
     code = (
-        "import runner.commands.check as module\n"
+        "import runner.commands.show as module\n"
         "def broken(path): raise KeyError('x')\n"
         "module.facts = broken\n"
         "from runner.commands.cli import main\nmain(['list'])"
@@ -494,7 +494,7 @@ def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
 
 def test_interrupting_is_130():
     code = (
-        "import runner.commands.check as module\n"
+        "import runner.commands.show as module\n"
         "def pressed(path): raise KeyboardInterrupt\n"
         "module.facts = pressed\n"
         "from runner.commands.cli import main\nmain(['list'])"

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from runner import parts
 from runner.catalog import troubles
-from runner.commands import check
+from runner.commands import show
 from runner.commands.options import command, end, open_recipe, say, table
 from runner.parts.report import facts, page, sentences
 from runner.recipe.document import differing, flat
@@ -106,7 +106,7 @@ def _row(run: RunFolder, known: facts.RunFacts | None) -> dict[str, Any]:
     gpus = [summary.training_seconds * summary.world_size / 3600 for summary in done if summary.gpu]
     gated = known.gated if known else ()
     return {
-        **check.run_row(run),
+        **show.run_row(run),
         "loss": done[-1].best_validation_loss if done else None,
         "gpu hours": sum(gpus) if gpus else None,
         "gates": "" if not gated else "open" if all(stage.open for stage in gated) else "closed",
