@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner import parts
+from runner.tools.problem import Stop
 from tests.conftest import MINIMAL, ROOT
 
 LANGUAGE = [path for path in MINIMAL if path.stem in ("lora", "last-layers", "causal-lm")]
@@ -38,6 +39,11 @@ def test_the_list_of_hooks_has_every_hook_that_is_called_or_named_by_a_part():
     called = re.findall(r"parts\.hooks?\(\s*\"(\w+)\"", code)
     assert sorted(name.partition("(")[0] for name in listed) == sorted({*called})
     assert {moment for part in parts.found().values() for moment in part.hooks} <= {*called}
+
+
+def test_a_hook_that_no_part_has_is_a_message():
+    with pytest.raises(Stop):
+        parts.hook("of_no_part")
 
 
 def test_a_broken_format_breaks_only_the_check():

@@ -128,9 +128,9 @@ def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
 
 def hook(moment: str) -> Callable[..., Any]:
     """The function of the one part that has it. Raises Stop if no part does."""
-    if not hooks(moment):
-        require("hooks", moment)
-    return hooks(moment)[0]
+    if not (known := hooks(moment)):
+        raise _not_installed(missing("hooks", moment))
+    return known[0]
 
 
 @cache
@@ -159,7 +159,11 @@ def missing(kind: str, name: str) -> str:
 def require(kind: str, name: str) -> None:
     """Raises Stop if the part of ours that owns something (see `missing`) is not here."""
     if owner := missing(kind, name):
-        raise Stop(f"This needs the part `{owner}`, which is not installed here.", INSTALL)
+        raise _not_installed(owner)
+
+
+def _not_installed(part: str) -> Stop:
+    return Stop(f"This needs the part `{part}`, which is not installed here.", INSTALL)
 
 
 def not_here(name: str, part: str) -> str:
