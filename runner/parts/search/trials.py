@@ -67,8 +67,10 @@ def of(section: Settings) -> list[Trial]:
     else:
         draw, most = random.Random(section["seed"]), count or MOST
         for _ in range(most * ATTEMPTS):
+            if len(every) == most:
+                break
             drawn = (*map(draw.choice, over.values()), *(_between(low, high, draw) for low, high in between.values()))
-            if len(every) < most and drawn not in every:
+            if drawn not in every:
                 every.append(drawn)
     return [Trial(number, dict(zip(names, values, strict=True))) for number, values in enumerate(every, 1)]
 
