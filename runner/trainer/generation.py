@@ -174,7 +174,6 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     return before, replace(before, model=best, revision=None, adapter=added)
 
 
-GLANCE = 300  # the most characters of a short question
 FIRST_ROWS = 1000  # training rows whose words are looked for in the answers; in many rows every word occurs
 
 

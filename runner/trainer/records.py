@@ -16,6 +16,7 @@ from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
 Thing = TypeVar("Thing")
 Logged = Mapping[str, Any]  # the figures of a step, an epoch or an evaluation, by name
+GLANCE = 300  # the most characters of a short question of a demo
 # The measure that compares evaluations: the validation loss; or, with more being better, the accuracy for images or the
 # reward of a model's own answers.
 LOSS, ACCURACY, REWARD = "loss", "accuracy", "reward"

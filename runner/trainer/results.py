@@ -22,8 +22,8 @@ from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.tools.text import tokenizer_in
 from runner.trainer import fork_server
-from runner.trainer.generation import GLANCE, with_system
-from runner.trainer.records import EarlyStop, Logged, Proof, Summary, TimeUsed, evenly, versions
+from runner.trainer.generation import with_system
+from runner.trainer.records import GLANCE, EarlyStop, Logged, Proof, Summary, TimeUsed, evenly, versions
 from runner.trainer.settings import Demo, RunSettings
 
 TABLES = packaged.toml(__file__, "tables.toml")

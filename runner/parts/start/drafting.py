@@ -37,8 +37,7 @@ from runner.scenarios import translate
 from runner.scenarios.render import place
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, worded
-from runner.trainer.generation import GLANCE
-from runner.trainer.records import evenly
+from runner.trainer.records import GLANCE, evenly
 
 TABLES = packaged.toml(__file__, "questions.toml")
 
