@@ -19,7 +19,7 @@ from runner.catalog import Gpu, Model
 from runner.parts.planner import parameters
 from runner.parts.planner.memory import GIB, NCCL_LEAST
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.plan import OnClaim, Plan, Stage
+from runner.plan import OnClaim, Plan, Stage, precision_of
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.files import content_hash
@@ -251,7 +251,7 @@ class Serving:
         base_name, self.name = served(recipe.name)
         found = source(plans[0], stage, section.model, plans[1:])
         self.base_name, self.source = base_name if found.adapters else None, found
-        self.precision = "bf16" if stage.config.get("bf16") else "fp16" if stage.config.get("fp16") else "fp32"
+        self.precision = precision_of(stage.config)
         self.context: int = section.context or max(int(config["sequence_len"]) for config in trained)
         self.concurrency: int = section.concurrency
         self.forecast: ServingForecast | None = None
