@@ -155,6 +155,8 @@ READERS: dict[str, RowFile] = {
     ".parquet": Parquet(),
     ".xlsx": Sheet(),
 }
+# Those whose first rows are read without the others, and without a slow library.
+ROW_BY_ROW = (".jsonl", ".csv", ".tsv")
 
 
 def _reader(path: Path, split: str | None = None, column: str | None = None) -> RowFile | None:

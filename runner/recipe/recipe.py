@@ -341,6 +341,12 @@ class Recipe(Sections):
         """Every data set of the recipe, with its path and its settings."""
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
+    def data_files(self) -> Iterator[tuple[Path_, Settings, Path]]:
+        """Every data set that is a file on this machine, with its path, its settings and the file."""
+        for home, data in self.data_sets():
+            if (name := data.get("path")) and (file := self.folder / name).is_file():
+                yield home, data, file
+
     def local_files(self) -> Iterator[tuple[Path_, str]]:
         """This machine's files and folders that training needs, each with the path of its setting."""
         return ((setting, name) for setting, name in self._sources() if not self.elsewhere(name))

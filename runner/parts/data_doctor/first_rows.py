@@ -13,14 +13,11 @@ from runner.recipe.templates import NoText
 from runner.tools.problem import Problem, Stop, worded
 
 FIRST_ROWS = 200
-# Files that can be read row by row, without a slow library.
-ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
-    for home, data in recipe.data_sets():
-        file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("question"):
+    for home, data, file in recipe.data_files():
+        if file.suffix not in rows.ROW_BY_ROW or not data.knows("question"):
             continue
         templated = {setting: data.get(setting) for setting in sources.QUESTION_ANSWER}
         form = conversation_formats.stated(data.get("form") or "auto", **templated)

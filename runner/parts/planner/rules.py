@@ -53,9 +53,8 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:
     """A small file needs rows to train on, and, if they are split, rows to validate on."""
-    for home, data in recipe.data_sets():
-        file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
+    for home, data, file in recipe.data_files():
+        if file.stat().st_size > SMALL_FILE:
             continue
         unit = "document" if file.suffix == ".txt" else "row"
         try:

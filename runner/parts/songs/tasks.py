@@ -150,8 +150,7 @@ def task_of(song: Song, lyrics: Lyrics) -> SongTask:
     return SongTask(pair(question, answer), kind=kind, song=song.key)
 
 
-# Files that can be read row by row, without a slow library; and the most rows of one that are examined.
-ENDINGS, FIRST_ROWS = (".jsonl", ".csv", ".tsv"), 200
+FIRST_ROWS = 200  # the most rows of a file that are examined
 
 
 def songs(recipe: Recipe) -> Iterator[Problem]:
@@ -171,9 +170,8 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     """The problem that none of the first rows is a song with a readable instruction."""
     if not (asked := (recipe.settings.get("data") or {}).get("songs")):
         return
-    for home, data in recipe.data_sets():
-        file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or file.suffix not in ENDINGS or not file.is_file():
+    for home, _, file in recipe.data_files():
+        if file.suffix not in rows.ROW_BY_ROW:
             continue
         source = DataSource(hub=None, revision=None, subset=None, split=None, path=str(file))
         try:
