@@ -179,7 +179,7 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
     except UnknownArchitecture as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
     need = max((stage.memory.total for stage in planned.forecasts), default=None)
-    if not all(stage.fits for stage in planned.forecasts):
+    if not planned.fits:
         return _OnCard(card.name, usable, need), "too small"
     full = all(stage.full.fits for stage in planned.forecasts)
     verdict = "fits" if full else "fits your rows, but not rows of full length"

@@ -90,6 +90,12 @@ class Planned:
     def preparations(self) -> list[Preparation]:
         return storage.preparations(self.recipe, self.plan)
 
+    @property
+    def fits(self) -> bool | None:
+        """Whether every stage fits its card; None if none is too large, but the memory of one is unknown."""
+        verdicts = [stage.fits for stage in self.forecasts]
+        return False if False in verdicts else None if None in verdicts else True
+
     @cached_property
     def together(self) -> ClusterTotals:
         times: list[Duration | Preparation] = [each.time for each in self.forecasts if each.time]

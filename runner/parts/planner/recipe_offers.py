@@ -134,7 +134,7 @@ def more_steps(planned: Planned) -> str:
     """A sentence with the first settings that make enough steps of a plan that makes too few."""
     for changes in _longer(planned):
         offer = _tried(planned, changes, look=False)  # none of them concerns rows
-        if offer and offer.enough_steps and all(stage.fits is not False for stage in offer.after.forecasts):
+        if offer and offer.enough_steps and offer.after.fits is not False:
             lines = ", ".join(f"`{line}`" for line in offer.lines)
             name = too_short(planned.forecasts)[0].stage.name
             steps = next(stage.steps for stage in offer.after.forecasts if stage.stage.name == name)
@@ -189,7 +189,6 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
 def _settled(planned: Planned, changes: Changes) -> Offer | None:
     """The change with those that it needs, so that all stages fit and the recipe's limits hold. Limits are raised only
     if nothing else changes, or where a stage does not fit its card; else a change that breaks one is dropped."""
-    roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
         if (offer := _tried(planned, changes)) is None:
@@ -204,7 +203,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
             if more := next((one for one in fitting if not one.keys() & changes.keys()), None):
                 changes = {**changes, **more}
                 continue
-        if not mending or (changes and not roomless and any(name.startswith("limits.") for name in mending)):
+        if not mending or (changes and planned.fits and any(name.startswith("limits.") for name in mending)):
             return None
         changes = {**changes, **mending}
     return None
@@ -227,14 +226,14 @@ def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
 
 def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes to try, each with the name of its group; one success in a group is enough."""
-    tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
+    tight = _tight(planned)
     if not planned.problems:
         for stage in planned.forecasts if _cramped(planned) else ():
             if (setting := Lines(planned.recipe, stage.stage).find("sequence_len")) and stage.shorter_rows:
                 yield "shorter rows", {setting: stage.shorter_rows}
         for changes in _longer(planned):
             yield str(sorted(changes)), changes
-    elif fits:
+    elif planned.fits:
         yield "limits", {}
     broken = {problem.mends[0] for problem in planned.problems if problem.mends}
     if tight:
@@ -245,7 +244,7 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
         yield from (("fewer steps", changes) for changes in _fewer_steps(planned))
     else:
         return
-    if tight and fits:
+    if tight and planned.fits:
         return
     nodes = planned.forecasts[0].stage.machines.nodes
     for count in range(1, TRIES):

@@ -517,13 +517,13 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
 
     planned = again()
-    if answers.of.keeps and _fits(planned):
+    if answers.of.keeps and planned.fits is not False:
         return []
-    if not _fits(planned) and "qlora" in answers.way.ways:
+    if planned.fits is False and "qlora" in answers.way.ways:
         why = "the model in 4 bits, so that it fits the GPU"
         planned = again(Override("train.adapter", None, "qlora", copying.NEW, why))
     planned = again(*_memory(planned))
-    if not _fits(planned):
+    if planned.fits is False:
         # An offer must leave the model and its machines unchanged.
         offered = (offer.changes for offer in recipe_offers.of(planned))
         kept = (one for one in offered if not any(f"{each.setting}.".startswith(CHOSEN) for each in one))
@@ -552,11 +552,6 @@ def _memory(planned: Planned) -> list[Override]:
     if gib * 2**30 <= units.size(planned.recipe.machines.memory):
         return []
     return _overrides({"machines.memory": (f"{gib} GiB", "main memory that it needs; write what your machine has")})
-
-
-def _fits(planned: Planned) -> bool:
-    """Whether every stage has room, as far as the card is known."""
-    return all(stage.fits is not False for stage in planned.forecasts)
 
 
 def _power(count: float) -> int:
