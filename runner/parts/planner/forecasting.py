@@ -32,7 +32,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     # Only the steps of small local files are counted, with settings that make more of them.
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     if files and all(file.is_file() and file.stat().st_size < SMALL for file in files):
-        counted = forecast.of(recipe, plan)
+        counted = forecast.of(recipe, plan) if roomy else known
         if too_short(counted):
             # Imported here, because only a recipe with too few steps needs the search.
             from runner.parts.planner import recipe_offers
