@@ -207,8 +207,8 @@ class Documents(RowFile):
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
-            for is_text, numbered in groupby(enumerate(lines, 1), lambda each: bool(each[1].strip())):
-                if is_text:
+            for empty, numbered in groupby(enumerate(lines, 1), lambda each: each[1].isspace()):
+                if not empty:
                     first, line = next(numbered)
                     text = "".join([line, *(line for _, line in numbered)]).rstrip("\n")
                     yield first, {self.column: text} if _whole(text) else Bad(NOT_UTF8)
