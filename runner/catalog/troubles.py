@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
+from typing import NamedTuple
 
 from runner.catalog.tables import table
 from runner.tools import packaged
@@ -24,8 +25,7 @@ _ERRORS = (
 )
 
 
-@dataclass(frozen=True)
-class Trouble:
+class Trouble(NamedTuple):
     """One thing that goes wrong: the places to look for it, its patterns, its meaning and remedy. needs: a word from
     the caller; reads: the reader that adds words from the text; follows: whether another machine usually causes it."""
 

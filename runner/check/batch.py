@@ -5,9 +5,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from runner import parts
 from runner.check import validate
@@ -95,8 +95,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
         yield from enumerate(text.splitlines(), 1)
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class CheckReport(NamedTuple):
     """The result of `recipe check`. checked, bugs: the numbers of recipes, and of those that crashed the runner."""
 
     checked: int

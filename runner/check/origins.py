@@ -1,8 +1,7 @@
 """A recipe as YAML with every default and computed value, each with its source in a comment."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import parts
 from runner.catalog import Schema
@@ -19,8 +18,7 @@ DEFAULT = "default"
 Line = tuple[str, str]  # a line of YAML, and its comment
 
 
-@dataclass(frozen=True)
-class Computed:
+class Computed(NamedTuple):
     """A value that follows from other lines of a recipe, and how it is computed."""
 
     value: Any
@@ -52,8 +50,7 @@ def as_yaml(recipe: Recipe, schema: Schema, computed: Mapping[Path_, Computed]) 
     return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)
 
 
-@dataclass(frozen=True)
-class _Writer:
+class _Writer(NamedTuple):
     document: Document
     computed: Mapping[Path_, Computed]
     stages: Sequence[Section]

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
+from importlib import import_module
 from os.path import isdir
 from typing import Any
 
@@ -18,6 +19,7 @@ from runner.catalog.models import ModelConfig
 from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
 from runner.recipe import lock, units
+from runner.recipe.document import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
@@ -34,7 +36,9 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """Every Problem found by the shared rules, the rules of parts and those of the scenario. A rule whose settings the
     schema refused yields nothing. look: whether to read the recipe's files, which may be on another machine."""
     problems: list[Problem] = []
-    modules = parts.modules("rules")
+    of_settings = parts.table("rules_of").items()
+    written = [name for setting, name in of_settings if recipe.document.lookup(path_of(setting)) is not None]
+    modules = (*parts.modules("rules"), *map(import_module, written))
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
     files = (*FILE_RULES, *(rule for module in modules for rule in getattr(module, "FILE_RULES", ()))) if look else ()
     if recipe.settings.knows(STAGES):

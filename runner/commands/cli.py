@@ -82,8 +82,8 @@ def cli(context: click.Context) -> int | None:
     if context.invoked_subcommand:
         return None
     from runner.check.batch import within
-    from runner.commands.check import standing
     from runner.commands.options import end
+    from runner.commands.standing import standing
 
     if len(recipes := within(Path())) == 1:
         return standing(str(recipes[0]))

@@ -2,8 +2,7 @@
 it, and `first`, which shows rows as the model will see them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from runner.tools.text import GENERAL_TEXT
 
@@ -17,8 +16,7 @@ BEGINNING = 8  # the number of words of a document that a model gets to continue
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True)
-class RenderedExample:
+class RenderedExample(NamedTuple):
     """A row: its question or the beginning of its text, and the complete row with the marks around each message.
     picture: the row's image, as PNG; its text is then the class."""
 

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from runner.data import RenderedExample, blocks
+from runner.data import RenderedExample, blocks, judged
 from runner.data import conversation_formats as formats
-from runner.data.conversation_formats import ChatData, Conversation, Conversations, Labels, Preferences, Prompts, Turn
+from runner.data.conversation_formats import ChatData, Conversation, Conversations, Turn
 from runner.data.items import ItemOf, ItemPreparer
+from runner.data.judged import Labels, Preferences, Prompts
 from runner.data.report import Report
 from runner.data.tokenizers import MISTRAL, TokenizerFor
 from runner.tools.problem import Stop, first_line, worded
@@ -151,17 +152,17 @@ class PreferenceRows(ItemPreparer[Prompted]):
             raise Stop(*worded("data.one-label", only=str(only).lower(), other=str(not only).lower()))
         return kept
 
-    def told(self, item: formats.Answered, answer: str = "") -> str:
+    def told(self, item: judged.Answered, answer: str = "") -> str:
         """answer: the column of the one that is shown, by default the first."""
         said = Turn("assistant", str(item.answers[answer or self.answers[0]]))
         return super().told(replace(item, turns=(*item.turns, said)))
 
-    def rendered(self, item: formats.Answered) -> RenderedExample:
+    def rendered(self, item: judged.Answered) -> RenderedExample:
         name, beside = list(item.answers.items())[-1]
         name = "reference" if name == "answer" else name
         return RenderedExample(item.question, f"{self.told(item)}\n\n{name}: {beside}")
 
-    def said(self, item: formats.Answered) -> tuple[Any, ...]:
+    def said(self, item: judged.Answered) -> tuple[Any, ...]:
         answers = [item.answers[name] for name in self.answers]
         return "\n".join((item.said, *map(str, answers))), answers[0], item.answers.get("label")
 
@@ -175,7 +176,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
         self.find_too_long(longer, limit, self.where(kept[longer > limit]), lost, "cut in training")
         return kept
 
-    def table(self, batch: list[formats.Answered]) -> pa.Table:
+    def table(self, batch: list[judged.Answered]) -> pa.Table:
         messages = [formats.behind(self.asked.system_prompt, item.turns) for item in batch]
         answers = {name: [item.answers[name] for item in batch] for name in batch[0].answers}
         return pa.table({"full-question": [item.question for item in batch], "messages": messages, **answers})
@@ -186,7 +187,7 @@ class PromptRows(PreferenceRows[Prompts]):
 
     uncounted = ItemPreparer.uncounted
 
-    def told(self, item: formats.Answered, answer: str = "") -> str:
+    def told(self, item: judged.Answered, answer: str = "") -> str:
         """Without the reference answer, which the model does not see."""
         return super().told(replace(item, answers={"answer": ""}))
 
@@ -194,7 +195,7 @@ class PromptRows(PreferenceRows[Prompts]):
         room = self.asked.sequence_len - self.asked.answer_tokens
         return self.within(room, kept, self.lengths(kept, tokenizer), tokenizer)
 
-    def table(self, batch: list[formats.Answered]) -> pa.Table:
+    def table(self, batch: list[judged.Answered]) -> pa.Table:
         table = super().table(batch)
         # TRL reads the column `prompt`.
         return table.add_column(2, "prompt", table["messages"])

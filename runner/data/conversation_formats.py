@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -173,18 +173,20 @@ def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ..
     said: list[Any]
     if form == "alpaca":
         # Separated by a line end, as in Axolotl's own prompts for Alpaca.
-        asked = "\n".join(filter(None, (_text(row["instruction"], "instruction"), _text(row.get("input"), "input"))))
-        said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
+        asked = "\n".join(
+            filter(None, (text_in(row["instruction"], "instruction"), text_in(row.get("input"), "input")))
+        )
+        said = [{"role": "user", "content": asked}, {"role": "assistant", "content": text_in(row["output"], "output")}]
     elif form == "prompt_completion":
-        said = [*_turns_in(row["prompt"], "prompt", "user"), *_turns_in(row["completion"], "completion", "assistant")]
+        said = [*turns_in(row["prompt"], "prompt", "user"), *turns_in(row["completion"], "completion", "assistant")]
     else:
         (column,) = COLUMNS[form]
-        said = _turns_in(row[column], column)
+        said = turns_in(row[column], column)
     if row.get("system") and _role(said[0], 1) != "system":
-        said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
+        said.insert(0, {"role": "system", "content": text_in(row["system"], "system")})
     kept = []
     for number, message in enumerate(said, 1):
-        turn = _turn(message, number, thoughts)
+        turn = turn_of(message, number, thoughts)
         if turn.content or turn.besides:
             kept.append(turn)
         elif turn.role != "system":
@@ -196,11 +198,11 @@ def turns(form: Form, row: DataRow, thoughts: str = REASONING) -> tuple[Turn, ..
     return tuple(kept)
 
 
-def _text(value: Any, column: str) -> str:
+def text_in(value: Any, column: str) -> str:
     return text_of(value, column).strip()
 
 
-def _turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
+def turns_in(value: Any, column: str, role: str | None = None) -> list[Any]:
     """The turns in a column; in a table they are JSON. role: the role of a plain text; None if that is not allowed."""
     turns = value
     if isinstance(value, str):
@@ -229,7 +231,7 @@ def _role(message: Any, number: int) -> str:
     return ROLES[named]
 
 
-def _turn(message: Any, number: int, thoughts: str = REASONING) -> Turn:
+def turn_of(message: Any, number: int, thoughts: str = REASONING) -> Turn:
     role = _role(message, number)
     content = message.get("content", message.get("value"))
     fields = (thoughts, *BESIDES)
@@ -237,7 +239,7 @@ def _turn(message: Any, number: int, thoughts: str = REASONING) -> Turn:
         return Turn(role, content.strip())
     besides = {name: message[name] for name in fields if message.get(name)}
     if CALLS in besides:
-        besides[CALLS] = [_call(call, number) for call in _turns_in(besides[CALLS], CALLS)]
+        besides[CALLS] = [_call(call, number) for call in turns_in(besides[CALLS], CALLS)]
     if isinstance(content, list):  # of parts, each `{type: text, text: …}`
         if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content):
             raise NoText(f"turn {number} contains something other than text")
@@ -294,133 +296,3 @@ def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
     return template.conversation(
         (turn["role"], before + turn["content"]) for turn, before in zip(conversation, written, strict=True)
     )
-
-
-@dataclass(frozen=True)
-class Answered(Conversation):
-    """A prompt, whose last turn asks. answers: by column, in the columns' order: `chosen` and `rejected`; `completion`
-    and whether its `label` is good; or `answer`, the reference that rewards compare with."""
-
-    answers: Mapping[str, str | bool] = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        return repr((self.turns, *self.answers.values()))
-
-
-def _asked(template: str, row: DataRow, implicit: bool) -> tuple[Turn, ...]:
-    """The turns of a prompt. implicit: whether its column also has the answer, as its last turn."""
-    turns = _turns_of(template, row, "user")
-    turns = turns[:-1] if implicit else turns
-    own = row.get("system")
-    if own and turns and turns[0].role != "system":
-        turns = (Turn("system", _text(own, "system")), *turns)
-    if not turns or turns[-1].role != "user":
-        raise NoText(f"`{template}` has no turn of the user before the answer")
-    return turns
-
-
-def _answer(template: str, row: DataRow, prompt: tuple[Turn, ...]) -> str:
-    """The last turn of an answer; others before it must be those of the prompt."""
-    *before, answer = _turns_of(template, row, "assistant")
-    if answer.role != "assistant":
-        raise NoText(f"`{template}` ends with the role `{answer.role}`, but an answer must be last")
-    asked, before = ([turn for turn in turns if turn.role != "system"] for turns in (prompt, before))
-    if before not in ([], asked):
-        raise NoText(f"`{template}` has other turns before its answer than the prompt")
-    return answer.content
-
-
-def _turns_of(template: str, row: DataRow, role: str) -> tuple[Turn, ...]:
-    """The turns that a template gives: those in its column, or its text as a turn of this role."""
-    column, said = template[1:-1], list[Any]()
-    if templates.columns(template) == [column]:
-        said = _turns_in(row[column], column, role)
-    turns = tuple(_turn(message, number) for number, message in enumerate(said, 1))
-    if any(turn.besides for turn in turns):
-        raise NoText(f"`{column}` has {listed((REASONING, *BESIDES), 'or')}, which only conversations may have")
-    return turns or (Turn(role, templates.fill(template, row).strip()),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreferenceSet(DataSet):
-    """A prompt and two answers, each a template with columns in brackets. A single column may contain turns."""
-
-    prompt: str
-    chosen: str
-    rejected: str
-
-    def item(self, row: DataRow) -> Answered | str:
-        prompt = _asked(self.prompt, row, self.prompt == self.chosen)
-        chosen, rejected = (_answer(answer, row, prompt) for answer in (self.chosen, self.rejected))
-        if not prompt[-1].content or not chosen or not rejected:
-            return "a part is empty"
-        both = {"chosen": chosen, "rejected": rejected}
-        return Answered(prompt, answers=both) if chosen != rejected else "both answers are the same"
-
-
-# The columns of a prompt, the likeliest first, and how files write labels.
-PROMPTS = ("prompt", "instruction", "question")
-WRITTEN = {**dict.fromkeys(("true", "1", "1.0", "yes"), True), **dict.fromkeys(("false", "0", "0.0", "no"), False)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelSet(DataSet):
-    """A prompt, one answer and its label, as in PreferenceSet. prompt: None if the row's columns show it."""
-
-    prompt: str | None = None
-    completion: str
-    label: str
-
-    def item(self, row: DataRow) -> Answered | str:
-        asks = self.prompt or next((f"[{column}]" for column in PROMPTS if column in row), self.completion)
-        prompt = _asked(asks, row, asks == self.completion)
-        completion, label = _answer(self.completion, row, prompt), templates.fill(self.label, row).strip().lower()
-        if not prompt[-1].content or not completion:
-            return "a part is empty"
-        if label not in WRITTEN:
-            raise NoText(f"the label is `{label}`; use {listed(WRITTEN, 'or')}")
-        return Answered(prompt, answers={"completion": completion, "label": WRITTEN[label]})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged(SplitDataSets):
-    """Rows with a prompt. sequence_len: the most tokens of a row; training cuts longer rows."""
-
-    system_prompt: str | None
-    sequence_len: int
-    special_tokens: ChatTemplate
-    tokenizer: Pretrained | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preferences(Judged):
-    kind: Literal["preferences"] = "preferences"
-    sets: tuple[PreferenceSet, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Labels(Judged):
-    kind: Literal["labels"] = "labels"
-    sets: tuple[LabelSet, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptSet(DataSet):
-    """A prompt as in PreferenceSet, and its reference answer, a template."""
-
-    prompt: str
-    answer: str
-
-    def item(self, row: DataRow) -> Answered | str:
-        prompt, answer = _asked(self.prompt, row, False), templates.fill(self.answer, row).strip()
-        return Answered(prompt, answers={"answer": answer}) if prompt[-1].content and answer else "a part is empty"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prompts(Judged):
-    """Prompts with reference answers. sequence_len: tokens of prompt and answer; answer_tokens: of the answer alone."""
-
-    kind: Literal["prompts"] = "prompts"
-    sets: tuple[PromptSet, ...]
-    answer_tokens: int

@@ -26,8 +26,10 @@ from pyarrow import parquet
 
 from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
 from runner.data.blocks import SIDES, in_groups
-from runner.data.conversation_formats import Conversation, Conversations, Judged
-from runner.data.report import MOST_NAMED, DataFinding, Lengths, Report, examiners
+from runner.data.conversation_formats import Conversation, Conversations
+from runner.data.judged import Judged
+from runner.data.prepared import Lengths
+from runner.data.report import MOST_NAMED, DataFinding, Report, examiners
 from runner.data.row_files import DataRow, FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText

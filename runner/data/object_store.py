@@ -5,11 +5,10 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.tools import packaged
 from runner.tools.files import cache_folder, content_hash, replacing
@@ -21,8 +20,7 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_S3_ENDPOINT")
 SECONDS = 10  # until a server counts as away
 
 
-@dataclass(frozen=True)
-class Object:
+class Object(NamedTuple):
     """A file on the server. path: with its bucket; changed: its time of writing, in seconds since 1970."""
 
     path: str

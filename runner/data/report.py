@@ -1,11 +1,8 @@
-"""Report: how the rows were used, in figures and in words (`report.txt.jinja`), and the facts about them that other
-modules need."""
+"""Report: how the rows were used, in figures and in words (`report.txt.jinja`)."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, cast
 
 from runner import parts
-from runner.data.data_sets import DataSets, Where, drawn, set_name, stated, where
+from runner.data.data_sets import DataSets, Where, drawn, set_name, where
+from runner.data.prepared import Lengths, PreparedRows, asked, contents
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.plan import RowsRequest
-from runner.recipe.document import leaves
-from runner.tools.files import Record, content_hash, read_json, sha256, write_json
+from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop, worded
 from runner.tools.text import macros
 
@@ -43,15 +40,6 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
     said, part = "\n".join(lines), lost / of
     most = math.ceil(part * 100) / 100
     raise Stop(*worded("data.too-many-lost", lost=lost, of=of, part=part, share=100 * share, said=said, most=most))
-
-
-@dataclass(frozen=True)
-class Lengths(Record):
-    """Lengths of rows in tokens: mean, standard deviation (spread) and 99th percentile (high); empty if not counted."""
-
-    mean: float = 0.0
-    spread: float = 0.0
-    high: float = 0.0
 
 
 @dataclass
@@ -189,7 +177,7 @@ class Report(Examined):
     train_rows: int = 0
     validation_rows: int = 0
     token_lengths: dict[str, int] = field(default_factory=dict)
-    lengths: Lengths = Lengths()
+    lengths: Lengths = field(default_factory=Lengths)
     length_bins: list[tuple[int, int, int]] = field(default_factory=list)
     longest_kept: int = 0
     tokenizer: str = ""
@@ -252,52 +240,3 @@ def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
 def rows_of(report: Examined, data: RowsRequest) -> PreparedRows:
     """The facts about the rows of a report. data: the request."""
     return PreparedRows(asked=asked(data), contents=contents(data), **report.facts)
-
-
-@dataclass(frozen=True)
-class PreparedRows(Record):
-    """How many rows were prepared. sampled_from: of how many they are a draw, None if all. asked, contents: hashes of
-    the request and of its files. lengths: of the training rows, empty if not counted; longest: tokens of the longest
-    of all rows, 0 if not counted. sets: the share of the training rows by data set, if there are several."""
-
-    FILE = "rows.json"
-    train_rows: int = 0
-    validation_rows: int = 0
-    sampled_from: int | None = None
-    asked: str = ""
-    lengths: Lengths = Lengths()
-    contents: str = ""
-    sets: Mapping[str, float] = field(default_factory=dict)
-    longest: int = 0
-
-
-# The environment variable of pods that `require_room` reads. For each stage a list: folders below the prepared data,
-# tokens of the longest row that fits on a GPU, the consequence, and the remedy.
-ROOM = "RECIPE_ROOM_FOR_ROWS"
-
-
-def require_room(data_dir: Path) -> None:
-    """Raises Stop if the GPUs of the plan have no room for the longest row in a folder of prepared data."""
-    for folders, tokens, why, remedy in json.loads(os.environ.get(ROOM, "[]")):
-        prepared = (PreparedRows.read(data_dir / folder) for folder in folders)
-        longest = max((rows.longest for rows in prepared if rows), default=0)
-        if longest > tokens:
-            raise Stop(f"The longest row has {longest:,} tokens, but the GPUs have room for {tokens:,}. {why}", remedy)
-
-
-def asked(data: RowsRequest) -> str:
-    """A hash of the request in a stage's `data`, wherever its files are."""
-    return content_hash(_placeless(data), 32)
-
-
-def _placeless(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        known = stated(value.items())
-        return {name: Path(item).name if name == "path" and item else _placeless(item) for name, item in known.items()}
-    return [_placeless(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def contents(data: RowsRequest) -> str:
-    """A hash of the files of a stage's `data`; empty if one is a folder or not here, or there are none."""
-    files = [Path(value) for path, value in leaves(data, bool) if path[-1:] == ("path",) and value]
-    return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""

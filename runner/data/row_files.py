@@ -6,10 +6,9 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.tools.files import table
 from runner.tools.problem import Stop, worded
@@ -21,8 +20,7 @@ KEPT = "surrogateescape"  # wrong bytes are read as lone surrogates, so that the
 LONGEST_RECORD = 2**20
 
 
-@dataclass(frozen=True)
-class Bad:
+class Bad(NamedTuple):
     """A line that is not a row, and why."""
 
     reason: str
@@ -32,8 +30,7 @@ DataRow = Mapping[str, Any]  # a row of a person's data, by column
 Numbered = tuple[int, DataRow | Bad]
 
 
-@dataclass(frozen=True)
-class FilePart:
+class FilePart(NamedTuple):
     """A part of a file, from start up to end (exclusive): bytes of a file of lines, or rows of a Parquet file. first:
     the number of its first row, from 1."""
 

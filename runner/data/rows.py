@@ -9,7 +9,6 @@ from importlib import import_module
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 from runner.data import data_sets, row_files
 from runner.data.data_sets import DataSource
@@ -39,6 +38,8 @@ class Sheet(RowFile):
         return [str(name) for name in first if name is not None] or nameless()
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        from zipfile import BadZipFile
+
         from openpyxl import load_workbook
         from openpyxl.utils.exceptions import InvalidFileException
 

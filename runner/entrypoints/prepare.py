@@ -15,7 +15,8 @@ from typing import Any
 
 from runner import parts, scenarios
 from runner.data import conversation_formats, data_sets, general_documents, object_store, tokenizers
-from runner.data.report import require_room, rows_of
+from runner.data.prepared import require_room
+from runner.data.report import rows_of
 from runner.plan import RowsRequest
 from runner.recipe import templates
 from runner.scenarios.contract import Work

@@ -35,6 +35,8 @@ class Part:
     sections: tuple[str, ...] = ()
     # The module with RULES, FILE_RULES and RENDER_NOTES, which judge every recipe.
     rules: str = ""
+    # Modules with RULES and FILE_RULES by the setting that they judge; only recipes with that setting load them.
+    rules_of: Mapping[str, str] = field(default_factory=dict)
     # Packages by the scenario's name; "" is the part itself.
     scenarios: Mapping[str, str] = field(default_factory=dict)
     # Modules by name: trainers, the planner's formulas for each, kinds of data, measures of a model, programs that ask one.

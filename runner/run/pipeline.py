@@ -4,12 +4,12 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import parts
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import forget_older
 from runner.plan import Plan, Stage
 from runner.recipe import units
@@ -27,8 +27,7 @@ OUT_OF_TIME = "out of time"
 DECISIONS, MORE_TIME = packaged.toml(__file__, "words.toml").values()
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """`--stage`, `--from` and `--until`, by stage name; all None means every stage."""
 
     stage: str | None = None
@@ -47,8 +46,7 @@ class Selection:
         return list(plan.stages[start : end + 1])
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What happens to a stage: `keep`, `begin`, `go on` or `again`; why: one line for each reason."""
 
     stage: Stage

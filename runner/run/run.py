@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.plan import Place, Plan, Prediction, Stage
 from runner.recipe import overrides, units
 from runner.recipe.overrides import Override

@@ -43,10 +43,10 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Problem
-from runner.trainer.records import Summary
 
 if TYPE_CHECKING:
-    from runner.data.report import PreparedRows
+    from runner.data.prepared import PreparedRows
+    from runner.trainer.records import Summary
 
 Rule = Callable[[Recipe], Iterator[Problem]]
 Work = Mapping[str, Any]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON

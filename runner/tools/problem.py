@@ -1,10 +1,8 @@
 """A user's mistake, described so that the user can fix it; and words for messages."""
 
-import difflib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import __version__
 from runner.tools import packaged
@@ -31,8 +29,7 @@ def worded(name: str, /, **words: object) -> tuple[str, str]:
     return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong: where, what, and what to do.
 
     file: as the user named it, or `--set key=value` for a setting on the command line. line, column: from 1; 0 if there
@@ -110,6 +107,8 @@ def report_bug() -> str:
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name most similar to `word`, or None. cutoff: the least similarity, from 0 to 1 (equal)."""
+    import difflib  # late, because recipes without mistakes do not need it
+
     by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from runner import __version__
 from runner.recipe.overrides import Override
@@ -69,19 +69,6 @@ class TimeUsed(Record):
 def elapsed_seconds(run_dirs: Iterable[str | Path]) -> float:
     """Seconds of training in these folders together, with restarts; a folder without a record counts as 0."""
     return sum(TimeUsed.read(Path(folder)).used_seconds for folder in run_dirs)
-
-
-# The least seconds between two checkpoints, and those before the first, whose cost is unknown.
-LEAST_SECONDS = 300.0
-# Seconds between two interruptions, by any cause; assumed. Of 16,384 GPUs one failed every three hours (Llama 3, arXiv
-# 2407.21783, section 3.3.4), which is months for one machine; but shared clusters take machines back.
-INTERRUPTED_SECONDS = 86400.0
-
-
-def seconds_between(writing: float) -> float:
-    """Seconds of training between two checkpoints that take `writing` seconds each: √(2 · writing · time between
-    interruptions) loses the least time to both (Young 1974, doi.org/10.1145/361147.361115)."""
-    return max(LEAST_SECONDS, math.sqrt(2 * writing * INTERRUPTED_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -222,8 +209,7 @@ HELD_OUT_TOKENS = 1_000_000
 IN_ALL = b"rows_in_all"
 
 
-@dataclass(frozen=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """rows: each row's tokens and labels (-100: not trained); in_all: the number of held-out rows."""
 
     rows: tuple[tuple[list[int], list[int]], ...]

@@ -22,6 +22,7 @@ from runner.tools.files import read_json, read_record, write_json
 from runner.tools.problem import worded
 from runner.tools.run_files import COMPLETE, STOPPED
 from runner.trainer import records
+from runner.trainer.intervals import seconds_between
 from runner.trainer.results import History, Phases
 from runner.trainer.settings import EarlyStopping, RunSettings
 
@@ -225,7 +226,7 @@ class Pace(TrainerCallback):
     training that has no steps left. resumed_from: the checkpoint that the recipe names to go back to; empty for none.
 
     A checkpoint is due every `save_steps` steps, or, without that setting, as often as its cost is worth it
-    (`records.seconds_between`). It does not change what is learned, so the clock may decide: the first process's, for
+    (`intervals.seconds_between`). It does not change what is learned, so the clock may decide: the first process's, for
     all processes. One is marked once all of it is on disk; without the mark it counts as broken.
 
     `time_limit_seconds` are counted over restarts and, in a pipeline, with the stages before. An evaluation and a
@@ -278,7 +279,7 @@ class Pace(TrainerCallback):
         if self.every is not None:
             due = bool(state.global_step % self.every == 0)
         else:
-            over = self.last - self.saved >= records.seconds_between(self.longest["checkpoint"])
+            over = self.last - self.saved >= seconds_between(self.longest["checkpoint"])
             due = any_of(over and state.is_world_process_zero, args.device)
         if due and not saved_anyway(args, state, control):
             control.should_save = True

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from runner.catalog import chat_template
 from runner.check.validate import examine, load
-from runner.data import blocks, chat, conversation_formats, data_sets
+from runner.data import blocks, chat, conversation_formats, data_sets, judged
 from runner.data.tokenizers import Pretrained
 from runner.parts.jobs import kubernetes
 from runner.parts.pretrain import cleaning
@@ -126,7 +126,7 @@ def test_preferences_of_two_sets_each_with_its_own_columns(tmp_path):
     ]
     wished = {"sets": sets, "system_prompt": None, "validation_share": 0.3, "seed": 1, "sequence_len": 64}
     wished["special_tokens"] = asdict(chat_template("chatml"))
-    report = chat.prepare(TypeAdapter(conversation_formats.Preferences).validate_python(wished), tmp_path / "out")
+    report = chat.prepare(TypeAdapter(judged.Preferences).validate_python(wished), tmp_path / "out")
     assert report.rows_in == report.train_rows + report.validation_rows == 12
     assert {row["chosen"] for side in ("train", "validation") for row in table(tmp_path / "out", side)} == {
         "So.",
@@ -383,7 +383,7 @@ def test_axolotl_tokenises_in_as_many_processes_as_are_worth_their_start(tmp_pat
 
 def test_answers_that_are_turns_give_their_text(golden_message):
     """The forms of TRL: a prompt in turns, or in the turns before the answers."""
-    one = conversation_formats.PreferenceSet(
+    one = judged.PreferenceSet(
         hub=None,
         revision=None,
         subset=None,
@@ -396,7 +396,7 @@ def test_answers_that_are_turns_give_their_text(golden_message):
     asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here. "}
     bad = {"role": "assistant", "content": "No."}
     turn = conversation_formats.Turn("user", "Where?")
-    wished = conversation_formats.Answered((turn,), answers={"chosen": "Here.", "rejected": "No."})
+    wished = judged.Answered((turn,), answers={"chosen": "Here.", "rejected": "No."})
     assert one.item({"prompt": "Where?", "chosen": [good], "rejected": [bad]}) == wished
     assert one.item({"prompt": [asked], "chosen": [good], "rejected": [bad]}) == wished
     implicit = replace(one, prompt="[chosen]")
@@ -423,12 +423,12 @@ def test_answers_that_are_turns_give_their_text(golden_message):
 
 def test_an_answer_with_a_label_is_found_by_the_columns_of_its_row(golden_message):
     """TRL's forms, and those that Axolotl has for KTO."""
-    one = conversation_formats.LabelSet(
+    one = judged.LabelSet(
         **dict.fromkeys(("hub", "revision", "subset", "split")), path="x", completion="[completion]", label="[label]"
     )
     asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here."}
     turn = conversation_formats.Turn("user", "Where?")
-    wished = conversation_formats.Answered((turn,), answers={"completion": "Here.", "label": True})
+    wished = judged.Answered((turn,), answers={"completion": "Here.", "label": True})
     for row in (
         {"prompt": "Where?", "completion": "Here.", "label": True},
         {"prompt": [asked], "completion": [good], "label": "TRUE"},

@@ -21,7 +21,7 @@ from PIL import Image
 
 from runner import catalog
 from runner.check.validate import load
-from runner.data.report import ROOM
+from runner.data.prepared import ROOM
 from runner.entrypoints import prepare
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.planner import forecast, storage

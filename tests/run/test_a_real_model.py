@@ -71,7 +71,7 @@ def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_comma
 def test_how_much_is_trained_follows_the_pace_of_the_processor(recipe):
     """The same rows on a processor that is twenty times as slow: fewer steps, and the same time."""
     from runner.check.validate import load
-    from runner.data.report import PreparedRows
+    from runner.data.prepared import PreparedRows
     from runner.scenarios.shared import rehearsal
 
     rows = PreparedRows(train_rows=200, validation_rows=20)

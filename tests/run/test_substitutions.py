@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import changed, load
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios import rehearsal

@@ -14,7 +14,7 @@ import torch
 
 from runner import catalog
 from runner.check.validate import examine, load
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.parts.evaluate import gates
 from runner.parts.export import commands
 from runner.parts.jobs import kubernetes

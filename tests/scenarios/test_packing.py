@@ -176,7 +176,7 @@ def rehearsed(path, *options):
     from pathlib import Path
 
     from runner.check.validate import changed
-    from runner.data.report import Lengths, PreparedRows
+    from runner.data.prepared import Lengths, PreparedRows
 
     recipe, _, _ = load(path, from_options(options))
     own = rehearsal(recipe.scenario)

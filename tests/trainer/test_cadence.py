@@ -10,7 +10,7 @@ import torch
 from transformers import TrainerCallback
 
 from runner.tools import child_process
-from runner.trainer import records
+from runner.trainer import intervals, records
 from runner.trainer import stopping as stopped
 from runner.trainer.records import ACCURACY, LOSS, EarlyStop, early_stop
 from runner.trainer.settings import EarlyStopping
@@ -73,15 +73,15 @@ def test_without_a_word_the_clock_decides_by_what_writing_takes(tmp_path, monkey
 
 
 def test_the_clocks_interval_is_youngs():
-    assert records.seconds_between(0.1) == records.LEAST_SECONDS == 300
+    assert intervals.seconds_between(0.1) == intervals.LEAST_SECONDS == 300
     for writing in (2.0, 12.0, 100.0):
         costs = {
-            share: writing / (interval := share * records.seconds_between(writing))
-            + interval / 2 / records.INTERRUPTED_SECONDS
+            share: writing / (interval := share * intervals.seconds_between(writing))
+            + interval / 2 / intervals.INTERRUPTED_SECONDS
             for share in (0.9, 1.0, 1.1)
         }
         assert min(costs, key=costs.get) == 1.0, "what is written and what is lost cost least together"
-        assert writing / records.seconds_between(writing) < 0.03
+        assert writing / intervals.seconds_between(writing) < 0.03
 
 
 def fruitless(values: list[float], least: float, measure: str = LOSS) -> int:

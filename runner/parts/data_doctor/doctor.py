@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.data import data_sets
 from runner.data.data_sets import Where
@@ -29,8 +29,7 @@ SENTENCE = 40
 SURE = 0.99
 
 
-@dataclass(frozen=True)
-class ExaminedRow:
+class ExaminedRow(NamedTuple):
     """line: in the file. text: all of the row. answer: what is learned; None if that is the text, as in documents.
     label: whether the answer is good; None without a label."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from runner import scenarios
 from runner.catalog import Schema
@@ -111,8 +112,7 @@ _KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
 _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A proposal for a place in the text. label: in a list; text: to insert; kind: `section`, `setting` or `value`;
     says: its meaning, Markdown of `code` and paragraphs."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import parts
 from runner.data import general_documents
@@ -275,8 +275,7 @@ def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) 
     return float((old - new if higher else new - old) / abs(old))
 
 
-@dataclass(frozen=True)
-class ShortAnswer:
+class ShortAnswer(NamedTuple):
     """A row with a short answer. asked: the kinds of its question."""
 
     prompt: tuple[int, ...]

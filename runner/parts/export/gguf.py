@@ -18,9 +18,8 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
 from runner.tools import child_process, packaged
@@ -43,8 +42,7 @@ ELSE = "`--format safetensors` exports it for servers that load it as transforme
 _NEEDED = (CONVERTER, "conversion/", "gguf-py/gguf/", "LICENSE")
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer of transformers to a prompt, in token numbers, without sampling. text: the prompt; likelihood: the
     mean log-probability of its words in nats; gaps: for each word, the distance of the two best logits."""
 

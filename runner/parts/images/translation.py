@@ -12,7 +12,7 @@ from typing import Any
 
 from runner import catalog
 from runner.data.data_sets import stated
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.parts.images.data import ImageSet, class_folders, class_names, named_classes
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe import overrides

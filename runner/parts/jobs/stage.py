@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from runner import parts
-from runner.data.report import require_room
+from runner.data.prepared import require_room
 from runner.parts.jobs import mirror
 from runner.plan import read_keys, read_plan, tracker
 from runner.run import pipeline

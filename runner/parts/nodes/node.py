@@ -21,7 +21,7 @@ from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -53,8 +53,7 @@ BY = "the machines that came"
 ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """A machine. rank: its number; gpus: how many it uses; total: TOTAL_GPUS of all machines; fingerprint: of its
     recipe; versions: of its packages."""
 
@@ -187,7 +186,7 @@ class _Answer(socketserver.StreamRequestHandler):
 def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> Ready:
     """Another machine's side: waits for the main machine's meeting, says hello, and waits until all is ready. On the same
     port, the main machine may still be in the training before. Raises Stop if it does not come, refuses, or stops."""
-    line, told, came, met, foreign = json.dumps([secrets.token_hex(8), asdict(hello)]), 0.0, False, False, 0
+    line, told, came, met, foreign = json.dumps([secrets.token_hex(8), hello._asdict()]), 0.0, False, False, 0
     heard, stopped = time.monotonic(), Stop(*worded("nodes.main-stopped", hello=hello))
     while True:
         answer, slow, taken, why = None, False, False, ""

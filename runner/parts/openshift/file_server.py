@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 WORD = "RECIPE_SHARE_WORD"
@@ -51,8 +50,7 @@ def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
     return total.hexdigest()
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a file: `length` bytes from `offset` on. digest: SHA-256 of the whole file."""
 
     path: str

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from runner.data.report import ROOM, PreparedRows, asked, require_room
+from runner.data.prepared import ROOM, PreparedRows, asked, require_room
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
@@ -32,8 +32,7 @@ SHARE_PORT = 8080
 PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The files behind a helper. base: their address; writes: whether files are sent, and not fetched."""
 
     cluster: Cluster
@@ -205,7 +204,7 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
 def look(folder: str, expected: str, contents: str, name: str) -> int:
     """Checks whether the image of this process has a recipe's rows, and the GPUs have room for them (`python -m
     runner.entrypoints.embedded`); 1 if not. folder: of the rows; expected, contents: their settings and files
-    (`runner.data.report`; empty contents: unknown); name: the recipe's."""
+    (`runner.data.prepared`; empty contents: unknown); name: the recipe's."""
     rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected
     if rows is not None and as_asked and contents in ("", rows.contents):

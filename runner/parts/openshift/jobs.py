@@ -2,9 +2,8 @@
 
 import socket
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -40,8 +39,7 @@ WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, DRIVER, FETCH, SEND, 
 Confirm = Callable[[str, str, str], bool]
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """Who sent a job: the user's name on the cluster, the machine and the recipe file; all empty if not recorded."""
 
     person: str = ""
@@ -59,7 +57,7 @@ class Owner:
 
     def signed(self, job: Manifest) -> Manifest:
         """A job, or a server, with its owner's annotations."""
-        marks = dict(zip(OWNER, astuple(self), strict=True)) if self.person else {}
+        marks = dict(zip(OWNER, self, strict=True)) if self.person else {}
         meta = job["metadata"]
         return {**job, "metadata": {**meta, "annotations": {**meta["annotations"], **marks}}}
 
@@ -69,8 +67,7 @@ class Owner:
         return f"{self.person} sent it from {self.host}, with the recipe file `{self.file}`."
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """The objects of a stage, or of the gate after it. plan: of this stage alone; support: claims, config maps and
     network policies, in order; job: the stage's own, or the gate's."""
 

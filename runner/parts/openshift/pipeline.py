@@ -5,10 +5,10 @@ What the cluster shows is for people; each stage's own pod reads the records on 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -48,8 +48,7 @@ SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "
 Claims = dict[str, Manifest | None]  # a recipe's claims on the cluster by name; None for a missing one
 
 
-@dataclass(frozen=True)
-class Milestone:
+class Milestone(NamedTuple):
     """A stage of a recipe (of_gate False), or the gate after it. job: None only where it is MISSING; state: one of
     MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED."""
 
@@ -104,7 +103,7 @@ def milestones(
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
     since = max((_made(claims[name]) for name in written), default="")
-    return [replace(each, state=LOST) if each.done and _made(each.job) < since else each for each in way]
+    return [each._replace(state=LOST) if each.done and _made(each.job) < since else each for each in way]
 
 
 def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:

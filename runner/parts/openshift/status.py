@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
@@ -135,8 +135,7 @@ def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     return next(owned, None)
 
 
-@dataclass(frozen=True)
-class JobProgress:
+class JobProgress(NamedTuple):
     """The progress of training. latest: the last event, a step or the beginning, None before that; pace: seconds a
     step; silent: seconds since the last step; both None if unknown. begins: the process has not reached training yet;
     again: the log has steps from before the last start of a machine."""

@@ -31,7 +31,7 @@ SETTING = "`openshift.claims[].storage_class`"
 class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: the cluster
     only checks; files: sent to the claim before the first stage; contents: the hash of each stage's data files, by its
-    name, none if they are not here (`runner.data.report.contents`); written: the bytes that the recipe writes to each
+    name, none if they are not here (`runner.data.prepared.contents`); written: the bytes that the recipe writes to each
     claim, by its name; alone: the driver sends it. The driver retries nothing that has failed, and a person's machine
     has already sent the key and the files, and examined the image."""
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial as bound
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -86,7 +86,7 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
         told = grown = time.monotonic()
         while left:
             for pieces, body in _bodies(sent, left):
-                head = json.dumps([asdict(piece) for piece in pieces]).encode()
+                head = json.dumps([piece._asdict() for piece in pieces]).encode()
                 try:
                     share.ask("pieces", head + b"\n" + body, content="application/octet-stream")
                 except TryAgain:

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
@@ -232,7 +231,9 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         "without_formulas": [stage.name for stage in plan.stages if stage.name not in trained],
         # Of these, those with an estimate of their time.
         "preparations": [
-            asdict(each) | {"range_seconds": each.range_seconds} for each in planned.preparations if each.total_seconds
+            each._asdict() | {"range_seconds": each.range_seconds}
+            for each in planned.preparations
+            if each.total_seconds
         ],
         "all_stages": planned.together,
         "all_machines": hardware(planned),

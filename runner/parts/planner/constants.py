@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.parts.planner.workload import Network, Run, Workload
@@ -109,8 +109,7 @@ def percent(ratio: float) -> str:
     return f"{'−' if more < 0 else '+' if more else ''}{abs(more)}"
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """The lowest and highest error of nine in ten of `rows` published runs; shared: what they share with this one."""
 
     low: float

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,8 +33,7 @@ def shares(gpu: Gpu) -> ByKind:
     return next(reached for least, reached in known if gpu.capability >= least)
 
 
-@dataclass(frozen=True)
-class Duration:
+class Duration(NamedTuple):
     """steps: of the optimizer, a count. The rest in seconds: of one step, of its waiting for other GPUs, of all steps,
     of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images. flops:
     of one micro batch. spread: the fastest and the slowest likely time of steps and evaluations, as shares;
@@ -70,7 +69,7 @@ class Duration:
     def as_json(self) -> dict[str, Any]:
         """Every field, and what follows from them."""
         derived = ("total_seconds", "range_seconds", "samples_a_second", "tokens_a_second")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        return self._asdict() | {name: getattr(self, name) for name in derived}
 
     @property
     def samples_a_second(self) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from runner import catalog, parts
 from runner.catalog import Gpu
@@ -54,8 +54,7 @@ class Loss(IntEnum):
     ANOTHER_MODEL = 3
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 if there is none."""
 
     total: int

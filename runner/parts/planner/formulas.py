@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
@@ -28,8 +28,7 @@ SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 RANKS = (64, 32, 16, 8)
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(NamedTuple):
     """The results of a trace: counts, bytes, floating-point operations of one micro batch, seconds of tracing. weights,
     gradients, optimizer: held between steps. activations: alive after the forward pass beyond those. peak,
     evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak."""
@@ -146,8 +145,7 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFo
     return LanguageForecast(stage, replace(work, evaluation_follows=follows, offload=offload), rows)
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """A change by formulas alone: settings, the workload after it, and its loss."""
 
     changes: Changes
@@ -197,7 +195,7 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
         shorter = [replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len]
         yield from best([Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter])
     if adapter and (name := lines.find("lora_rank", "rank")):
-        adapters = [replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank]
+        adapters = [adapter._replace(rank=rank) for rank in RANKS if rank < adapter.rank]
         yield from best([Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters])
     if not work.checkpointing:
         yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
@@ -215,7 +213,7 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
     if work.optimizer in ("adamw_torch_fused", "adamw_torch") and (name := lines.find("optimizer")):
         yield Advice({name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
     if work.adapter and not work.adapter.packed and lines.find("adapter"):
-        four_bit = replace(work, adapter=replace(work.adapter, four_bit=True))
+        four_bit = replace(work, adapter=work.adapter._replace(four_bit=True))
         yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
 
 
@@ -228,7 +226,7 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     size, half = parameters.total(workload.model), workload.precision == "fp16"
     smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
     for other in sorted(smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))):
-        adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
+        adapter = workload.adapter and workload.adapter._replace(targets=other.linear)
         patterns: list[str] = []
         if workload.unfrozen:
             # As many last layers, and the LM head if it was trained.

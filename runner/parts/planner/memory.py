@@ -1,7 +1,6 @@
 """The memory of one GPU, part by part, at its peak. Bytes throughout."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -38,8 +37,7 @@ class Moment(NamedTuple):
         return self.base + self.gradients + self.activations + self.logits + self.temporary
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes on one GPU. state: held between steps. peak: the moment of training with the most tensors; moments: all of
     a step, in order. evaluation: the peak of tensors in evaluation. slack_share: what the allocator holds beyond
     tensors, as a share of them. shown: the figure of nvidia-smi, which is more than the run needs, because the

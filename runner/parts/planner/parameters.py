@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog import Model
@@ -115,8 +116,7 @@ def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ..
     return {name: shape for name, shape in named(model) if matches(unfrozen, name)}
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """How many numbers parameters have in linear layers, and in norms, embedding and head, maybe of other precision."""
 
     inside: int

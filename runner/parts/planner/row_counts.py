@@ -4,15 +4,14 @@ from their lengths for batches and packed rows."""
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from runner import catalog
-from runner.data import report
-from runner.data.conversation_formats import PROMPTS, LabelSet, PreferenceSet
+from runner.data import prepared
 from runner.data.data_sets import BYTES_A_TOKEN
 from runner.data.row_files import Unreadable
 from runner.parts.planner import samples
@@ -24,6 +23,7 @@ from runner.tools.files import remote
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
 MARKS_A_DOCUMENT = 1
+JUDGED = {"chosen", "completion"}  # settings of rows with answers that are judged
 # Where the rows of a data set come from.
 SOURCE = ("hub", "revision", "subset", "split", "path")
 
@@ -35,7 +35,7 @@ _HIGH = 2.3263  # the 99th percentile of the normal distribution with mean 0 and
 _SKEWED = (-1.01, 1.0)
 
 
-class RowLengths(report.Lengths):
+class RowLengths(prepared.Lengths):
     """Lengths of rows as the shifted lognormal distribution with their three figures (Johnson 1949, system S_L)."""
 
     @classmethod
@@ -129,8 +129,7 @@ def _points(lengths: RowLengths) -> tuple[float, ...]:
 UNKNOWN = RowLengths()  # the lengths of rows that were not counted
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: of the longest row, counted or
     estimated, 0 if unknown. source: of the figures, in words; longest_source: of an estimated `longest`, else empty."""
 
@@ -200,24 +199,24 @@ def known(
         return Rows(made.train_rows, made.validation_rows, lengths, there, made.longest)
     found = _found(data, folder, samples)
     if made and made.longest:
-        found = replace(found, lengths=lengths or found.lengths, longest=made.longest, longest_source="")
+        found = found._replace(lengths=lengths or found.lengths, longest=made.longest, longest_source="")
     if made and not given:
-        return replace(found, training=made.train_rows, validation=made.validation_rows, source=there)
+        return found._replace(training=made.train_rows, validation=made.validation_rows, source=there)
     if (count := given or found.training) is None:
         return found
     validation, source = round(count * share), "`--rows`" if given else found.source
-    rows = replace(found, training=count - validation, validation=validation, source=source)
+    rows = found._replace(training=count - validation, validation=validation, source=source)
     held_out = [] if given else [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
     whole = None if None in held_out else sum(count or 0 for count in held_out)
-    return replace(rows, validation=whole) if held_out else rows
+    return rows._replace(validation=whole) if held_out else rows
 
 
-def _prepared(data: RowsRequest, folder: Path | None) -> report.PreparedRows | None:
+def _prepared(data: RowsRequest, folder: Path | None) -> prepared.PreparedRows | None:
     """The prepared rows. None without them, or if settings or files have changed since."""
-    made = report.PreparedRows.read(folder) if folder else None
-    if not made or not made.train_rows or made.asked != report.asked(data):
+    made = prepared.PreparedRows.read(folder) if folder else None
+    if not made or not made.train_rows or made.asked != prepared.asked(data):
         return None
-    return made if made.contents in ("", report.contents(data) or made.contents) else None
+    return made if made.contents in ("", prepared.contents(data) or made.contents) else None
 
 
 def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None]) -> Rows:
@@ -232,7 +231,7 @@ def _found(data: RowsRequest, folder: Path | None, samples: Sequence[Path | None
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
     if unknown and not count:
-        return replace(unknown, longest=longest[0], longest_source=longest[1])
+        return unknown._replace(longest=longest[0], longest_source=longest[1])
     counted = sum(part.training or 0 for part in parts)
     if count and (unknown or count <= counted):
         source = f"the recipe's `count`{(f', with lengths from {sources}' if whole else '')}"
@@ -253,7 +252,7 @@ def _of_set(one: Section, data: RowsRequest, folder: Path | None, sample: Path |
     elif sample and folder and (shown := _local(sample, one, data)).longest:
         # A sample shows the length of rows, but not their number.
         rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample.name}")
-    return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
+    return rows._replace(training=None if rows.training is None else round(rows.training * one.get("share", 1)))
 
 
 def _held_out(one: Section, data: RowsRequest, folder: Path | None) -> int | None:
@@ -288,7 +287,10 @@ def _local(path: Path, one: Section, data: RowsRequest) -> Rows:
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
-    columns += [*PROMPTS, "system"] if {"chosen", "completion"} & one.keys() else []
+    if JUDGED & one.keys():
+        from runner.data.judged import PROMPTS  # a check of other rows is faster without it
+
+        columns += [*PROMPTS, "system"]
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         there = samples.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
@@ -324,7 +326,9 @@ def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
         words = row.get(songs["lyrics"])
         if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
             yield _tokens(words) + 2 * MARKS_A_TURN
-    elif {"chosen", "completion"} & one.keys():
+    elif JUDGED & one.keys():
+        from runner.data.judged import LabelSet, PreferenceSet
+
         judged: Any = LabelSet if "completion" in one else PreferenceSet
         with suppress(KeyError, templates.NoText):
             if not isinstance(item := judged(**{**dict.fromkeys(SOURCE), **one}).item(row), str):

@@ -2,9 +2,9 @@
 do; in the main memory of one machine; and in its files on disk."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from runner.catalog import Gpu
 from runner.parts.planner import parameters
@@ -20,8 +20,7 @@ STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
 PROCESS = int(4.5 * 2**30)
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """Held between steps, in bytes on each GPU. gradients: of all trained weights, once they exist.
     buffers: communication. layer: whole weights of one layer while the model runs; root: of everything outside the
     layers; both 0 if nothing is sharded. gathered: both."""
@@ -141,7 +140,7 @@ def weights_of(workload: Workload) -> int:
     numbers, packed_bytes = parameters.numbers(workload.model), 0
     if (adapter := workload.adapter) and adapter.packed:
         count = parameters.in_linear(workload.model) * workload.model.num_hidden_layers
-        numbers, packed_bytes = replace(numbers, inside=numbers.inside - count), adapter.packed_bytes(count)
+        numbers, packed_bytes = numbers._replace(inside=numbers.inside - count), adapter.packed_bytes(count)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
     frozen = packed_bytes + _bytes(workload, numbers, trained=False) + _scales(workload)

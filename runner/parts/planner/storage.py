@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog.hardware import GIB, pod_memory_gib
 from runner.data.data_sets import BYTES_A_TOKEN
-from runner.data.report import ROOM
+from runner.data.prepared import ROOM
 from runner.parts.planner import row_counts, state
 from runner.parts.planner.forecast import Forecast, largest, said
 from runner.parts.planner.memory import usable
@@ -118,7 +119,7 @@ def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
-    """The arguments of `data.report.require_room`; empty if all rows have room or `--allow` permits what never fits."""
+    """The arguments of `data.prepared.require_room`; empty if all rows have room or `--allow` permits what never fits."""
     work, stage, gpu = forecast.workload, forecast.stage, forecast.gpu
     if gpu is None or not isinstance(work, Workload) or work.packing:
         return []
@@ -198,8 +199,7 @@ def seconds(plan: Plan, forecast: Forecast) -> int | None:
     return 60 * math.ceil((SPARE["leaving"] + current + saving) / 60)
 
 
-@dataclass(frozen=True)
-class Preparation:
+class Preparation(NamedTuple):
     """A stage that does not train. total_seconds: 0 if unknown. source: of that figure, or why it is unknown."""
 
     stage: str

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from runner import catalog
 from runner.catalog import Gpu, Model
@@ -14,7 +14,7 @@ from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.parts.planner.row_counts import UNKNOWN, RowLengths, Rows
 from runner.plan import EngineConfig, Machines, Stage
 from runner.tools import packaged
-from runner.trainer import records
+from runner.trainer.intervals import LEAST_SECONDS, seconds_between
 
 TABLES = packaged.toml(__file__, "tables.toml")
 # If nothing is on a claim: a disk of this machine's own, assumed.
@@ -31,8 +31,7 @@ REACHED = 0.80
 HALF, FULL = 2, 4
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """gbit_s: the rate of training over all links of a machine together, one direction, 10^9 bits a second; least,
     most: its range. title: in words. source: of an assumed rate; empty if the recipe states it."""
 
@@ -53,11 +52,10 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
         return Network(f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate)
     known = Network(**catalog.table("networks")[kind])
     title = known.title.replace("one link", each)
-    return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
+    return known._replace(title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
-@dataclass(frozen=True)
-class Adapter:
+class Adapter(NamedTuple):
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
     four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314); eight_bit: in 8
     (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339). dora: whether it also learns the length of each row of a weight
@@ -194,7 +192,7 @@ class Run:
         if self.save_steps:
             first = between = self.save_steps * step_seconds
         else:
-            first, between = records.LEAST_SECONDS, records.seconds_between(writing)
+            first, between = LEAST_SECONDS, seconds_between(writing)
         # Two at the same time are one.
         within = max(0, math.ceil(interval / between - 1e-9) - 1)
         return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)

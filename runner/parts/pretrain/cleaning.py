@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -110,7 +110,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
 def parts_of(one: CorpusSet, count: int) -> list[Part]:
     """As many parts of a file. One that cannot be cut is parsed once to count its rows."""
     if one.file and (cut := rows.parts_of_file(one.file, one.limit, count)):
-        return [astuple(part) for part in cut]
+        return [tuple(part) for part in cut]
     if count == 1:
         return [(0, one.limit)]
     whole = sum(1 for _ in islice(rows.read(one), one.limit))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,8 +62,7 @@ ANSWERS = ("chosen", "rejected", "completion")
 Tokens = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Talk:
+class Talk(NamedTuple):
     """A prepared row. tokens: as the template writes it. prompts: of each answer; None if the answer is not trained, or
     if the template writes the prompt differently once the conversation continues. trained_turns: of any role. named:
     the beginning of its first question, for messages."""
@@ -74,8 +73,7 @@ class Talk:
     named: str
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(NamedTuple):
     """Reads prepared rows by the engine's settings. tokenizer: as saved beside the trained model. roles: the trained
     ones; marked: the field of a turn that decides instead of its role. ends: the tokens that end an answer."""
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.catalog import troubles
 from runner.data.report import REPORT_FILE
@@ -29,8 +29,7 @@ Point = tuple[float, float]
 FIGURES = packaged.toml(__file__, "figures.toml")
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """The content of a chart over the steps. unit: of the values, empty for none; lines: by name, points of (step,
     value)."""
 

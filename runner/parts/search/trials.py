@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.check import by_schema
 from runner.check.validate import changed
@@ -30,8 +30,7 @@ ATTEMPTS = 100  # attempts to draw a trial that differs from the earlier ones
 ENDED = "ended early after step"  # a trial's own mark in the study: the step after which it ended early
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A trial. number: from 1; settings: values by dotted name."""
 
     number: int

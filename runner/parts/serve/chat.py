@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
@@ -19,8 +19,7 @@ from runner.trainer.generation import Earlier, LoadedModel, cannot_load, load
 Turn = tuple[str, tuple[str, ...]]  # a question and the answer of each side
 
 
-@dataclass(frozen=True)
-class Models:
+class Models(NamedTuple):
     """Two models that answer in words, one after the other, because they share a processor. A chat model knows its own
     earlier answers; a model that continues a text starts again each time."""
 
@@ -40,8 +39,7 @@ class Models:
                 yield tuple(said)
 
 
-@dataclass(frozen=True)
-class Pictures:
+class Pictures(NamedTuple):
     """The one model of a recipe for images, whose training began with random weights."""
 
     classes: Callable[[Path], Mapping[str, float]]

@@ -15,11 +15,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.check.validate import load
 from runner.parts.evaluate import evaluate
@@ -251,8 +251,7 @@ def opened(
     return opener.open(request, timeout=seconds)
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(NamedTuple):
     """A recipe's models behind a server. name: of the recipe; url: of the API, with `/v1`; listed: the server's models;
     before, after: how each is asked, with its name there as `model`, empty if the server lacks it."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from runner.data import row_files, rows
 from runner.data.conversation_formats import Conversation, Conversations, pair
@@ -59,8 +59,7 @@ def of_songs(recipe: Recipe) -> tuple[type[Lyrics], Songs]:
     return Lyrics, Songs(**recipe.data["songs"].plain())
 
 
-@dataclass(frozen=True)
-class Song:
+class Song(NamedTuple):
     """A row: its own instruction, its artist and genre (None if unknown), and the lyrics."""
 
     instruction: str

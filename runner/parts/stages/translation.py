@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import scenarios
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.plan import Place, Plan, Stage
 from runner.recipe.overrides import Override, of_each

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner import scenarios
 from runner.data import RenderedExample, reading
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.entrypoints import prepare
 from runner.scenarios.contract import Work

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import islice, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from runner import catalog, scenarios
 from runner.catalog.models import why_no_hub
@@ -55,8 +55,7 @@ class Technique:
     places: Mapping[str, str] = field(default_factory=lambda: {"data": "data", "text": "data.text"})
 
 
-@dataclass(frozen=True)
-class DataKind:
+class DataKind(NamedTuple):
     """The kind of a person's data, or a starter to copy, with the fields of `questions.toml`."""
 
     title: str

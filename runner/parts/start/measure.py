@@ -4,16 +4,16 @@ weights are random numbers in the shape of the recipe's model, and images are ra
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from runner import catalog, scenarios
 from runner.check.validate import changed
 from runner.commands.options import say
 from runner.commands.run import watch
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.parts.planner import calibration, forecast, processor
 from runner.parts.planner.constants import GIB, kind
 from runner.parts.planner.forecast import Forecast
@@ -42,8 +42,7 @@ TABLES = Path(__file__).with_suffix(".toml")
 LARGE = 1_000_000  # larger files are weights and the state of the optimizer, which have no use afterwards
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """The substitutions of a measurement. gpus: the driver's names of those that the recipe may use here. run: its
     folder. blocks: tokens of a block, for one context length of a pretraining."""
 

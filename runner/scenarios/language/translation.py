@@ -10,7 +10,7 @@ from typing import Any
 
 from runner import catalog, parts
 from runner.catalog import Model
-from runner.data.conversation_formats import OWN, ChatData, Labels, Preferences, Prompts
+from runner.data.conversation_formats import OWN, ChatData
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import LABELS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
@@ -85,8 +85,11 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
     own = {"sequence_len": recipe.model.sequence_len, "tokenizer": common.tokenizer(recipe, place)}
     if recipe.rows == TEXT:
         return plain_text(recipe, place, **own)
-    kinds: dict[str, type[DataSets]] = {PREFERENCES: Preferences, LABELS: Labels, PROMPTS: Prompts}
-    kind = kinds.get(recipe.rows, ChatData)
+    kind: type[DataSets] = ChatData
+    if recipe.rows in (PREFERENCES, LABELS, PROMPTS):
+        from runner.data import judged  # a check of other rows is faster without it
+
+        kind = judged.KINDS[recipe.rows]
     if recipe.rows == SONGS:
         kind, own["songs"] = parts.hook("of_songs")(recipe)
     if recipe.rows == PROMPTS:

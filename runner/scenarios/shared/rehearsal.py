@@ -9,7 +9,7 @@ from typing import Any
 
 from runner import catalog, parts
 from runner.catalog.hardware import PROCESSOR
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at

@@ -10,8 +10,8 @@ import pytest
 
 from runner.catalog import chat_template
 from runner.data import blocks, chat, tokenizers
-from runner.data.conversation_formats import Labels, LabelSet, Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
+from runner.data.judged import Labels, LabelSet, Preferences, PreferenceSet
 from runner.data.report import Report, lines_of
 from runner.data.tokenizers import Pretrained
 from runner.parts.data_doctor import doctor

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.data.report import ROOM, PreparedRows
+from runner.data.prepared import ROOM, PreparedRows
 from runner.parts.evaluate import gates
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs import stage as entry

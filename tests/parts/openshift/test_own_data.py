@@ -23,7 +23,7 @@ from PIL import Image
 from runner import catalog
 from runner.check.validate import load
 from runner.commands import cli
-from runner.data.report import PreparedRows, asked, contents
+from runner.data.prepared import PreparedRows, asked, contents
 from runner.parts.jobs import kubernetes
 from runner.parts.openshift import commands, errors, file_server, helper_pod, transfer
 from runner.parts.openshift.client import Cluster, connect

@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 
 from runner.catalog import from_config
 from runner.check.validate import examine, load
-from runner.data import report
-from runner.data.conversation_formats import ChatData, Preferences
-from runner.data.report import Lengths
+from runner.data import prepared
+from runner.data.conversation_formats import ChatData
+from runner.data.judged import Preferences
+from runner.data.prepared import Lengths
 from runner.parts.plan_view import views
 from runner.parts.planner import forecast, memory, planned, recipe_offers, state, storage
 from runner.parts.planner.planned import Planned
@@ -591,7 +592,7 @@ def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
     config = json.loads(json.dumps(plan.stage("data").config))
     parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {"": config["data"]}
     for part, data in parts.items():
-        made = report.PreparedRows(rows, 1, asked=report.asked(data), lengths=Lengths(900, 100, 1200))
+        made = prepared.PreparedRows(rows, 1, asked=prepared.asked(data), lengths=Lengths(900, 100, 1200))
         (folder / "runs" / name / "data" / part).mkdir(parents=True, exist_ok=True)
         made.write(folder / "runs" / name / "data" / part)
 
@@ -618,4 +619,4 @@ def test_what_the_parts_of_a_pipeline_are_made_for_reads_the_same_in_its_plan_an
     config = translate(known, Place(*["/there"] * 4)).stage("data").config
     for part, kind in (("sft", ChatData), ("dpo", Preferences), ("lora", ChatData)):
         read_back = TypeAdapter(kind).validate_json(json.dumps(config[part]))
-        assert report.asked(asdict(read_back)) == report.asked(config[part])
+        assert prepared.asked(asdict(read_back)) == prepared.asked(config[part])

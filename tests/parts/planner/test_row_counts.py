@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
-from runner.data import report, rows
+from runner.data import prepared, rows
 from runner.parts.planner import duration, memory, row_counts, samples
 from runner.parts.planner.row_counts import RowLengths
 from tests.parts.planner.test_estimate import work
@@ -206,7 +206,7 @@ def test_prepared_rows_count_as_long_as_the_file_is_the_same(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
     measured = RowLengths(100.0, 20.0, 170.0)
-    made = report.PreparedRows(2500, 400, None, report.asked(data), measured, report.contents(data))
+    made = prepared.PreparedRows(2500, 400, None, prepared.asked(data), measured, prepared.contents(data))
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert (found.training, found.validation, found.lengths) == (2500, 400, measured)
@@ -224,7 +224,7 @@ def test_memory_is_that_of_the_longest_row_where_all_were_counted(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
     measured = RowLengths(500.0, 200.0, 1100.0)
-    made = report.PreparedRows(2500, 400, None, report.asked(data), measured, report.contents(data), longest=1500)
+    made = prepared.PreparedRows(2500, 400, None, prepared.asked(data), measured, prepared.contents(data), longest=1500)
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert found.longest == 1500

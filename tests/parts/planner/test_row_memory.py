@@ -11,8 +11,8 @@ import pytest
 from runner.catalog import gpu
 from runner.check.validate import load
 from runner.commands import cli
-from runner.data import report
-from runner.data.report import ROOM, Lengths
+from runner.data import prepared
+from runner.data.prepared import ROOM, Lengths
 from runner.parts.planner import recipe_offers
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import from_options
@@ -102,7 +102,7 @@ def test_the_longest_row_comes_from_the_catalog_the_file_or_the_sample_and_at_la
     assert none.workload.most_tokens == 1024 and none.full is none
     plan = found(SURVIVAL).plan
     data = plan.stage("train").data
-    made = report.PreparedRows(2561, 284, None, report.asked(data), Lengths(160.0, 12.0, 188.0), longest=192)
+    made = prepared.PreparedRows(2561, 284, None, prepared.asked(data), Lengths(160.0, 12.0, 188.0), longest=192)
     (tmp_path / "runs" / "survival" / "data").mkdir(parents=True)
     made.write(tmp_path / "runs" / "survival" / "data")
     (counted,) = found(SURVIVAL, *ROWS_FIT).forecasts
@@ -134,7 +134,7 @@ def test_plan_check_and_render_have_one_verdict(case, said):
 @pytest.mark.parametrize("longest", [192, 1000])
 def test_prepared_rows_decide_in_every_command(longest, said, tmp_path):
     data = found(SURVIVAL).plan.stage("train").data
-    made = report.PreparedRows(2561, 284, None, report.asked(data), Lengths(160.0, 12.0, 188.0), longest=longest)
+    made = prepared.PreparedRows(2561, 284, None, prepared.asked(data), Lengths(160.0, 12.0, 188.0), longest=longest)
     (tmp_path / "runs" / "survival" / "data").mkdir(parents=True)
     made.write(tmp_path / "runs" / "survival" / "data")
     code = int(longest == 1000)

@@ -13,7 +13,7 @@ import pytest
 
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
-from runner.data.report import PreparedRows, asked
+from runner.data.prepared import PreparedRows, asked
 from runner.entrypoints.prepare import carry_out
 from runner.parts.pretrain import translation
 from runner.parts.pretrain import work as pretrain_work

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from runner import catalog
 from runner.check.validate import changed, load
 from runner.data import tokenizers
-from runner.data.report import PreparedRows
+from runner.data.prepared import PreparedRows
 from runner.parts.proof.judging import KINDS, Faults, Reader, _runs
 from runner.plan import Place
 from runner.recipe.overrides import from_options

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog import hardware
@@ -39,8 +40,7 @@ PORTS = (29500, 23456)  # the rendezvous ports of torchrun on one machine and of
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A GPU of this machine. name: the driver's; capability: of CUDA, such as `9.0`."""
 
     name: str
@@ -182,8 +182,7 @@ NEEDED = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "data
 NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """state: ok, warning or problem. `mend`: the remedy."""
 
     state: str
