@@ -158,7 +158,7 @@ def _models() -> str:
             f"{experts / one.parameters:.0%}" if experts else "",
             f"{one.max_position_embeddings:,}",
             one.licence + (", must be accepted" if one.gated else ""),
-            "formulas" if one.model_type in parameters.WITH_FORMULAS else "trace",
+            "formulas" if parameters.has_formulas(one.model_type) else "trace",
         )
         lines.append(f"| {' | '.join(cells)} |")
     lines += [

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.catalog.tables import HERE, Facts, table
+from runner.catalog.tables import Facts, table
 from runner.tools.files import read_record
 from runner.tools.problem import Stop, listed, nearest, worded
 
@@ -155,22 +154,15 @@ class Model:
 
 
 @cache
-def _texts() -> dict[str, str]:
-    """What models.toml says about each model, by name. All of it takes a tenth of a whole `recipe check` to parse."""
-    parts = re.split(r'^\["(.+)"\]$', (HERE / "models.toml").read_text("utf-8"), flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-@cache
 def _facts(name: str) -> Facts:
     """A model's facts, with those that it shares with another; empty if the catalog does not have it."""
-    facts = tomllib.loads(_texts().get(name, ""))
+    facts = dict(table("models").get(name, {}))
     like = facts.pop("like", "")
     return {**_facts(like), **facts} if like else facts
 
 
 def model_ids() -> list[str]:
-    return list(_texts())
+    return list(table("models"))
 
 
 @cache

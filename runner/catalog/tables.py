@@ -1,13 +1,13 @@
 """The tables of the catalog, read once, and lookups in the small ones."""
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from runner.tools import packaged
 from runner.tools.problem import ALIKE, nearest
 
 HERE = Path(__file__).parent
@@ -24,9 +24,8 @@ DEPTHS = {"resnet18": (2, 2, 2, 2)}
 VALIDATION_BLOCKS = 1024
 
 
-@cache
-def table(name: str) -> dict[str, Facts]:
-    return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+def table(name: str) -> Mapping[str, Facts]:
+    return packaged.toml(__file__, f"{name}.toml")
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,8 @@ import shlex
 import shutil
 import sys
 import textwrap
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
 from inspect import getfile, signature
 from itertools import zip_longest
@@ -99,7 +97,9 @@ def with_options(function: Command) -> Command:
     """Gives a command's function the arguments and options of its parameters, in their order, for click. The signature
     says their types: `bool` is a flag, a tuple is repeatable, and what may be None can be left out. The tables
     `options.toml`, here and beside its module, say the rest. Raises LookupError for a parameter that they do not have."""
-    ours, own = _entries(Path(__file__)), _entries(Path(getfile(function)))
+    ours = packaged.toml(__file__, OPTIONS)
+    beside = Path(getfile(function)).with_name(OPTIONS)
+    own = packaged.toml(beside, OPTIONS) if beside.is_file() else {}
     layers = (ours["shared"], own.get("shared", {}), own.get(function.__name__, {}))
     for one in reversed([*signature(function, eval_str=True).parameters.values()]):
         if one.kind is not one.VAR_KEYWORD:
@@ -107,13 +107,6 @@ def with_options(function: Command) -> Command:
                 raise LookupError(f"{OPTIONS} lacks the parameter `{one.name}` of the command `{function.__name__}`.")
             parameter(one.name, one.annotation, **entry)(function)
     return function
-
-
-@cache
-def _entries(module: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """The entries beside a module, by function, or "shared", and parameter."""
-    file = module.with_name(OPTIONS)
-    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
 def parameter(

@@ -3,16 +3,44 @@
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 
+class Tables(Mapping[str, Any]):
+    """A TOML file. Each table at its top is parsed when it is read, because a check needs few of hundreds."""
+
+    def __init__(self, text: str) -> None:
+        head, *tables = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
+        self._read = tomllib.loads(head)
+        self._texts = dict.fromkeys(self._read, "")
+        for table in tables:
+            quoted, bare = re.findall(r'\A\[+(?:"(.+?)"|([\w-]+))', table)[0]
+            self._texts[quoted or bare] = self._texts.get(quoted or bare, "") + table
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._read:
+            self._read |= tomllib.loads(self._texts[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def toml(module: str | Path, name: str) -> Tables:
+    """The file of that name beside a module, read once. module: its `__file__`."""
+    return _tables(Path(module).with_name(name))
+
+
 @cache
-def toml(module: str, name: str) -> dict[str, Any]:
-    """The table of that name beside a module, read once. module: its `__file__`."""
-    return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
+def _tables(file: Path) -> Tables:
+    return Tables(file.read_text("utf-8"))
 
 
 @cache

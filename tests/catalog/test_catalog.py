@@ -13,7 +13,7 @@ from runner import catalog
 from runner.check.validate import judge, load
 from runner.commands import cli
 from runner.data.tokenizers import jinja
-from runner.parts.planner.parameters import WITH_FORMULAS
+from runner.parts.planner.parameters import has_formulas
 from runner.plan import Place
 from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse, read
@@ -112,7 +112,7 @@ def test_rank_128_on_every_linear_layer_adds_the_known_number_of_parameters(name
     assert sum(part.numel() for part in model.parameters() if part.requires_grad) == adapter
 
 
-@pytest.mark.parametrize("kind", sorted({catalog.model(name).model_type for name in MODELS} & set(WITH_FORMULAS)))
+@pytest.mark.parametrize("kind", sorted(filter(has_formulas, {catalog.model(name).model_type for name in MODELS})))
 def test_fused_lora_kernels_are_known_to_work_exactly_where_axolotl_can_patch_them(kind, tmp_path):
     """Axolotl rewrites the attention's source; where it does not find what it looks for, it stops the run."""
     import torch

@@ -29,7 +29,7 @@ from runner.tools.process import hush
 from runner.tools.run_files import TEKKEN
 from runner.trainer.generation import Chat, end_tokens, prompt
 
-KINDS: dict[str, dict[str, Any]] = packaged.toml(__file__, "kinds.toml")
+KINDS: Mapping[str, dict[str, Any]] = packaged.toml(__file__, "kinds.toml")
 WHOLE = {facts["torch"]: kind for kind, facts in KINDS.items() if "torch" in facts}
 TIE = 1e-3  # two words whose logits are closer than this are equally good in fp32
 ANSWER_TOKENS = 40

@@ -11,7 +11,7 @@ from runner.plan import Machines, Plan, Stage, tracker
 from runner.tools import packaged
 from runner.tools.run_files import SEAL_KEY
 
-VARIABLES: dict[str, dict[str, str]] = packaged.toml(__file__, "environment.toml")
+VARIABLES: Mapping[str, dict[str, str]] = packaged.toml(__file__, "environment.toml")
 CACHES = VARIABLES["caches"]
 CONNECTION = VARIABLES["connection"]
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")  # of its keys

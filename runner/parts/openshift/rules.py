@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from runner.tools.text import JOB_NAME, longest_job_name
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-_TAKEN: dict[str, dict[str, str]] = packaged.toml(__file__, "taken.toml")  # what pods have already
+_TAKEN: Mapping[str, dict[str, str]] = packaged.toml(__file__, "taken.toml")  # what pods have already
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 
 

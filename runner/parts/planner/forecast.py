@@ -17,7 +17,7 @@ from runner.catalog import Gpu
 from runner.parts.planner import constants, row_counts
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
-from runner.parts.planner.parameters import WITH_FORMULAS, UnknownArchitecture
+from runner.parts.planner.parameters import UnknownArchitecture, has_formulas
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import ASSUMED, Run, Workload, network
 from runner.plan import RUNS, Plan, Stage
@@ -288,7 +288,8 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
-    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=", ".join(WITH_FORMULAS)))
+    families = ", ".join(filter(has_formulas, catalog.table("families")))
+    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=families))
 
 
 def too_large(recipe: Recipe, forecast: Forecast, allowed: bool = False) -> Problem | None:

@@ -222,7 +222,7 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     if not lines.find("base") or lines.recipe.pretrained:
         return
     others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
-    others = [other for other in others if other.model_type in parameters.WITH_FORMULAS]
+    others = [other for other in others if parameters.has_formulas(other.model_type)]
     size, half = parameters.total(workload.model), workload.precision == "fp16"
     smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
     for other in sorted(smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -29,11 +29,15 @@ class Family:
     experts: Sequence[str] = ()
 
 
-FAMILIES = {
-    name: Family(**{one.name: facts[one.name] for one in fields(Family) if one.name in facts})
-    for name, facts in catalog.table("families").items()
-}
-WITH_FORMULAS = tuple(name for name, kind in FAMILIES.items() if not kind.layer)
+@cache
+def architecture(model_type: str) -> Family:
+    """The facts about an architecture, LLaMA's for one that the catalog does not have."""
+    facts = catalog.table("families").get(model_type, {})
+    return Family(**{one.name: facts[one.name] for one in fields(Family) if one.name in facts})
+
+
+def has_formulas(model_type: str) -> bool:
+    return model_type in catalog.model_types() and not architecture(model_type).layer
 
 
 class UnknownArchitecture(Exception):
@@ -42,9 +46,9 @@ class UnknownArchitecture(Exception):
 
 def family(model: Model) -> Family:
     """The architecture of a model. Raises UnknownArchitecture if there are no formulas for models of that type."""
-    if model.model_type not in WITH_FORMULAS:
+    if not has_formulas(model.model_type):
         raise UnknownArchitecture(model.model_type)
-    return FAMILIES[model.model_type]
+    return architecture(model.model_type)
 
 
 def _size(model: Model, own: Mapping[str, int], text: str) -> int:
@@ -71,7 +75,7 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of one transformer layer's parameters. Raises UnknownArchitecture if they are unknown for its
     type, or for a model without all of its settings."""
-    kind, at = FAMILIES.get(model.model_type, Family()), f"{model.layers_path}.{index}"
+    kind, at = architecture(model.model_type), f"{model.layers_path}.{index}"
     if kind.layer:
         try:
             own = model.own
@@ -101,7 +105,7 @@ def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
     for index in range(model.num_hidden_layers):
         yield from layer(model, index)
     root = model.layers_path.rpartition(".")[0]
-    yield f"{root}.{FAMILIES[model.model_type].final_norm}.weight", (model.hidden_size,)
+    yield f"{root}.{architecture(model.model_type).final_norm}.weight", (model.hidden_size,)
     if not model.tied:
         yield model.lm_head, (model.vocab_size, model.hidden_size)
 
@@ -190,7 +194,7 @@ def adapted(model: Model, adapter: Adapter) -> tuple[tuple[int, ...], ...]:
 
 def of_experts(model: Model) -> int:
     """Numbers in the experts of a model; 0 if it has none."""
-    experts = tuple(FAMILIES[model.model_type].experts)
+    experts = tuple(architecture(model.model_type).experts)
     return sum(prod(shape) for name, shape in named(model) if experts and name.endswith(experts))
 
 

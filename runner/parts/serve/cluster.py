@@ -5,7 +5,7 @@ These distinguish them from pods of an earlier server of the same name, which ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.catalog import troubles
@@ -29,7 +29,7 @@ Plans = Sequence[Plan]
 RUNTIME = "ServingRuntime"
 REMOVING = "`recipe serve RECIPE --stop` removes it."
 # What KServe makes of each kind of server.
-FORMS: dict[str, Manifest] = packaged.toml(__file__, "forms.toml")
+FORMS: Mapping[str, Manifest] = packaged.toml(__file__, "forms.toml")
 
 
 def start(

@@ -9,7 +9,7 @@ import pytest
 from runner import catalog
 from runner.check.validate import changed, load
 from runner.commands.cli import _code
-from runner.parts.planner.parameters import WITH_FORMULAS
+from runner.parts.planner.parameters import has_formulas
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import WAYS, needs_of
 from runner.recipe.overrides import Override
@@ -56,7 +56,7 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
     assert list(found) == catalog.model_ids()
     for name, each in found.items():
         # Only a trace knows the memory of the others.
-        assert list(each["ways"]) == (list(WAYS) if catalog.model(name).model_type in WITH_FORMULAS else [])
+        assert list(each["ways"]) == (list(WAYS) if has_formulas(catalog.model(name).model_type) else [])
         assert each["licence"] and each["parameters"]
     ways = found["Qwen/Qwen2.5-32B-Instruct"]["ways"]
     assert ways["qlora"]["memory_bytes"] < ways["lora"]["memory_bytes"] < ways["all weights"]["memory_bytes"]

@@ -29,7 +29,7 @@ ACCOUNT = "recipe-runner"  # the default service account of pods, also of Tensor
 # Beside jobs: the instructions for files, the pod that opens their claims, and for how many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
-COMMENTS: dict[str, str] = packaged.toml(__file__, "files.toml")
+COMMENTS: Mapping[str, str] = packaged.toml(__file__, "files.toml")
 
 
 def render(plans: Sequence[Plan]) -> list[Artifact]:

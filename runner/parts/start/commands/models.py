@@ -178,7 +178,7 @@ def add(name: str, recipe: str | None, out: str | None, revision: str | None, kn
         model = written(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
     say(f"{model.model_type}, {size(model)} parameters, licence {licence(model)}.")
-    if model.model_type not in parameters.WITH_FORMULAS:
+    if not parameters.has_formulas(model.model_type):
         say("There are no formulas for its architecture; `recipe plan --exact` builds the model and counts.")
     say("Keep the file under version control.")
     end(f"Recipes beside {file} can now use `base: {model.id}` under `model`.", "check", recipe or "RECIPE")
