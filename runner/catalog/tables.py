@@ -24,6 +24,7 @@ DEPTHS = {"resnet18": (2, 2, 2, 2)}
 VALIDATION_BLOCKS = 1024
 
 
+@cache
 def table(name: str) -> Mapping[str, Facts]:
     return packaged.toml(__file__, f"{name}.toml")
 

@@ -4,7 +4,6 @@
 """
 
 import errno
-import gc
 import importlib
 import sys
 from functools import cache
@@ -97,8 +96,6 @@ def cli(context: click.Context) -> int | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits."""
-    # Modules and plans have few reference cycles, and searching them took a quarter of a check of many recipes.
-    gc.set_threshold(100_000, 20, 20)
     ensure_home()
     hush()
     sys.exit(_code(arguments))

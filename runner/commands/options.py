@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from inspect import getfile, signature
@@ -97,9 +97,7 @@ def with_options(function: Command) -> Command:
     """Gives a command's function the arguments and options of its parameters, in their order, for click. The signature
     says their types: `bool` is a flag, a tuple is repeatable, and what may be None can be left out. The tables
     `options.toml`, here and beside its module, say the rest. Raises LookupError for a parameter that they do not have."""
-    ours = packaged.toml(__file__, OPTIONS)
-    beside = Path(getfile(function)).with_name(OPTIONS)
-    own = packaged.toml(beside, OPTIONS) if beside.is_file() else {}
+    ours, own = _beside(Path(__file__)), _beside(Path(getfile(function)))
     layers = (ours["shared"], own.get("shared", {}), own.get(function.__name__, {}))
     for one in reversed([*signature(function, eval_str=True).parameters.values()]):
         if one.kind is not one.VAR_KEYWORD:
@@ -107,6 +105,11 @@ def with_options(function: Command) -> Command:
                 raise LookupError(f"{OPTIONS} lacks the parameter `{one.name}` of the command `{function.__name__}`.")
             parameter(one.name, one.annotation, **entry)(function)
     return function
+
+
+def _beside(module: Path) -> Mapping[str, Any]:
+    file = module.with_name(OPTIONS)
+    return packaged.toml(str(file), OPTIONS) if file.is_file() else {}
 
 
 def parameter(

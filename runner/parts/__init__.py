@@ -6,6 +6,7 @@ Our parts are the folders here. Other people's are packages that the entry-point
 
 import importlib
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -98,11 +99,11 @@ def _elsewhere(package: str) -> Part:
 def _others() -> dict[str, str]:
     """Other people's parts: package by name. This reads only our section of installed packages' metadata, because
     `importlib.metadata.entry_points` parses all of it, in a third of the time of a whole `recipe check`."""
-    texts = (
-        file.read_text("utf-8", "replace")
-        for folder in map(Path, dict.fromkeys(sys.path))
-        for file in sorted(folder.glob("*-info/entry_points.txt"))
-    )
+    texts = []
+    for folder in filter(os.path.isdir, dict.fromkeys(map(os.path.abspath, sys.path))):
+        for name in sorted(os.listdir(folder)):  # pathlib's `glob` takes twice as long
+            if name.endswith("-info") and (file := Path(folder, name, "entry_points.txt")).is_file():
+                texts.append(file.read_text("utf-8", "replace"))
     ours = (text.partition(f"[{GROUP}]\n")[2].partition("\n[")[0] for text in texts)
     lines = (line.partition("=") for part in ours for line in part.splitlines() if "=" in line)
     return {name.strip(): package.strip() for name, _, package in sorted(lines)}

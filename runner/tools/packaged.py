@@ -33,14 +33,10 @@ class Tables(Mapping[str, Any]):
         return len(self._texts)
 
 
-def toml(module: str | Path, name: str) -> Tables:
-    """The file of that name beside a module, read once. module: its `__file__`."""
-    return _tables(Path(module).with_name(name))
-
-
 @cache
-def _tables(file: Path) -> Tables:
-    return Tables(file.read_text("utf-8"))
+def toml(module: str, name: str) -> Tables:
+    """The file of that name beside a module, read once. module: its `__file__`."""
+    return Tables(Path(module).with_name(name).read_text("utf-8"))
 
 
 @cache

@@ -25,7 +25,7 @@ _OTHERWISE_NO_TEXT = re.compile(
 )
 # What a terminal interprets and does not show: escape sequences, control characters except newlines and tabs, and marks
 # that change the direction of writing.
-_CONTROL = re.compile(
+_CONTROL = (
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
@@ -33,7 +33,7 @@ _CONTROL = re.compile(
 
 def printable(text: str) -> str:
     """A text without control sequences. It may come from a pod, a cluster or another person's recipe."""
-    return _CONTROL.sub("", text)
+    return re.sub(_CONTROL, "", text)
 
 
 def json_text(value: object) -> str:
