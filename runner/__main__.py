@@ -1,3 +1,4 @@
 from runner.commands.cli import main
 
-main()
+if __name__ == "__main__":  # not in the processes of `recipe check`, where they import this
+    main()

@@ -14,6 +14,7 @@ from runner.check import validate
 from runner.recipe import lock, reading
 from runner.recipe.overrides import Override
 from runner.tools.problem import Problem, Stop, errors_of, report_bug, worded
+from runner.tools.process import cores
 from runner.tools.run_files import RUN
 from runner.tools.text import json_text
 
@@ -95,6 +96,9 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
         yield from enumerate(text.splitlines(), 1)
 
 
+WORTH_A_PROCESS = 100  # as many recipes take several times as long as starting a process
+
+
 class CheckReport(NamedTuple):
     """The result of `recipe check`. checked, bugs: the numbers of recipes, and of those that crashed the runner."""
 
@@ -117,10 +121,12 @@ def judged(
     changes: Sequence[Override] = (),
     online: bool = False,
     allowed: Collection[str] = (),
-    jobs: int = 1,
+    jobs: int | None = None,
 ) -> CheckReport:
-    """Judges every file, with the same changes, in `jobs` processes. A bug on one file does not affect the others."""
+    """Judges every file, with the same changes, in `jobs` processes, or in as many as there are cores and work for. A bug
+    on one file does not affect the others."""
     one = partial(_examined, changes=changes, online=online, allowed=allowed)
+    jobs = jobs or max(1, min(cores(), len(files) // WORTH_A_PROCESS))
     if jobs == 1 or len(files) == 1:
         found = list(map(one, files))
     else:

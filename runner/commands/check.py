@@ -13,7 +13,7 @@ def check(
     sets: tuple[str, ...],
     style: str,
     quiet: bool,
-    jobs: int,
+    jobs: int | None,
     online: bool,
     strict: bool,
     allowed: tuple[str, ...],

@@ -13,7 +13,7 @@ STANDING = packaged.toml(__file__, "standing.toml")
 
 def standing(path: str) -> int:
     """Print how far the recipe at `path` has come on this machine, and the command that comes next."""
-    verdict = batch.judged([path], [], False, (), 1)
+    verdict = batch.judged([path])
     rows = [("checked", counted(len(verdict.errors), "mistake"))]
     following = ["check"] if verdict.errors else []
     if not verdict.errors:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
@@ -252,6 +252,12 @@ def step_seconds(workload: Workload, gpu: Gpu, own: float | None = None) -> floa
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     """The time of a run; None if the number of rows is unknown."""
+    return _estimate(workload, gpu, constants.constants(gpu.name))
+
+
+@lru_cache(maxsize=1024)
+def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration | None:
+    """The constants of the card are part of the cache key, as in `memory`."""
     count = workload.steps
     if count is None:
         return None

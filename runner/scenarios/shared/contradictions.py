@@ -6,7 +6,7 @@ from typing import Any
 
 from runner import catalog
 from runner.recipe import reading
-from runner.recipe.document import applies, named, value_at
+from runner.recipe.document import Path_, applies, named, value_at
 from runner.recipe.recipe import BrokenSetting, Recipe
 from runner.scenarios.shared.common import (
     TRAINING_SECTIONS,
@@ -34,14 +34,29 @@ def contradictions(file: str, **own: Callable[[Recipe], Any]) -> Callable[[Recip
         for home in homes:
             stated = (row.get(key, ()) for key in ("when", "unless"))
             terms[home] = [[term.replace("*", home or "*") for term in some] for some in stated]
-        rows.append({"else": False, **row, "terms": terms})
+        rows.append((row, terms))
 
     def rule(recipe: Recipe) -> Iterator[Problem]:
         absent = [name for name in TRAINING_SECTIONS if not recipe.sections.get(name)]
+        # passed: the sections without a further problem: absent ones, and those that had one, or a setting that the schema
+        # refused, in this row or those that an `else` continues.
         known, passed = Known(recipe=recipe, derived=derived), list[str]()
-        for row in rows:
-            passed = passed if row["else"] else [*absent]
-            yield from _contradicting(recipe, row, known, passed)
+        for row, terms in rows:
+            passed = passed if "else" in row else [*absent]
+            for home, (when, unless) in terms.items():
+                if home in passed:
+                    continue
+                try:
+                    if not applies(known, when, unless):
+                        continue
+                    passed.append(home)
+                    problem = _problem(recipe, row, known, home, named(when[0]))
+                except BrokenSetting:  # nothing to judge, also for the rows that follow; `suppress` takes longer
+                    passed.append(home)
+                    continue
+                yield problem
+                if "each" in row:
+                    break
 
     return rule
 
@@ -55,27 +70,13 @@ class Known(dict[str, Any]):
         return value
 
 
-def _contradicting(recipe: Recipe, row: Mapping[str, Any], known: Known, passed: list[str]) -> Iterator[Problem]:
-    """The problems of a row. passed: the sections without a further problem: absent ones, and those that had one, or a
-    setting that the schema refused, in this row or those that an `else` continues."""
-    for home, (when, unless) in row["terms"].items():
-        if home in passed:
-            continue
-        try:
-            if not applies(known, when, unless):
-                continue
-            passed.append(home)
-            at = named(when[0])
-            known |= {"home": home, "value": value_at(known, at)}
-            texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
-            says, do, mending = (text.format_map(known) for text in texts)
-        except BrokenSetting:  # nothing to judge, also for the rows that follow; `suppress` takes longer
-            passed.append(home)
-            continue
-        about = recipe.note if row.get("note") else recipe.problem
-        yield about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
-        if "each" in row:
-            return
+def _problem(recipe: Recipe, row: Mapping[str, Any], known: Known, home: str, at: Path_) -> Problem:
+    """The problem of a row that applies to a section."""
+    known |= {"home": home, "value": value_at(known, at)}
+    texts = (str(row.get(key, "")).replace("[*]", f"[{home}]") for key in ("says", "do", "mending"))
+    says, do, mending = (text.format_map(known) for text in texts)
+    about = recipe.note if row.get("note") else recipe.problem
+    return about(at, says, do, mending=reading.scalar(mending), key=row.get("key", False))
 
 
 def _facts(recipe: Recipe) -> Mapping[str, Any]:
