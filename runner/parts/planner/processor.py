@@ -14,6 +14,7 @@ from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.run.launch import WITHOUT_GPU
 from runner.tools.files import cache_folder, write_json
 from runner.tools.process import memory_gib, threads
+from runner.trainer import fork_server
 
 # How often each is measured; the fastest counts, because other programs only slow it down.
 TIMES = 20
@@ -25,8 +26,12 @@ WIDE, NUMBERS = 1024, 2**22
 def measure() -> None:
     """Measures the processor in a process like that of training, and stores its best pace so far."""
     env = os.environ | WITHOUT_GPU | {"OMP_NUM_THREADS": str(threads())}
-    # If it fails, the time of training is unknown.
-    subprocess.run([sys.executable, "-m", __name__], env=env, stderr=subprocess.DEVNULL, check=False)
+    command = [sys.executable, "-m", __name__]
+    # If it fails, the time of training is unknown. A fork has imported PyTorch already.
+    if forked := fork_server.fork(command, env):
+        forked.wait()
+    else:
+        subprocess.run(command, env=env, stderr=subprocess.DEVNULL, check=False)
 
 
 def _measured() -> None:

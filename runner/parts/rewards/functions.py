@@ -8,14 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from axolotl.integrations.base import PluginManager
 from transformers import TrainerCallback
 
 from runner.parts.rewards import scoring
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import worded
 from runner.tools.run_files import SAMPLES
-from runner.trainer.plugin import run_settings
 from runner.trainer.records import evenly
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
@@ -29,6 +27,11 @@ MOST_ALIKE = 20  # logged steps without anything to learn from
 
 
 def settings() -> RunSettings:
+    # Imported late: this module's callbacks are asked for where images are trained too, without Axolotl.
+    from axolotl.integrations.base import PluginManager
+
+    from runner.trainer.plugin import run_settings
+
     return run_settings(PluginManager.get_instance().cfg)
 
 

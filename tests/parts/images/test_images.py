@@ -627,15 +627,14 @@ STOCK_PACKAGES: tuple[str, ...] = (
     "transformers",
     "yaml",
 )
-# What transformers itself requires (5.5.0, setup.py), and PyTorch (2.9.0, setup.py).
-STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers", "jinja2")
+# What transformers itself requires (5.5.0, setup.py), with huggingface_hub 1 and its httpx, and PyTorch (2.9.0, setup.py).
+STOCK_PACKAGES += ("huggingface_hub", "httpx", "safetensors", "tokenizers", "jinja2")
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
-# hub, S3, cleaning, what is said of rows, and tracking servers.
+# hub, S3, cleaning, what is said of rows, tracking servers, rewards and trials.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
     "s3fs": ("data.object_store",),
-    "httpx": ("parts.start.commands.models", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
         "parts.data_doctor.doctor",
         "parts.pretrain.cleaning",
@@ -648,14 +647,20 @@ OF_LANGUAGE = {
     "lm_eval": ("parts.evaluate.evaluate",),
     "peft": ("parts.evaluate.evaluate",),
     **dict.fromkeys(("mlflow", "wandb"), ("parts.tracking.servers",)),
+    "axolotl": ("parts.rewards.functions", "trainer.plugin"),
+    "jsonschema": ("check.by_schema", "check.schema_errors"),
+    "optuna": ("parts.search.trials", "parts.search.pruning"),
 }
+AT_TRAINING = {"trackers", "callbacks"}  # the hooks of all parts that the training of images calls
 
 
 def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     """All of a recipe's pods, and what they import by name."""
     named = [parts.table("preparers")["images"], parts.table("engines")["images"]]
     named += [parts.table("measures")["images"], "runner.parts.evaluate.evaluate"]
-    by_hooks = ["runner.parts.tracking.training", "runner.parts.tracking.servers"]
+    hooked = [part.module(part.hooks[name]) for part in parts.found().values() for name in AT_TRAINING & {*part.hooks}]
+    by_hooks = [function.rpartition(".")[0] for function in hooked] + ["runner.parts.tracking.servers"]
+    assert "runner.parts.rewards.functions" in by_hooks
     reached, waiting = {}, ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks]
     foreign = {}
     while waiting:
@@ -683,6 +688,6 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     without = f"import sys; sys.modules.update(dict.fromkeys({list(OF_LANGUAGE)}))"
     imports = "; ".join(
         f"import {module.partition(':')[0]}"
-        for module in ("runner.entrypoints.stage", "runner.entrypoints.prepare", *named)
+        for module in ("runner.entrypoints.stage", "runner.entrypoints.prepare", *named, *by_hooks)
     )
     subprocess.run([sys.executable, "-c", f"{without}; {imports}"], check=True, cwd=ROOT)
