@@ -22,7 +22,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -382,8 +382,8 @@ def ranges(known: Sequence[tuple[Kind, float]], what: str, among: Mapping[str, s
             shared = dict(zip(fields, values, strict=True))
             if among.items() <= shared.items():
                 this = Kind(**(dict.fromkeys(("method", "sharding", "loss", "gpu"), "") | shared))
-                yield [shared, *astuple(spread_of(this, known, what))]
-    yield [dict(among), *astuple(spread_of(Kind("", "", "", ""), known, what))]
+                yield [shared, *spread_of(this, known, what)]
+    yield [dict(among), *spread_of(Kind("", "", "", ""), known, what)]
 
 
 def known(replayed: Sequence[Replayed]) -> dict[str, list[list[Any]]]:

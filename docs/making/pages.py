@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +91,7 @@ def _troubles() -> str:
         for trouble in here:
             found = told.get(trouble.name)
             # The message of the cluster is below, as an example.
-            short = replace(trouble, means=QUOTED.sub("", trouble.means))
+            short = trouble._replace(means=QUOTED.sub("", trouble.means))
             means, remedy = troubles.FoundTrouble(short, "", found.words if found else {}).sentences
             lines += [f"### {trouble.code}", "", f"**{_plain(_sentence(means))}**", ""]
             if remedy.strip():

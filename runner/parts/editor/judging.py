@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from runner import scenarios
 from runner.catalog import Schema
@@ -112,7 +111,8 @@ _KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
 _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
 
 
-class Proposal(NamedTuple):
+@dataclass(frozen=True)
+class Proposal:
     """A proposal for a place in the text. label: in a list; text: to insert; kind: `section`, `setting` or `value`;
     says: its meaning, Markdown of `code` and paragraphs."""
 

@@ -454,7 +454,7 @@ def test_whoever_only_knocks_is_no_machine():
 @contextmanager
 def waiting(port: int, rank: int):
     """A machine that has said hello and waits; at the end its script is killed."""
-    ended, line = threading.Event(), json.dumps([f"machine {rank}", asdict(hello(rank))])
+    ended, line = threading.Event(), json.dumps([f"machine {rank}", hello(rank)._asdict()])
 
     def beat() -> None:
         while not ended.wait(0.05):

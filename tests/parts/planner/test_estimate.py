@@ -220,7 +220,7 @@ def test_a_rate_in_the_recipe_wins_over_what_is_assumed_and_leaves_no_doubt(sect
 def test_the_range_of_a_time_reaches_from_the_fastest_to_the_slowest_network():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "survival.yaml"))
     network, (low, high) = found.workload.network, found.time.spread
-    ends = [found.changed(network=replace(network, gbit_s=rate)).time for rate in (network.most, network.least)]
+    ends = [found.changed(network=network._replace(gbit_s=rate)).time for rate in (network.most, network.least)]
     passes = [time.training_seconds + time.evaluation_seconds for time in ends]
     assert ends[0].total_seconds < found.time.total_seconds < ends[1].total_seconds
     least, most = found.time.overhead_range

@@ -36,7 +36,7 @@ def test_an_adapter_s_base_is_read_whole_and_unquantised_when_it_is_merged():
     adapter = found.workload
     base = state.moments(adapter)[MERGING]
     assert storage.host(found)[MERGING] == base == state.PROCESS + 2 * parameters.total(adapter.model)
-    four = replace(adapter, adapter=replace(adapter.adapter, four_bit=True))
+    four = replace(adapter, adapter=adapter.adapter._replace(four_bit=True))
     assert state.moments(four)[MERGING] == base
     assert state.moments(replace(adapter, adapter=None))[MERGING] == 0
 

@@ -74,7 +74,7 @@ AMISS = {
     "no FP8": ({"cards": (A100,) * 8}, "problem", "FP8"),
     "another GPU": ({"cards": (A100,) * 8}, "warning", "GPU"),
     "fewer GPUs": ({"cards": (H100,) * 4}, "warning", "GPU"),
-    "less GPU memory": ({"cards": (replace(H100, memory_gib=47.0),) * 8}, "problem", "GPU memory"),
+    "less GPU memory": ({"cards": (H100._replace(memory_gib=47.0),) * 8}, "problem", "GPU memory"),
     "no NVLink": ({"links": "\tGPU0\tGPU1\nGPU0\t X \tPHB\n" + LEGEND}, "warning", "interconnect"),
     "no axolotl": ({"packages": WELL.packages | {"axolotl": None}}, "problem", "packages"),
     "another axolotl": ({"packages": WELL.packages | {"axolotl": "0.18.0"}}, "problem", "axolotl"),
