@@ -24,10 +24,8 @@ from runner.check import batch
 from runner.check.validate import override, valid
 from runner.parts.axolotl_files import checking, importing
 from runner.recipe import reading
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import PROMPTS, TEXT
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.recipe.recipe import PROMPTS, TEXT, Override
+from runner.scenarios import place, translate
 from runner.tools.problem import Stop, errors_of, shortened
 from tests.catalog.axolotls_own import validated
 

@@ -28,10 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.catalog import Gpu, Model
+from runner.catalog import Gpu, Model, UnknownArchitecture
 from runner.parts.planner import constants, duration, memory
 from runner.parts.planner.constants import Spread
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.row_counts import RowLengths
 from runner.parts.planner.workload import Adapter, Workload
 from runner.parts.planner.workload import network as network_of

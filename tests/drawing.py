@@ -14,7 +14,7 @@ from runner import catalog
 from runner.check.by_schema import has, schema
 from runner.check.validate import override
 from runner.recipe import reading
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.tools.text import yaml_text
 from tests.conftest import ROOT, STARTERS
 

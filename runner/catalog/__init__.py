@@ -4,6 +4,7 @@ from runner.catalog.hardware import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
     ChatTemplate,
     Model,
+    UnknownArchitecture,
     cached_model,
     chat_template,
     from_config,

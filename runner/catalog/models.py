@@ -205,6 +205,10 @@ def _known(name: str) -> Model | None:
     return of_facts({"usual_glu": True, **facts, "id": name}) if facts else None
 
 
+class UnknownArchitecture(Exception):
+    """No formulas exist for models of this type."""
+
+
 def of_facts(facts: Mapping[str, Any]) -> Model:
     """A Model from its fields as JSON or TOML has them."""
     config = facts.get("config", "{}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from runner import parts
 from runner.check import validate
 from runner.recipe import lock, reading
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, errors_of, report_bug, worded
 from runner.tools.process import cores
 from runner.tools.run_files import RUN

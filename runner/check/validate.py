@@ -13,11 +13,9 @@ from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
 from runner.recipe import stages as of_stages
 from runner.recipe.document import Document
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+from runner.recipe.recipe import BrokenSetting, Override, Recipe, Settings
 from runner.recipe.stages import PRETRAIN
-from runner.scenarios import forecasting, translate
-from runner.scenarios.render import place
+from runner.scenarios import forecasting, place, translate
 from runner.scenarios.shared import common
 from runner.tools.problem import Problem, Stop, errors_of, worded
 

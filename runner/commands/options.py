@@ -20,9 +20,9 @@ from click.shell_completion import CompletionItem
 from runner import catalog, scenarios
 from runner.check import by_schema
 from runner.check.validate import load, override, valid
-from runner.recipe.overrides import Override, from_options
+from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
 from runner.tools.text import Styled, printable

@@ -13,9 +13,9 @@ import click
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say, training_verb
 from runner.entrypoints import prepare as preparing
-from runner.recipe.overrides import Override, from_data_option
+from runner.recipe.overrides import from_data_option
 from runner.recipe.reading import read
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import STAGES, one_file
 from runner.run import inference, pipeline, run_manifest
 from runner.run import run as running

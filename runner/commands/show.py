@@ -9,7 +9,8 @@ from runner.check import batch, by_schema, origins, validate
 from runner.commands.options import command, end, open_recipe, print_notes, say, short, table
 from runner.recipe import overrides as changing
 from runner.run.run_folder import RunFolder, all_here
-from runner.scenarios.render import emit, place
+from runner.scenarios import place
+from runner.scenarios.render import emit
 from runner.tools import packaged
 from runner.tools.files import write_all
 from runner.tools.problem import Stop

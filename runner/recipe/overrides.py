@@ -1,50 +1,19 @@
 """Overrides on top of a recipe's text: `--set`, the environment, and the substitutions of a rehearsal."""
 
 import copy
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.recipe import reading
 from runner.recipe.document import Document, path_of
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import STAGES
 from runner.tools import packaged
-from runner.tools.files import Record
-from runner.tools.problem import Problem, Stop, shortened, worded
+from runner.tools.problem import Problem, Stop, worded
 
 ENVIRONMENT: Mapping[str, list[str]] = packaged.toml(__file__, "environment.toml")
-
-
-@dataclass(frozen=True)
-class Override(Record):
-    """One setting that differs from the file. setting: dotted; before, after: its values, None for none; by: the option
-    or variable that sets it; why: one sentence."""
-
-    setting: str = ""
-    before: Any = None
-    after: Any = None
-    by: str = ""
-    why: str = ""
-
-    @property
-    def path(self) -> tuple[str | int, ...]:
-        return path_of(self.setting)
-
-    def __str__(self) -> str:
-        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        text = f"{value:g}"
-    elif isinstance(value, bool | list | dict):
-        text = json.dumps(value, ensure_ascii=False)
-    else:
-        text = "unset" if value is None else str(value)
-    return shortened(text, 60)
 
 
 def from_options(options: Iterable[str]) -> list[Override]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +14,8 @@ from runner.plan import Section, claim_of
 from runner.recipe.document import Document, Path_, path_of
 from runner.recipe.stages import PRETRAIN, STAGES, path_in
 from runner.tools import packaged
-from runner.tools.files import content_hash, normal, remote
-from runner.tools.problem import Problem, Stop, worded
+from runner.tools.files import Record, content_hash, normal, remote
+from runner.tools.problem import Problem, Stop, shortened, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections
@@ -24,6 +25,35 @@ else:
 # Settings that cannot change a result, and those within sections.
 OUTSIDE_RESULT, _OUTSIDE_IN = packaged.toml(__file__, "outside.toml").values()
 DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
+
+
+@dataclass(frozen=True)
+class Override(Record):
+    """One setting that differs from the file. setting: dotted; before, after: its values, None for none; by: the option
+    or variable that sets it; why: one sentence."""
+
+    setting: str = ""
+    before: Any = None
+    after: Any = None
+    by: str = ""
+    why: str = ""
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        return path_of(self.setting)
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        text = f"{value:g}"
+    elif isinstance(value, bool | list | dict):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = "unset" if value is None else str(value)
+    return shortened(text, 60)
 
 
 class BrokenSetting(Exception):

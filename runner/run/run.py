@@ -13,8 +13,7 @@ from runner.check.validate import changed
 from runner.data.prepared import PreparedRows
 from runner.plan import Place, Plan, Prediction, Stage
 from runner.recipe import overrides, units
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.run import inference, launch
 from runner.run.pipeline import Selection, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder, StageFolder

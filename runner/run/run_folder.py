@@ -16,7 +16,7 @@ from typing import Any
 
 from runner.data import object_store
 from runner.plan import RUNS, Place, Plan, Stage, learned_from, without_place
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.tools import run_files
 from runner.tools.files import Record, content_hash, content_of, read_json, read_record, sha256, write_json
 from runner.tools.problem import Stop, shortened, worded

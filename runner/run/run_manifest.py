@@ -12,8 +12,7 @@ from runner.check import by_schema, origins
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, moved
-from runner.scenarios import forecasting, translate
-from runner.scenarios.render import place
+from runner.scenarios import forecasting, place, translate
 from runner.tools.files import Record, read_record, write_text
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import CONFIG, PLANNED

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import __version__, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
-from runner.plan import Place, Plan, RowsRequest, Stage
+from runner.plan import RUNS, Place, Plan, RowsRequest, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Work
+from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Target, Work
 from runner.tools.problem import listed
 
 if TYPE_CHECKING:
@@ -54,6 +56,26 @@ def part(scenario: str, name: str) -> ModuleType | None:
 def _member(scenario: str, name: str, usual: Any = None, module: str = "translation") -> Any:
     """What a module of a scenario, or its `translation.py` without that module, calls `name`; else `usual`."""
     return getattr(part(scenario, module) or part(scenario, "translation"), name, usual)
+
+
+NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
+
+
+def target(name: str) -> Target:
+    return cast(Target, importlib.import_module(parts.table("targets")[name]))
+
+
+def place(recipe: Recipe, name: str | None = None) -> Place:
+    """The folders of a recipe's machines on a target, by default the first that the recipe has a section for, or this
+    machine. Without a name, data files are beside the recipe. Raises Stop if the recipe lacks the target's section."""
+    if name and hasattr(target(name), "place"):
+        return target(name).place(recipe)
+    for first in map(target, NAMES):  # imported one by one, because the first is usually enough
+        if hasattr(first, "place") and first.named(recipe):
+            there = first.place(recipe)
+            return there if name else replace(there, files_dir=None)
+    folder = os.path.abspath(f"{RUNS}/{recipe.name}")
+    return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:

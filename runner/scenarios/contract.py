@@ -39,8 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.plan import Kind, Place, Plan, Prediction, Stage
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Problem
 

@@ -1,36 +1,11 @@
 """Renders a plan as files for targets, the places where a recipe can run. Targets belong to parts."""
 
-import os
-from dataclasses import replace
-from importlib import import_module
-from typing import cast
-
 from runner import parts
-from runner.plan import RUNS, Place, Plan
+from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios import forecasting, translate
-from runner.scenarios.contract import Target
+from runner.scenarios import NAMES, forecasting, place, target, translate
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, listed
-
-NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
-
-
-def target(name: str) -> Target:
-    return cast(Target, import_module(parts.table("targets")[name]))
-
-
-def place(recipe: Recipe, name: str | None = None) -> Place:
-    """The folders of a recipe's machines on a target, by default the first that the recipe has a section for, or this
-    machine. Without a name, data files are beside the recipe. Raises Stop if the recipe lacks the target's section."""
-    if name and hasattr(target(name), "place"):
-        return target(name).place(recipe)
-    for first in map(target, NAMES):  # imported one by one, because the first is usually enough
-        if hasattr(first, "place") and first.named(recipe):
-            there = first.place(recipe)
-            return there if name else replace(there, files_dir=None)
-    folder = os.path.abspath(f"{RUNS}/{recipe.name}")
-    return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
 
 
 def named(recipe: Recipe) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from runner import __version__
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 

@@ -11,10 +11,9 @@ import pytest
 from runner import catalog
 from runner.catalog.tables import table
 from runner.check.validate import ALLOWED, examine, load
-from runner.recipe.overrides import Override, from_options
-from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override, Recipe
+from runner.scenarios import place, translate
 from runner.scenarios.shared.axolotl import LIGER, refusal
 from tests.catalog.axolotls_own import validated
 from tests.conftest import RECIPES, ROOT, setting_of

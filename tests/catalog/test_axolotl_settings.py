@@ -13,8 +13,7 @@ from runner.catalog import tables
 from runner.check.validate import load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.catalog.axolotls_own import known_keys, unknown_keys, validated
 from tests.conftest import ROOT, STARTERS
 

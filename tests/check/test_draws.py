@@ -21,17 +21,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner import catalog, parts, scenarios
+from runner.catalog import UnknownArchitecture
 from runner.check.validate import ALLOWED, examine, load
 from runner.data import PREPARERS
 from runner.parts.jobs import kubernetes, trainjob
 from runner.parts.kfp import target
 from runner.parts.openshift import site
 from runner.parts.planner import forecast
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.render import emit, named, place
+from runner.scenarios import place
+from runner.scenarios.render import emit, named
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.check.test_every_leaf import planned_in_full
 from tests.drawing import Drawn, recipes

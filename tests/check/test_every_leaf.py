@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import pytest
 
 from runner import scenarios
+from runner.catalog import UnknownArchitecture
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
 from runner.parts.plan_view import views
 from runner.parts.planner import forecast
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.scenarios.render import emit
 from runner.tools.problem import Stop
 from tests.conftest import RECIPES

@@ -23,20 +23,19 @@ import pytest
 
 import runner.tools.text
 from runner import catalog
+from runner.catalog import UnknownArchitecture
 from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
 from runner.parts.openshift import site
 from runner.parts.plan_view import views
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.explain import COPIES
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
-from runner.scenarios import names, translate
-from runner.scenarios.render import emit, named, place, planned
+from runner.recipe.recipe import Override, Recipe
+from runner.scenarios import names, place, translate
+from runner.scenarios.render import emit, named, planned
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from tests.check.test_every_leaf import LONG, leaves, with_section

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.check.validate import examine
-from runner.recipe.overrides import Override, from_options
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop
 from tests.conftest import RECIPES, ROOT
 

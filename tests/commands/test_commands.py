@@ -26,8 +26,8 @@ from runner.recipe import reading, units
 from runner.recipe.overrides import from_options
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
-from runner.scenarios import translate
-from runner.scenarios.render import emit, place
+from runner.scenarios import place, translate
+from runner.scenarios.render import emit
 from runner.tools import packaged
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop
@@ -386,7 +386,7 @@ def test_every_scalar_of_a_recipe_can_be_replaced_in_its_text(path):
         if isinstance(value, dict | list) or value is None or not all(isinstance(part, str) for part in key):
             continue
         new = "other words: and more" if isinstance(value, str) else 7 if not isinstance(value, bool) else not value
-        from runner.recipe.overrides import Override
+        from runner.recipe.recipe import Override
 
         again = reading.parse("copy", copying.edit(document.text, [Override(".".join(key), None, new, "test")]))
         assert again.lookup(key) == new

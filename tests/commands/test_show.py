@@ -13,8 +13,8 @@ from runner.check.origins import computed
 from runner.check.validate import judge, load, override, valid
 from runner.recipe import reading
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import emit, named, place
+from runner.scenarios import place, translate
+from runner.scenarios.render import emit, named
 from tests.conftest import ROOT, STARTERS
 
 

@@ -13,7 +13,7 @@ import pytest
 from runner.check.validate import load
 from runner.parts.evaluate import commands, gates
 from runner.plan import Plan
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.run import inference, pipeline
 from runner.run.run import report
 from runner.run.run_folder import RunFolder, StageFolder

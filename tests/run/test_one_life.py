@@ -11,7 +11,8 @@ import pytest
 from runner.check.validate import load
 from runner.parts.evaluate.commands import compared
 from runner.plan import Plan
-from runner.recipe.overrides import Override, from_options
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override
 from runner.run import inference, pipeline
 from runner.run.pipeline import Selection, carry_out
 from runner.run.run_folder import RunFolder, StageFolder, find, folder, session

@@ -9,8 +9,7 @@ import pytest
 
 from runner.check.validate import changed, load
 from runner.data.prepared import PreparedRows
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.scenarios import rehearsal
 from runner.scenarios.shared import rehearsal as shared
 from runner.scenarios.shared import twin

@@ -14,7 +14,7 @@ from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import TEXT
 from runner.run.run_folder import RunFolder
-from runner.scenarios.render import place
+from runner.scenarios import place
 from runner.tools.files import read_record
 from tests.catalog.axolotls_own import validated
 from tests.conftest import ROOT

@@ -6,8 +6,7 @@ import pytest
 
 from runner.check.validate import examine, load
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT, setting_of
 

@@ -10,7 +10,8 @@ import pytest
 from runner import catalog, scenarios
 from runner.check.validate import examine, load
 from runner.recipe.recipe import CONVERSATIONS, LABELS, PREFERENCES, PROMPTS, SONGS, TEXT
-from runner.scenarios.render import emit, place
+from runner.scenarios import place
+from runner.scenarios.render import emit
 from runner.tools.text import yaml_text
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.conftest import ROOT

@@ -11,7 +11,7 @@ from runner.parts.planner.state import held
 from runner.parts.planner.workload import from_stage
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import PROMPTS
-from runner.scenarios.render import place
+from runner.scenarios import place
 from tests.scenarios.test_combinations import written
 
 

@@ -15,8 +15,7 @@ from runner import data, parts
 from runner.check.validate import load
 from runner.data.data_sets import stated
 from runner.parts.pretrain import architecture, work
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import STARTERS
 
 MODULES = data.PREPARERS | parts.table("preparers")

@@ -15,8 +15,7 @@ from runner.catalog.tables import table
 from runner.check.validate import load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import ROOT
 
 KERNELS = ("liger_rope", "liger_rms_norm", "liger_glu_activation")

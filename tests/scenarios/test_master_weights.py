@@ -10,8 +10,7 @@ from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes
 from runner.parts.planner import forecast
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.scenarios.shared import twin
 from tests.conftest import ROOT, setting_of
 

@@ -10,9 +10,9 @@ from runner.catalog.tables import table as table_of
 from runner.check.validate import examine, load
 from runner.data import tokenizers
 from runner.parts.export import gguf
-from runner.recipe.overrides import Override, from_options
-from runner.scenarios import prepare
-from runner.scenarios.render import place
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override
+from runner.scenarios import place, prepare
 from runner.scenarios.shared import axolotl
 from runner.tools.problem import Stop
 from runner.tools.text import tokens

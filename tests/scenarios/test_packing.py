@@ -11,8 +11,7 @@ from runner.check.validate import load
 from runner.parts.planner import forecast
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.scenarios import rehearsal, translate
-from runner.scenarios.render import place
+from runner.scenarios import place, rehearsal, translate
 from runner.tools.problem import Stop
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.catalog.test_axolotl_settings import emitted

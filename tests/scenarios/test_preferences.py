@@ -13,7 +13,7 @@ from runner.parts.planner import duration, state
 from runner.parts.planner.workload import Workload, from_stage
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import LABELS, PREFERENCES
-from runner.scenarios.render import place
+from runner.scenarios import place
 from runner.tools.files import read_record
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.conftest import ROOT

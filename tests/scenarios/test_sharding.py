@@ -17,8 +17,7 @@ from runner.parts.planner import duration, forecast, memory, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.workload import Offload
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 

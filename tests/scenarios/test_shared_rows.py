@@ -12,10 +12,10 @@ from runner.check.origins import computed
 from runner.check.validate import examine, load
 from runner.parts.planner import duration, memory, state
 from runner.parts.planner.planned import Planned
-from runner.recipe.overrides import Override, from_options
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override
 from runner.run.run import changes_for
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.scenarios.shared import common, rehearsal
 from tests.catalog.axolotls_own import validated
 from tests.conftest import ROOT, setting_of

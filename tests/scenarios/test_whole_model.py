@@ -7,8 +7,7 @@ import pytest
 from runner.check.validate import examine, load
 from runner.parts.planner import forecast
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import ROOT
 
 MINIMAL = ROOT / "recipes" / "minimal" / "last-layers.yaml"

@@ -11,8 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from runner.check.validate import changed, examine, load
-from runner.recipe.overrides import Override, from_options
+from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
+from runner.recipe.recipe import Override
 from runner.run import inference
 from runner.scenarios import rehearsal
 from runner.scenarios.render import emit

@@ -20,8 +20,7 @@ from runner.recipe.overrides import from_options
 from runner.run import pipeline
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder, StageFolder
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools.problem import Stop
 from runner.trainer.settings import RunSettings
 from tests.conftest import ROOT

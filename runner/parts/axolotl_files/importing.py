@@ -16,7 +16,7 @@ from runner.parts.axolotl_files import checking
 from runner.parts.edits.copying import commented, flow
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_, path_of
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.scenarios.shared import common
 from runner.scenarios.shared.axolotl import LIGER
 from runner.tools import packaged

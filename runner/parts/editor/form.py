@@ -12,8 +12,8 @@ from runner.parts.editor.judging import says
 from runner.parts.edits import copying
 from runner.recipe import reading, stages
 from runner.recipe.document import Document, Path_
-from runner.recipe.overrides import Override
 from runner.recipe.reading import scalar
+from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, setting
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from runner import scenarios
-from runner.catalog import Schema
+from runner.catalog import Schema, UnknownArchitecture
 from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
@@ -16,14 +16,12 @@ from runner.parts.edits import copying
 from runner.parts.plan_view.views import verdict
 from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import folder
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools.problem import Problem, Stop, report_bug, worded
 
 

@@ -18,8 +18,8 @@ from runner.parts.editor.judging import JudgedText, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
-from runner.recipe.overrides import Override
 from runner.recipe.reading import START
+from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from runner.check import by_schema
 from runner.recipe.document import Document, Path_, Span, leaves
-from runner.recipe.overrides import Override, apply
+from runner.recipe.overrides import apply
 from runner.recipe.reading import parse, read, written
-from runner.recipe.recipe import OUTSIDE_RESULT
+from runner.recipe.recipe import OUTSIDE_RESULT, Override
 from runner.tools.files import replacing
 from runner.tools.problem import Problem, Stop, listed, worded
 

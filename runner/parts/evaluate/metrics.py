@@ -12,8 +12,7 @@ from typing import Any
 from runner import catalog, scenarios
 from runner.plan import Evaluation, Gate
 from runner.recipe.document import Path_
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.scenarios.contract import Measurable
 from runner.tools import packaged
 from runner.tools.problem import ALIKE, Problem, Stop, did_you_mean, listed, nearest, setting, worded

@@ -16,8 +16,7 @@ from runner.data.prepared import PreparedRows
 from runner.parts.images.data import ImageSet, class_folders, class_names, named_classes
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import common, rehearsal
 from runner.scenarios.shared.contradictions import contradictions

@@ -31,8 +31,8 @@ from runner.data.tokenizers import forget_older
 from runner.parts.nodes import target
 from runner.plan import PLAN_FILE, Plan, Stage, read_plan
 from runner.recipe import reading
-from runner.recipe.overrides import Override, of_each
-from runner.recipe.recipe import Recipe
+from runner.recipe.overrides import of_each
+from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import STAGES
 from runner.run import pipeline
 from runner.run.run import report

@@ -26,8 +26,8 @@ from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.run import run_folder
 from runner.run.run_manifest import keep
-from runner.scenarios import forecasting, translate
-from runner.scenarios.render import place, planned
+from runner.scenarios import forecasting, place, translate
+from runner.scenarios.render import planned
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, Tell, errors_of, worded

@@ -12,7 +12,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
-from runner.scenarios.render import target as target_of
+from runner.scenarios import target as target_of
 from runner.tools.problem import Stop, worded
 
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}  # by the target

@@ -8,18 +8,17 @@ import click
 from rich.console import Console
 
 from runner import catalog, parts
+from runner.catalog import UnknownArchitecture
 from runner.check.validate import changed, load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
 from runner.parts.edits import copying
 from runner.parts.plan_view import views
 from runner.parts.planner import calibration, constants, forecast, recipe_offers
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import MORE_STEPS_OFFERED, Planned
 from runner.recipe import overrides as changing
-from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.recipe.recipe import Override, Recipe
+from runner.scenarios import place, translate
 from runner.tools.files import write_text
 from runner.tools.problem import Stop, errors_of, worded
 from runner.tools.text import json_text
@@ -172,7 +171,7 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
     """The recipe with this card as its `machines.gpu`, and the verdict in words."""
     usable = round(card.usable_gib * 2**30)
     try:
-        planned = Planned.of(changed(recipe, [changing.Override("machines.gpu", None, card.name, "recipe gpus")])[0])
+        planned = Planned.of(changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])[0])
     except Stop as stop:
         why = stop.problems[0].message
         return _OnCard(card.name, usable, why_not=why), why

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from runner import catalog, parts
-from runner.catalog import Gpu
+from runner.catalog import Gpu, UnknownArchitecture
 from runner.parts.planner import constants, row_counts
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
-from runner.parts.planner.parameters import UnknownArchitecture, has_formulas
+from runner.parts.planner.parameters import has_formulas
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import ASSUMED, Run, Workload, network
 from runner.plan import RUNS, Plan, Stage

@@ -4,10 +4,10 @@ as predictions for a run."""
 from collections.abc import Collection
 from dataclasses import replace
 
+from runner.catalog import UnknownArchitecture
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import constants, forecast, storage
 from runner.parts.planner.forecast import Forecast, named
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import SMALL, Planned, beyond_card, ended_by_deadline, too_few_steps, too_short
 from runner.parts.planner.workload import TABLES
 from runner.plan import Plan, Prediction

@@ -8,7 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from runner import catalog
-from runner.catalog import Model
+from runner.catalog import Model, UnknownArchitecture
 from runner.parts.planner.workload import FULL, HALF, Adapter, Workload, matches
 
 
@@ -38,10 +38,6 @@ def architecture(model_type: str) -> Family:
 
 def has_formulas(model_type: str) -> bool:
     return model_type in catalog.model_types() and not architecture(model_type).layer
-
-
-class UnknownArchitecture(Exception):
-    """No formulas exist for models of this type."""
 
 
 def family(model: Model) -> Family:

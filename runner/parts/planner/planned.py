@@ -18,8 +18,7 @@ from runner.parts.planner.workload import TABLES
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools.problem import Problem, worded
 
 # Bytes; a larger file makes enough steps, and is not opened.

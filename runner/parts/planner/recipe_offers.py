@@ -16,8 +16,8 @@ from runner.parts.planner.memory import cards
 from runner.parts.planner.planned import ENOUGH, MORE_STEPS_OFFERED, Planned, gpu_memory, too_short
 from runner.parts.planner.workload import TABLES, Workload
 from runner.recipe import units
-from runner.recipe.overrides import Override
 from runner.recipe.reading import written
+from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop
 from runner.tools.text import template
 

@@ -30,7 +30,7 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
             targets, pattern = tuple(adapted(facts, train)), train.get("lora_pattern") or ""
             shapes = parameters.adapted(facts, Adapter(rank, targets, pattern=pattern))
             whole, held = parameters.total(facts), parameters.of_experts(facts)
-        except (parameters.UnknownArchitecture, re.error):
+        except (catalog.UnknownArchitecture, re.error):
             continue
         if not (trained := sum(rank * sum(shape) for shape in shapes)):
             continue

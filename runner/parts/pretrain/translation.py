@@ -17,8 +17,7 @@ from runner.parts.stages import translation as each_stage
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Section, Stage
 from runner.recipe import overrides
 from runner.recipe.document import Path_
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import PREFERENCES, Recipe, sets_of
+from runner.recipe.recipe import PREFERENCES, Override, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin

@@ -16,15 +16,13 @@ from runner.parts.edits import copying
 from runner.parts.search import trials
 from runner.plan import Prediction
 from runner.recipe import units
-from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read, written
-from runner.recipe.recipe import PROMPTS, Recipe
+from runner.recipe.recipe import PROMPTS, Override, Recipe
 from runner.run import inference, pipeline
 from runner.run import run as running
 from runner.run.launch import forking
 from runner.run.run_folder import RunFolder, folder
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools.files import content_hash, write_text
 from runner.tools.problem import Stop, listed, worded
 from runner.tools.run_files import PAGE, RUN

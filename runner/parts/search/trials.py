@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.check import by_schema
 from runner.check.validate import changed
 from runner.recipe.document import Path_
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Override, Recipe, Settings
 from runner.tools.files import Record
 from runner.tools.problem import Problem, Stop, errors_of, worded
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import catalog
-from runner.catalog import Gpu, Model
+from runner.catalog import Gpu, Model, UnknownArchitecture
 from runner.parts.planner import parameters
 from runner.parts.planner.memory import GIB, NCCL_LEAST
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import OnClaim, Plan, Stage, precision_of
 from runner.recipe import units
 from runner.recipe.recipe import Recipe

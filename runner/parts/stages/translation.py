@@ -10,8 +10,8 @@ from runner import scenarios
 from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import Pretrained
 from runner.plan import Place, Plan, Stage
-from runner.recipe.overrides import Override, of_each
-from runner.recipe.recipe import CONVERSATIONS, Recipe
+from runner.recipe.overrides import of_each
+from runner.recipe.recipe import CONVERSATIONS, Override, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal

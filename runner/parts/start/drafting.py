@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
 
 from runner import catalog, scenarios
+from runner.catalog import UnknownArchitecture
 from runner.catalog.models import why_no_hub
 from runner.check import by_schema
 from runner.check.rules import unknown_model
@@ -24,17 +25,14 @@ from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.edits import copying
 from runner.parts.planner import forecast, recipe_offers, samples, storage
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
 from runner.plan import RowsRequest, Section
 from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves, path_of
-from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
-from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
+from runner.scenarios import place, translate
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, worded
 from runner.trainer.records import GLANCE, evenly

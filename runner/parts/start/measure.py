@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from runner import catalog, scenarios
+from runner.catalog import UnknownArchitecture
 from runner.check.validate import changed
 from runner.commands.options import say
 from runner.commands.run import watch
@@ -17,12 +18,10 @@ from runner.data.prepared import PreparedRows
 from runner.parts.planner import calibration, forecast, processor
 from runner.parts.planner.constants import GIB, kind
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.workload import Workload
 from runner.plan import Plan
 from runner.recipe import units
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import PRETRAIN
 from runner.run import inference, pipeline
 from runner.run import run as running

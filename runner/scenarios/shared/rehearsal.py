@@ -13,8 +13,7 @@ from runner.data.prepared import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, TEXT, Override, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.problem import Stop, setting, worded

@@ -11,8 +11,9 @@ import pytest
 from runner.check import by_schema
 from runner.parts.axolotl_files.commands import as_recipe
 from runner.parts.edits import copying
-from runner.recipe.overrides import Override, from_options
+from runner.recipe.overrides import from_options
 from runner.recipe.reading import parse, read
+from runner.recipe.recipe import Override
 from runner.tools.problem import Stop
 from tests.conftest import ROOT, STARTERS
 

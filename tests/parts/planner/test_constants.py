@@ -14,8 +14,7 @@ from runner.check.validate import load
 from runner.parts.planner import constants, duration, forecasting, memory, planned
 from runner.parts.planner.workload import Workload
 from runner.plan import Machines
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import ROOT
 
 L40S = "NVIDIA-L40S"

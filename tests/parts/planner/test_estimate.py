@@ -23,8 +23,7 @@ from runner.parts.planner.row_counts import RowLengths
 from runner.parts.planner.workload import START_SECONDS, Adapter, Offload, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import RECIPES, ROOT
 
 SMOL = catalog.model("HuggingFaceTB/SmolLM3-3B")

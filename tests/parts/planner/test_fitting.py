@@ -12,7 +12,7 @@ from runner.commands.cli import _code
 from runner.parts.planner.parameters import has_formulas
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import WAYS, needs_of
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from tests.conftest import ROOT
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"

@@ -12,8 +12,7 @@ from runner.check.validate import load
 from runner.parts.planner import forecast, parameters, state, storage
 from runner.parts.planner.workload import Workload
 from runner.plan import Machines
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import ROOT
 
 MIB = 2**20

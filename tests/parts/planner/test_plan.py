@@ -26,8 +26,7 @@ from runner.parts.planner.row_counts import Rows
 from runner.plan import Place
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools import packaged
 from tests.conftest import ROOT, STARTERS
 

@@ -17,8 +17,8 @@ from runner.parts.evaluate import gates
 from runner.parts.report import charts, page
 from runner.parts.report.facts import Curve
 from runner.plan import Plan
-from runner.recipe.overrides import Override, from_options
-from runner.recipe.recipe import Recipe
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override, Recipe
 from runner.run import inference, pipeline
 from runner.run import run as running
 from runner.run.run_folder import RunFolder, StageFolder

@@ -20,7 +20,8 @@ from runner.parts.rewards.rules import rewarded
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import PROMPTS
 from runner.run.run_folder import RunFolder, StageFolder
-from runner.scenarios.render import emit, place
+from runner.scenarios import place
+from runner.scenarios.render import emit
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text

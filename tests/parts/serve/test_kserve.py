@@ -17,7 +17,8 @@ from runner.parts.serve import kserve, serving
 from runner.parts.serve.kserve import arguments, served
 from runner.parts.serve.serving import source
 from runner.recipe.overrides import from_options
-from runner.scenarios.render import emit, place
+from runner.scenarios import place
+from runner.scenarios.render import emit
 from runner.tools import text
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS

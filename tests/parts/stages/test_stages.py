@@ -15,8 +15,7 @@ from runner.recipe import reading
 from runner.recipe.document import leaves
 from runner.recipe.overrides import from_options
 from runner.recipe.stages import TECHNIQUES
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import ROOT, STARTERS
 
 RECIPE = ROOT / "recipes/sft-dpo.yaml"

@@ -14,8 +14,7 @@ from runner.parts.start.commands import doctor
 from runner.parts.start.commands.doctor import FLASH_KERNEL, PACKAGES, Card, Machine, probe
 from runner.recipe.overrides import from_options
 from runner.run.launch import particular
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from tests.conftest import ROOT, STARTERS
 
 H100 = Card("NVIDIA H100 80GB HBM3", 79.6, "9.0")

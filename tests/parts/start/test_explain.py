@@ -12,8 +12,7 @@ from runner.commands.cli import _code
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands import explain
 from runner.recipe.document import path_of
-from runner.recipe.overrides import Override
-from runner.recipe.recipe import rows_of
+from runner.recipe.recipe import Override, rows_of
 from runner.tools import packaged
 from tests.conftest import RECIPES, ROOT
 

@@ -16,10 +16,10 @@ from runner.commands.cli import _code as command
 from runner.parts.planner import forecast
 from runner.parts.planner.constants import GIB
 from runner.parts.start import measure
-from runner.recipe.overrides import Override, from_options
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Override
 from runner.run.run_folder import RunFolder
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.trainer.records import Summary
 from tests.conftest import ROOT
 from tests.parts.export.runs import base_of

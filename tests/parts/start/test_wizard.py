@@ -22,9 +22,9 @@ from runner.commands.cli import _code, cli
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands import new
 from runner.parts.start.drafting import Answers
-from runner.recipe.overrides import Override
 from runner.recipe.overrides import from_options as changes
 from runner.recipe.reading import read
+from runner.recipe.recipe import Override
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from tests.conftest import ROOT

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.catalog import UnknownArchitecture
 from runner.check import by_schema, validate
 from runner.commands.options import command, end, say, table
 from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import RECIPE_FILE, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.document import Document, differing, leaves, path_of
 from runner.recipe.reading import written
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, shortened, worded
 from runner.tools.problem import setting as name_of

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner import catalog
-from runner.catalog import hardware
+from runner.catalog import UnknownArchitecture, hardware
 from runner.catalog.models import why_no_hub
 from runner.check.validate import changed
 from runner.commands.options import command, end, open_recipe, say
 from runner.commands.run import at_work
 from runner.parts.planner import forecast, storage
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.start import measure
 from runner.plan import Plan
 from runner.recipe import units
@@ -25,8 +24,7 @@ from runner.recipe.document import applies
 from runner.recipe.recipe import Recipe
 from runner.recipe.stages import PRETRAIN
 from runner.run.launch import gpus_of, particular
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.scenarios import place, translate
 from runner.scenarios.shared.rehearsal import without_gpu
 from runner.tools import packaged
 from runner.tools.problem import Stop, first_line

@@ -7,20 +7,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.catalog import tables
+from runner.catalog import UnknownArchitecture, tables
 from runner.check import by_schema, origins, schema_errors
 from runner.check.validate import changed, load
 from runner.commands.options import OFFERED, command, end, say, table
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.document import path_of, value_at
-from runner.recipe.overrides import Override
 from runner.recipe.reading import written
-from runner.recipe.recipe import Recipe
-from runner.scenarios import names, translate
-from runner.scenarios.render import emit, place
+from runner.recipe.recipe import Override, Recipe
+from runner.scenarios import names, place, translate
+from runner.scenarios.render import emit
 from runner.scenarios.render import named as targets_of
 from runner.tools import packaged
 from runner.tools.problem import Stop, nearest

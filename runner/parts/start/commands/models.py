@@ -9,19 +9,18 @@ from tempfile import TemporaryDirectory
 import click
 
 from runner import catalog, parts
+from runner.catalog import UnknownArchitecture
 from runner.catalog.models import BESIDE, CONFIG, Model, described, in_folder, near_model
 from runner.check import by_schema
 from runner.check.validate import judge
 from runner.commands.options import end, say, short, table, with_options
 from runner.data import object_store
 from runner.parts.planner import forecast, memory, parameters
-from runner.parts.planner.parameters import UnknownArchitecture
 from runner.recipe import lock, units
-from runner.recipe.overrides import Override, apply
+from runner.recipe.overrides import apply
 from runner.recipe.reading import read
-from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
-from runner.scenarios.render import place
+from runner.recipe.recipe import Override, Recipe
+from runner.scenarios import place, translate
 from runner.tools import packaged
 from runner.tools.files import in_image, remote
 from runner.tools.problem import Stop, errors_of, first_line, listed, worded

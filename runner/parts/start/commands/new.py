@@ -20,7 +20,7 @@ from runner.parts.start.commands import doctor
 from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PAIR, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
-from runner.recipe.overrides import Override
+from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, did_you_mean, listed, worded
 from runner.tools.text import JOB_NAME, printable
 
