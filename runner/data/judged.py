@@ -12,7 +12,7 @@ from runner.data.data_sets import DataSet, DataSets, SplitDataSets
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
-from runner.recipe.templates import NoText
+from runner.recipe.templates import PROMPTS, NoText
 from runner.tools.problem import listed
 
 
@@ -79,8 +79,7 @@ class PreferenceSet(DataSet):
         return Answered(prompt, answers=both) if chosen != rejected else "both answers are the same"
 
 
-# The columns of a prompt, the likeliest first, and how files write labels.
-PROMPTS = ("prompt", "instruction", "question")
+# How files write labels.
 WRITTEN = {**dict.fromkeys(("true", "1", "1.0", "yes"), True), **dict.fromkeys(("false", "0", "0.0", "no"), False)}
 
 

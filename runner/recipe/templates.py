@@ -52,7 +52,7 @@ def _parsed(template: str) -> tuple[str, list[str]]:
     return words + template[end:].replace("%", "%%"), names
 
 
-SETTINGS, NAMES, BESIDES, FORMS = packaged.toml(__file__, "columns.toml").values()
+SETTINGS, NAMES, BESIDES, PROMPTS, FORMS = packaged.toml(__file__, "columns.toml").values()
 
 
 def needed(data: Mapping[str, Any]) -> dict[str, str]:

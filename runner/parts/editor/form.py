@@ -1,8 +1,7 @@
 """Form: the settings of a recipe as fields, from its scenario's schema; changed fields change the text."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nicegui import ui
 
@@ -17,8 +16,7 @@ from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, setting
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
     texts); choices: the values, or the catalog's proposals, as the form shows them; free: whether other values are
     allowed. value: the recipe's, None if missing; default: as a recipe writes it."""
@@ -41,8 +39,7 @@ class Field:
         return "" if self.value is None else "\n".join(map(str, lines))
 
 
-@dataclass(frozen=True)
-class FormSection:
+class FormSection(NamedTuple):
     """A section of a recipe, with fields in the schema's order. in_text: its lists of sections, which have no field."""
 
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.parts.report.facts import RunFacts, StageFacts
 from runner.run import inference
@@ -71,8 +71,7 @@ class AdapterFolder:
         return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
 
-@dataclass(frozen=True)
-class TrainedModel:
+class TrainedModel(NamedTuple):
     """A run's model. folder: of its stage; run, stage: their records, as the page shows them; base: the model that
     training started from, None if it is not here and not on a hub; chat: how it is asked; questions: of the demo."""
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -132,8 +131,7 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-@dataclass(frozen=True)
-class _Helper:
+class _Helper(NamedTuple):
     """A helper on the cluster, by namespace and name. tell: prints what it waits for."""
 
     cluster: Cluster

@@ -82,13 +82,11 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Rows need a folder of their own, data that the cluster prepares a claim, and data from a clone a commit."""
+    """Rows need a folder of their own, and data that the cluster prepares a claim."""
     if site.data_dir and site.data_dir == site.output_dir:
         yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
         yield recipe.note("openshift.data_dir", *worded("openshift.data-on-no-claim", site=site))
-    if site.data_from == "git" and recipe.code_from_git is None:
-        yield recipe.problem("openshift.data_from", *worded("openshift.no-commit"))
     mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
         return  # The image has the rows, or `data_dir` is on a claim.
@@ -118,7 +116,7 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
 
 
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Results need a claim, each claim its own name and folder, which hides none of a pod's, and a job a name."""
+    """Each claim needs its own name and folder, which hides none of a pod's, results one of them, and a job a name."""
     claims = site.claims or ()
     for index, claim in enumerate(claims):
         mount = claim.mount
@@ -134,8 +132,6 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             if value in values[:index]:
                 message = f"Two claims have the {setting} `{value}`."
                 yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
-    if not claims and not site.output_dir:
-        yield recipe.problem("openshift", *worded("openshift.no-claims"), key=True)
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
         mounts = listed((claim.mount for claim in claims), "or")
         yield recipe.problem("openshift.output_dir", *worded("openshift.output-on-no-claim", site=site, mounts=mounts))

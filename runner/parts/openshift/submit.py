@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from runner import parts
 from runner.catalog import tables
@@ -147,8 +148,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     return milestone.stage.trains and len(contents) == 1
 
 
-@dataclass(frozen=True)
-class _Sender:
+class _Sender(NamedTuple):
     """Lets the cluster check a plan's objects, and then sends them."""
 
     cluster: Cluster

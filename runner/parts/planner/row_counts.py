@@ -287,10 +287,7 @@ def _local(path: Path, one: Section, data: RowsRequest) -> Rows:
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
-    if JUDGED & one.keys():
-        from runner.data.judged import PROMPTS  # a check of other rows is faster without it
-
-        columns += [*PROMPTS, "system"]
+    columns += [*templates.PROMPTS, "system"] if JUDGED & one.keys() else []
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         there = samples.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
@@ -327,7 +324,7 @@ def _read(row: Any, one: Section, data: RowsRequest) -> Iterator[float]:
         if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
             yield _tokens(words) + 2 * MARKS_A_TURN
     elif JUDGED & one.keys():
-        from runner.data.judged import LabelSet, PreferenceSet
+        from runner.data.judged import LabelSet, PreferenceSet  # a check of other rows is faster without them
 
         judged: Any = LabelSet if "completion" in one else PreferenceSet
         with suppress(KeyError, templates.NoText):

@@ -4,10 +4,10 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -28,8 +28,7 @@ ROWS, WIDTH = 3, 400  # the most rows that are shown, and the most characters of
 BACK, NOT = "back", "not "
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """name: a field of Answers; option: of the command, `--NAME` unless `questions.toml` has another one. The other
     fields are as there."""
 
