@@ -15,7 +15,6 @@ from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.catalog import models
-from runner.catalog.models import ModelConfig
 from runner.check import by_schema, schema_errors, sources
 from runner.data.tokenizers import MISTRAL, unfit
 from runner.recipe import lock, units
@@ -133,7 +132,7 @@ def _why_unknown(recipe: Recipe, base: str) -> tuple[str, str]:
     return worded("check.unknown-model", base=base, near=meant, add=add, version=version)
 
 
-def _no_geometry(base: str, config: ModelConfig) -> tuple[str, str]:
+def _no_geometry(base: str, config: models.ModelConfig) -> tuple[str, str]:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
         return worded("check.several-models", base=base, parts=listed(parts))

@@ -9,7 +9,6 @@ from runner.check import batch, by_schema, origins, validate
 from runner.commands.options import command, end, open_recipe, print_notes, say, short, table
 from runner.recipe import overrides as changing
 from runner.run.run_folder import RunFolder, all_here
-from runner.scenarios import place
 from runner.scenarios.render import emit
 from runner.tools import packaged
 from runner.tools.files import write_all
@@ -49,7 +48,7 @@ def render(
     """Generate the training settings and the manifests of a recipe. This needs no GPU, no cluster and no
     network."""
     recipe, _ = open_recipe(path, sets)
-    print_notes(validate.require_fits(recipe, scenarios.translate(recipe, place(recipe)), allowed))
+    print_notes(validate.require_fits(recipe, scenarios.translate(recipe, scenarios.place(recipe)), allowed))
     folder = Path(out) if out else Path("build") / recipe.name
     written = write_all(folder, emit(recipe, targets))
     for file in written:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from runner.data import data_sets, row_files
-from runner.data.data_sets import DataSource
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, Unreadable, nameless
 from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
@@ -168,7 +167,7 @@ def _reader(path: Path, split: str | None = None, column: str | None = None) -> 
 
 
 def read(
-    source: DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
+    source: data_sets.DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
     """Rows as (line, row), one at a time except for .json files. stream: whether rows from the hub are not saved on
     disk. column: the name for texts of a .txt file or a folder, which cannot be read without it. Raises Stop if the
@@ -192,7 +191,7 @@ def read(
         raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
 
 
-def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
+def good(source: data_sets.DataSource, *, stream: bool = False) -> Iterator[DataRow]:
     """The readable rows."""
     return (row for _, row in read(source, stream=stream) if not isinstance(row, Bad))
 

@@ -8,7 +8,6 @@ from runner import catalog
 from runner.check import by_schema, validate
 from runner.commands.options import command, end, say
 from runner.parts.axolotl_files import checking, importing, others
-from runner.parts.axolotl_files.importing import Import
 from runner.parts.edits.copying import edited
 from runner.recipe import overrides as changing
 from runner.recipe import reading
@@ -17,7 +16,7 @@ from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, listed, worded
 
 
-def made_of(document: Document) -> Import | None:
+def made_of(document: Document) -> importing.Import | None:
     """The recipe that another trainer's file can become; None for a recipe and any other file."""
     if checking.is_axolotls(document):
         return importing.read(document)
@@ -78,7 +77,7 @@ def import_(path: str, out: str | None, left_out: tuple[str, ...], sets: tuple[s
         end(done, "check", target)
 
 
-def _paths_from(made: Import, folder: Path) -> None:
+def _paths_from(made: importing.Import, folder: Path) -> None:
     """Files of rows are named from the folder of the recipe, and no longer from that of the trainer's file."""
     sets = made.values.get(("data", "sets"), [made.values])
     for one in sets:

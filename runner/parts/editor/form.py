@@ -11,7 +11,6 @@ from runner.parts.editor.judging import says
 from runner.parts.edits import copying
 from runner.recipe import reading, stages
 from runner.recipe.document import Document, Path_
-from runner.recipe.reading import scalar
 from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, setting
 
@@ -234,7 +233,7 @@ class Form:
         if field.kind == "lines":
             value = [line.strip() for line in text.split("\n") if line.strip()] or None
         elif text.strip():
-            value = text if field.kind == "text" else scalar(text.strip())
+            value = text if field.kind == "text" else reading.scalar(text.strip())
         await self._set(path, value)
 
     async def _set(self, path: Path_, value: Any) -> None:

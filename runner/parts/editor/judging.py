@@ -15,13 +15,11 @@ from runner.data import RenderedExample
 from runner.parts.edits import copying
 from runner.parts.plan_view.views import verdict
 from runner.parts.planner import forecast
-from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.planned import Planned
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import folder
-from runner.scenarios import place, translate
 from runner.tools.problem import Problem, Stop, report_bug, worded
 
 
@@ -62,7 +60,7 @@ class JudgedText:
     document: Document | None = None
     recipe: Recipe | None = None
     sentences: Sequence[str] = ("Fix the errors to see the plan.",)
-    stages: Sequence[Forecast] = ()
+    stages: Sequence[forecast.Forecast] = ()
 
 
 def judge(text: str, file: Path, price: float | None = None, online: bool = False) -> JudgedText:
@@ -82,10 +80,10 @@ def judge(text: str, file: Path, price: float | None = None, online: bool = Fals
         return JudgedText([Problem(str(file), 0, 0, report_bug())])
 
 
-def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[Forecast]]:
+def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[forecast.Forecast]]:
     """The needs of a recipe in sentences, or why they are unknown; and the forecast of each stage."""
     try:
-        made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
+        made = scenarios.translate(recipe, replace(scenarios.place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
     except UnknownArchitecture:
         return (Stop(*worded("editor.no-formulas", recipe=recipe)).text,), ()
@@ -97,7 +95,7 @@ def plan(recipe: Recipe, price: float | None) -> tuple[Sequence[str], Sequence[F
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
     """The first three rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
-    stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
+    stages = scenarios.translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
     return {name: list(islice(found, 3)) for name, found in kinds.items()}
 

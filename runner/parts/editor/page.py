@@ -18,7 +18,6 @@ from runner.parts.editor.judging import JudgedText, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
-from runner.recipe.reading import START
 from runner.recipe.recipe import Override
 from runner.tools.problem import Problem, Stop, errors_of
 from runner.tools.text import template
@@ -36,7 +35,7 @@ def opened(path: Path) -> tuple[Path, Path]:
         Opened(path)
         return path.parent, path
     if not (known := batch.within(path)):
-        raise Stop(f"There is no recipe in `{path}`.", START)
+        raise Stop(f"There is no recipe in `{path}`.", reading.START)
     return path, known[0]
 
 

@@ -25,8 +25,6 @@ from runner.tools.process import hush
 from runner.tools.run_files import HISTORY, MEASURED
 from runner.tools.text import same, yaml_text
 from runner.trainer import generation, records
-from runner.trainer.generation import Chat, end_tokens
-from runner.trainer.records import Summary
 
 # The metrics that training itself records, by the kind of rows.
 BY_TRAINING = {**dict.fromkeys(("preferences", "labels"), ("validation_loss", *PREFERRED)), "prompts": (REWARD,)}
@@ -191,7 +189,7 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
 def _evaluations(task: Task) -> list[dict[str, Any]]:
     """The evaluations in training up to the step of the weights; the last one is at that step."""
     folder = Path(task.stage_dir)
-    history, summary = read_json(folder / HISTORY), Summary.read(folder)
+    history, summary = read_json(folder / HISTORY), records.Summary.read(folder)
     if not isinstance(history, dict):
         raise Cannot("the stage saved no history of its training")
     checkpoint = Path(task.model).name
@@ -289,7 +287,7 @@ def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bo
     adapter = bool(base) and (Path(folder) / "adapter_config.json").is_file()
     whole = base if adapter else folder
     at = None if Path(whole).is_dir() else revision
-    loaded = generation.load(Chat(whole, at, tokenizer, None, NEW_TOKENS, trust_remote_code=trust))
+    loaded = generation.load(generation.Chat(whole, at, tokenizer, None, NEW_TOKENS, trust_remote_code=trust))
     if not adapter:
         return loaded.model, loaded.tokenizer
     from peft import PeftModel
@@ -390,7 +388,7 @@ def _greedy(
     """The model's continuation of each prompt, in token numbers, up to the end of its turn."""
     import torch
 
-    ends = end_tokens(tokenizer, turn_end)
+    ends = generation.end_tokens(tokenizer, turn_end)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends or [0])[0]
     width = max(map(len, prompts))
     tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device)

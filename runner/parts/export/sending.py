@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from runner import __version__
 from runner.parts.export import card, exporting
-from runner.parts.export.exporting import Export
 from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
 from runner.plan import on_claim
@@ -53,14 +52,14 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
     try:
         _require_room(api, name, public)
         folder = exporting.place(source, form, kind)
-        made = Export.read(folder)
+        made = exporting.Export.read(folder)
         same = made.model and made.model == source.stage.weights and made.run == source.run.state.id
         files = made.files.items()
         if same and all((folder / one).is_file() and sha256(folder / one) == digest for one, digest in files):
             exporting.tell_of(source, folder, made)  # with a new card
         else:
             exporting.export(source, form, kind, None, tell)
-        made = Export.read(folder)
+        made = exporting.Export.read(folder)
         address = api.create_repo(name, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=address.repo_id,

@@ -10,10 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from runner import catalog
-from runner.catalog import Gpu
 from runner.catalog.tables import DEPTHS
 from runner.parts.planner import constants, duration
-from runner.parts.planner.duration import BANDWIDTH_SHARE, Duration
 from runner.parts.planner.forecast import Changes, Counts, Forecast, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
@@ -174,16 +172,16 @@ class ImageForecast(Forecast):
         once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.workload)]
         return rows * (3 * sum(once) - once[0] if training else sum(once))
 
-    def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
+    def pass_seconds(self, gpu: catalog.Gpu, rows: int, training: bool = True) -> float:
         """One micro batch. Activations are written once and read twice or more, and backward moves as much again. With
         small images, the GPU waits for Python, which launches every layer's kernels."""
         compute = self.flops(rows, training) / (self.workload.rate(gpu) * CONVOLUTION_SHARE)
         moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
         launching = len(list(convolutions(self.workload))) * SECONDS_A_LAYER * (1 if training else 0.3)
-        seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE), launching)
+        seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE), launching)
         return seconds * constants.constants(gpu.name).slowness
 
-    def time_on(self, gpu: Gpu) -> Duration | None:
+    def time_on(self, gpu: catalog.Gpu) -> duration.Duration | None:
         work, state, count = self.workload, self._state, self.steps
         if count is None:
             return None
@@ -192,7 +190,7 @@ class ImageForecast(Forecast):
         def waiting(gbit_s: float) -> float:
             return 0.5 * 2 * (world - 1) / world * state.gradients / duration.slowest_link(work.machines, gpu, gbit_s)
 
-        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
         own = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
         held_out = (work.evaluation_rows or 0, work.test_rows)
@@ -214,7 +212,7 @@ class ImageForecast(Forecast):
             flops=self.flops(work.micro_batch_size),
         )
 
-    def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterator[Changes]:
+    def fitting(self, recipe: Recipe, gpu: catalog.Gpu, budget: float) -> Iterator[Changes]:
         work, narrow = self.workload, self.workload.width // 2
 
         def fits(other: Images) -> bool:

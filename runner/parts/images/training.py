@@ -17,16 +17,13 @@ from transformers import Trainer, TrainingArguments, set_seed
 from runner import parts, scenarios
 from runner.parts.images import network
 from runner.parts.images.data import SPLITS, Colours, ImageReport
-from runner.parts.images.network import Weights
 from runner.parts.proof import judging
 from runner.tools import child_process
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
 from runner.trainer import results, stopping
 from runner.trainer.records import ACCURACY
-from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
-from runner.trainer.stopping import Watchdog, no_step_more
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
@@ -51,7 +48,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         proof.write(Path(settings.run_dir))
         child_process.tell("proof", folder=settings.run_dir)
     if proof.faults:
-        Watchdog(settings).stop(proof.complaint)
+        stopping.Watchdog(settings).stop(proof.complaint)
     set_seed(args.seed)
     shape = config["model"]
     model = network.build(shape["architecture"], shape["width"], shape["classes"])
@@ -60,9 +57,9 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     drawn = {"padding": config["data"]["random_crop_padding"], "flip": config["data"]["random_flip"], "seed": args.seed}
     training = ImageDataset(folder / "train.parquet", *pixels, **drawn)
     validation, test = (ImageDataset(folder / f"{split}.parquet", *pixels) for split in SPLITS[1:])
-    history = History(settings)
+    history = results.History(settings)
     facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
-    weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
+    weights = network.Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
     resume = stopping.last_good(Path(args.output_dir))
     # A continued run has the evaluation before training in its history already.
     args.eval_on_start = resume is None
@@ -77,7 +74,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be memorised.
         callbacks=stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights, *trackers]),
     )
-    no_step_more(trainer)
+    stopping.no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     finish(trainer, settings, history, weights, test)
     # A process that leaves while its group is open can end the others.
@@ -105,7 +102,9 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
     )
 
 
-def finish(trainer: Trainer, settings: RunSettings, history: History, weights: Weights, test: ImageDataset) -> None:
+def finish(
+    trainer: Trainer, settings: RunSettings, history: results.History, weights: network.Weights, test: ImageDataset
+) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
     run_dir = Path(settings.run_dir)
     main = trainer.is_world_process_zero()

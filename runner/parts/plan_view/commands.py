@@ -8,7 +8,6 @@ import click
 from rich.console import Console
 
 from runner import catalog, parts
-from runner.catalog import UnknownArchitecture
 from runner.check.validate import changed, load
 from runner.commands import options
 from runner.commands.options import command, end, open_recipe, print_notes, say, table
@@ -71,7 +70,7 @@ def plan(
     click.get_current_context().with_resource(constants.taking(calibration.learned()))
     try:
         planned = Planned.of(recipe, price, rows)
-    except UnknownArchitecture as error:
+    except catalog.UnknownArchitecture as error:
         if not exact or taken or picture:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
@@ -175,7 +174,7 @@ def _on_card(recipe: Recipe, card: catalog.Gpu) -> tuple[_OnCard, str]:
     except Stop as stop:
         why = stop.problems[0].message
         return _OnCard(card.name, usable, why_not=why), why
-    except UnknownArchitecture as error:
+    except catalog.UnknownArchitecture as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
     need = max((stage.memory.total for stage in planned.forecasts), default=None)
     if not planned.fits:

@@ -18,7 +18,6 @@ from runner.parts.planner import constants, row_counts
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import has_formulas
-from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import ASSUMED, Run, Workload, network
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
@@ -78,7 +77,7 @@ class Forecast(ABC):
 
     stage: Stage
     workload: Run
-    rows: Rows
+    rows: row_counts.Rows
     gpu: Gpu | None = None
     price: float | None = None
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from runner.catalog import UnknownArchitecture
 from runner.check.validate import TOO_LARGE
 from runner.parts.planner import constants, forecast, storage
-from runner.parts.planner.forecast import Forecast, named
 from runner.parts.planner.planned import SMALL, Planned, beyond_card, ended_by_deadline, too_few_steps, too_short
 from runner.parts.planner.workload import TABLES
 from runner.plan import Plan, Prediction
@@ -42,7 +41,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     return [note for note in notes if note]
 
 
-def _known(recipe: Recipe, plan: Plan, look: bool = True) -> list[Forecast]:
+def _known(recipe: Recipe, plan: Plan, look: bool = True) -> list[forecast.Forecast]:
     """The forecasts; none for an architecture without formulas, which `plan` reports."""
     try:
         return forecast.of(recipe, plan, look=look)
@@ -76,9 +75,9 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     known = _known(recipe, plan)
     with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
         # By the formulas alone; a copy computes its figures again.
-        alone = [named(TABLES["prediction_alone"], replace(one)) for one in known]
+        alone = [forecast.named(TABLES["prediction_alone"], replace(one)) for one in known]
     made = []
     for one, figures in zip(known, alone, strict=True):
         gpu = one.gpu.title if one.gpu else one.stage.machines.gpu
-        made.append(Prediction(**named(TABLES["prediction"], one), **figures, gpu=gpu))
+        made.append(Prediction(**forecast.named(TABLES["prediction"], one), **figures, gpu=gpu))
     return tuple(made)

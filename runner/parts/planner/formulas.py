@@ -13,7 +13,6 @@ from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import duration, memory, parameters, state
 from runner.parts.planner.forecast import Changes, Counts, Forecast, Loss, section, splits
-from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.workload import TABLES, Offload, Run, Workload, from_stage
 from runner.plan import Stage
@@ -73,7 +72,7 @@ class LanguageForecast(Forecast):
         return Counts(total, parameters.trainable(self.workload) + score, parameters.adapter(self.workload))
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> memory.Memory:
         return memory.estimate(self.workload)
 
     @property
@@ -179,7 +178,7 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
     them other ways to compute the same, or nearly the same."""
     adapter = work.adapter
 
-    def best(candidates: list[Advice], need: Callable[[Memory], int] = attrgetter("total")) -> list[Advice]:
+    def best(candidates: list[Advice], need: Callable[[memory.Memory], int] = attrgetter("total")) -> list[Advice]:
         enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
         return list(islice(enough, 1)) or candidates[-1:]
 

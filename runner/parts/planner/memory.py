@@ -6,7 +6,6 @@ from math import prod
 from typing import NamedTuple
 
 from runner import catalog
-from runner.catalog import Gpu
 from runner.parts.planner import constants, parameters
 from runner.parts.planner.state import State, by_length, copies, gradient, held, of_words, packed, weights_of
 from runner.parts.planner.workload import FULL, HALF, TABLES, Run, Workload
@@ -378,12 +377,12 @@ def evaluation(workload: Workload, state: State) -> int:
     )
 
 
-def usable(gpu: Gpu) -> int:
+def usable(gpu: catalog.Gpu) -> int:
     """Bytes of a card that PyTorch can use."""
     return round(gpu.usable_gib * GIB)
 
 
-def cards(need: int, runs: Collection[Run]) -> list[Gpu]:
+def cards(need: int, runs: Collection[Run]) -> list[catalog.Gpu]:
     """The cards of the catalog with `need` usable bytes that support all of `runs`, the smallest first."""
     known = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     able = [card for card in known if usable(card) >= need and all(run.runs_on(card) for run in runs)]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner import catalog
-from runner.catalog import Model
 from runner.data.data_sets import DataSet, DataSets
 from runner.plan import Place
 from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
@@ -26,10 +25,10 @@ OF_MODEL = packaged.toml(__file__, "model.toml")
 END_OF_TEXT = "<|endoftext|>"  # the token that ends a document, and a continuation by the model
 
 
-def model_facts(settings: Settings) -> Model:
+def model_facts(settings: Settings) -> catalog.Model:
     """The model that a recipe describes. Raises BrokenSetting if a size is refused by the schema."""
     shape: sections.Model = settings["model"]
-    return Model(
+    return catalog.Model(
         id=settings.get("name", "model"),
         **sizes(shape),
         head_dim=shape.hidden_size // shape.attention_heads,

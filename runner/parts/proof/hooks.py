@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from runner import catalog
-from runner.catalog import Model
 from runner.catalog.models import of_facts
 from runner.data import tokenizers
 from runner.plan import EngineConfig, Place
@@ -92,7 +91,7 @@ def plain(proof: Proof) -> Iterator[str]:
 
 
 def prove_config(
-    config: EngineConfig, folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
+    config: EngineConfig, folder: Path, model: catalog.Model | None = None, tokenizer: str | None = None, show: int = 2
 ) -> Proof:
     """Judges the rows of an Axolotl config; writes `proof.json` and a log to `folder`. model: for the twin, instead of
     the config's own; tokenizer: a folder, if it is not with the base model; show: rows to show. Raises Stop with the

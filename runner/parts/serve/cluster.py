@@ -18,7 +18,6 @@ from runner.parts.openshift.jobs import Confirm, Owner, annotation, named
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.openshift.submit import ask
 from runner.parts.serve import kserve
-from runner.parts.serve.kserve import CONTENT, TRAINED_BY
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Plan
 from runner.tools import packaged
@@ -169,7 +168,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
 
 
 def _same(there: Manifest, wanted: Manifest) -> bool:
-    return all(annotation(there, name) == annotation(wanted, name) for name in (CONTENT, TRAINED_BY))
+    return all(annotation(there, name) == annotation(wanted, name) for name in (kserve.CONTENT, kserve.TRAINED_BY))
 
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> ServerState:

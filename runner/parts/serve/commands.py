@@ -13,7 +13,6 @@ from runner.parts.openshift.jobs import Confirm, Owner
 from runner.parts.serve import chat as chatting
 from runner.parts.serve import cluster as on_the_cluster
 from runner.parts.serve import kserve, openai_api, serving
-from runner.parts.serve.chat import Sides, Turn
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
@@ -123,7 +122,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     end("The conversation is over. It was not saved.", "compare", path)
 
 
-def _talk(sides: Sides, questions: list[str]) -> None:
+def _talk(sides: chatting.Sides, questions: list[str]) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
@@ -131,7 +130,7 @@ def _talk(sides: Sides, questions: list[str]) -> None:
 
     terminal = Console().is_terminal
     console = Console(width=None if terminal else 120)
-    turns: list[Turn] = []
+    turns: list[chatting.Turn] = []
 
     def shown(said: tuple[str, ...], nothing: str = "…") -> Table:
         table = Table(expand=True)

@@ -11,7 +11,6 @@ import numpy as np
 
 from runner.data import RenderedExample, items, rows
 from runner.data.chat import ConversationRows
-from runner.data.items import ItemOf
 from runner.data.report import Report
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import TokenizerFor
@@ -34,7 +33,7 @@ def first(asked: Lyrics) -> Iterator[RenderedExample]:
 class SongRows(ConversationRows[Lyrics]):
     """Rows that may be songs, of which some are drawn."""
 
-    def items_of(self) -> Iterator[ItemOf]:
+    def items_of(self) -> Iterator[items.ItemOf]:
         return (self._item for _ in self.asked.sets)
 
     def _item(self, row: DataRow) -> SongTask | str:

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 from runner.data import row_files, rows
 from runner.data.conversation_formats import Conversation, Conversations, pair
 from runner.data.data_sets import DataSource
-from runner.data.row_files import DataRow
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem, Stop, listed, worded
@@ -99,7 +98,7 @@ def _pattern(form: str) -> re.Pattern[str]:
 NO_INSTRUCTION = "the instruction does not have the recipe's form"
 
 
-def song_of(row: DataRow, songs: Songs) -> Song | str:
+def song_of(row: row_files.DataRow, songs: Songs) -> Song | str:
     """The row's song, if a question about it is possible, or the reason why there is none."""
     for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:

@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
 
 from runner import catalog, scenarios
-from runner.catalog import UnknownArchitecture
 from runner.catalog.models import why_no_hub
 from runner.check import by_schema
 from runner.check.rules import unknown_model
@@ -32,7 +31,6 @@ from runner.recipe import lock, templates, units
 from runner.recipe.document import Document, leaves, path_of
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Override, Recipe
-from runner.scenarios import place, translate
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, did_you_mean, errors_of, listed, worded
 from runner.trainer.records import GLANCE, evenly
@@ -443,7 +441,7 @@ def first_rows(name: str, answers: Answers, most: int) -> tuple[RowsRequest, lis
     """The data of the first stage that reads any, on this machine, and its first rows as the model sees them; none for
     images. Raises Stop if they cannot be read."""
     recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
-    data = next(stage.data for stage in translate(recipe, place(recipe)).stages if stage.data)
+    data = next(stage.data for stage in scenarios.translate(recipe, scenarios.place(recipe)).stages if stage.data)
     return data, [row for row in islice(scenarios.seen(data) or (), most) if not row.picture]
 
 
@@ -510,7 +508,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         recipe = drafted(name, answers, [*changes, *more]).recipe
         try:
             return Planned.of(recipe)
-        except UnknownArchitecture as error:
+        except catalog.UnknownArchitecture as error:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
 
     planned = again()

@@ -10,14 +10,12 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from runner import catalog, scenarios
-from runner.catalog import UnknownArchitecture
 from runner.check.validate import changed
 from runner.commands.options import say
 from runner.commands.run import watch
 from runner.data.prepared import PreparedRows
 from runner.parts.planner import calibration, forecast, processor
 from runner.parts.planner.constants import GIB, kind
-from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.workload import Workload
 from runner.plan import Plan
 from runner.recipe import units
@@ -26,7 +24,6 @@ from runner.recipe.stages import PRETRAIN
 from runner.run import inference, pipeline
 from runner.run import run as running
 from runner.run.run_folder import RunFolder
-from runner.scenarios import translate
 from runner.scenarios.shared import common, rehearsal
 from runner.tools import packaged
 from runner.tools.problem import Stop, worded
@@ -70,7 +67,7 @@ class Measured(NamedTuple):
         table = rehearsal.table("substitutes", TABLES, twin=str(folder / rehearsal.TWIN))
         made = [*rehearsal.substitutes(recipe, table), Override("limits.time", None, LONGEST, BY, few)]
         here = changed(recipe, made)[0]
-        (planned,) = forecast.of(here, translate(here, RunFolder.at(folder).place()))
+        (planned,) = forecast.of(here, scenarios.translate(here, RunFolder.at(folder).place()))
         _require_memory(planned)
         if steps := planned.steps:
             pace = planned.time.step_seconds if planned.time else 0.0
@@ -91,7 +88,7 @@ class Measured(NamedTuple):
         """Nothing is judged."""
 
 
-def _require_memory(planned: Forecast) -> None:
+def _require_memory(planned: forecast.Forecast) -> None:
     if planned.never_fits:
         need, have = units.gib(planned.memory.total), units.gib(planned.usable or 0)
         raise Stop(*worded("start.too-large-to-measure", need=need, have=have))
@@ -116,13 +113,13 @@ def _random_images(recipe: Recipe, folder: Path) -> Iterator[Override]:
         yield Override(f"data.{name}", None, value, BY, "random images of the recipe's size")
 
 
-def stage_of(recipe: Recipe, run: RunFolder, name: str | None) -> Forecast:
+def stage_of(recipe: Recipe, run: RunFolder, name: str | None) -> forecast.Forecast:
     """The forecast of a stage of a recipe, by default of the one that needs the most memory. Raises Stop if there is no
     such stage, or if the planner has no formulas for it."""
-    plan = translate(recipe, run.place())
+    plan = scenarios.translate(recipe, run.place())
     try:
         forecasts = forecast.of(recipe, plan, look=False)
-    except UnknownArchitecture as error:
+    except catalog.UnknownArchitecture as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
     if name:
         forecasts = [each for each in forecasts if each.stage == plan.stage(name)]
@@ -165,7 +162,7 @@ def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override], stage: 
             file.unlink()
 
 
-def public_line(recipe: Recipe, planned: Forecast, summary: Summary) -> str:
+def public_line(recipe: Recipe, planned: forecast.Forecast, summary: Summary) -> str:
     """The measurement as a row of the table of published runs. Empty without a GPU, for a model that is not in the
     catalog, and for last layers and preferences, for which the table has no columns."""
     work, base = planned.workload, recipe.model.get("base")

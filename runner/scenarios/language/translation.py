@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from runner import catalog, parts
-from runner.catalog import Model
 from runner.data.conversation_formats import OWN, ChatData
 from runner.data.data_sets import DataSets, PlainText, TextSet, stated
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
@@ -138,7 +137,7 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 SCORE = "score.weight"  # the layer that makes a score of an answer's last word (transformers 5.16, modeling_layers.py)
 
 
-def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:
+def unfrozen_parameters(model: catalog.Model, last_layers: int, lm_head: bool) -> list[str]:
     """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head; none for the whole
     model. A tied LM head has no parameter of its own: its weight is the embedding's, and unfreezing `lm_head` by name
     would unfreeze nothing."""
@@ -151,7 +150,7 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
     return patterns
 
 
-def adapted(facts: Model, train: Any) -> list[str]:
+def adapted(facts: catalog.Model, train: Any) -> list[str]:
     """The linear layers with an adapter, by their names in a transformer layer. Raises re.error."""
     if whole := train.get("lora_pattern"):
         return [name for name in facts.named(whole) if name in facts.linear]
@@ -194,7 +193,7 @@ def _no_pattern(name: str, error: re.error) -> tuple[str, str]:
     return worded("scenarios.no-pattern", name=name, error=error)
 
 
-def _without_adapter(facts: Model, name: str) -> tuple[str, str]:
+def _without_adapter(facts: catalog.Model, name: str) -> tuple[str, str]:
     why, linear = facts.family["missed"][name.rpartition(".")[2]], listed(facts.linear)
     return worded("scenarios.layer-without-adapter", name=name, why=why, linear=linear)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from runner import catalog, parts
-from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, THINKING, TRAINING, TrainOn
 from runner.data.tokenizers import MISTRAL, jinja
@@ -148,7 +147,7 @@ def reporting(tool: str, name: str) -> EngineConfig:
     return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
 
 
-def special_tokens(recipe: Recipe) -> ChatTemplate | None:
+def special_tokens(recipe: Recipe) -> catalog.ChatTemplate | None:
     """The special tokens of each message: the recipe's, else the model's own. None if only the tokenizer knows them."""
     asked = recipe.data.get("chat_template")
     name = asked if asked in ("chatml", None) else recipe.facts.chat_template

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 from runner import catalog, parts
 from runner import plan as plans
 from runner.catalog import hardware
-from runner.catalog.hardware import GIB
 from runner.data import tokenizers
 from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
@@ -89,13 +88,13 @@ def machines(recipe: Recipe, place: Place) -> Machines:
     """The machines of the stages at a place; pods get a part of them. Limits follow from requests or the reverse;
     without either, pods get what the machines can give."""
     stated, counts = recipe.machines, recipe.gpu_counts
-    uneven, size = counts if len(set(counts)) > 1 else (), units.size(stated.memory) / GIB
+    uneven, size = counts if len(set(counts)) > 1 else (), units.size(stated.memory) / hardware.GIB
     whole = Machines(stated.nodes, stated.gpus_per_node, stated.gpu, size, stated.cpus, uneven=uneven)
     if not place.on_cluster:
         return whole
     site = recipe.openshift
     assert site is not None  # a place on a cluster follows from it
-    asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * GIB))
+    asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * hardware.GIB))
     memory = gib(asked.memory) or min(left, gib(most.memory) or left)
     cpus = asked.cpus or min(hardware.pod_cpus(whole.cpus), most.cpus or whole.cpus)
     limited = replace(whole, memory_gib=gib(most.memory) or memory, cpus=most.cpus or cpus)
@@ -103,7 +102,7 @@ def machines(recipe: Recipe, place: Place) -> Machines:
 
 
 def gib(stated: str | None) -> float | None:
-    return units.size(stated) / GIB if stated else None
+    return units.size(stated) / hardware.GIB if stated else None
 
 
 def shared_memory_gib(runs_on: Machines) -> int:

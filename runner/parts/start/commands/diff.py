@@ -11,11 +11,9 @@ from runner.catalog import UnknownArchitecture
 from runner.check import by_schema, validate
 from runner.commands.options import command, end, say, table
 from runner.parts.planner import forecast
-from runner.parts.planner.forecast import Forecast
 from runner.plan import RECIPE_FILE, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.document import Document, differing, leaves, path_of
-from runner.recipe.reading import written
 from runner.scenarios import place, translate
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, shortened, worded
@@ -85,7 +83,7 @@ def _planned(document: Document, price: float | None) -> dict[str, tuple[Any, st
     the folders of a run, by their names."""
     recipe, _ = validate.valid(document, look=False)
     figures: dict[str, tuple[Any, str]] = {}
-    plan, forecasts = translate(recipe, place(recipe)), list[Forecast]()
+    plan, forecasts = translate(recipe, place(recipe)), list[forecast.Forecast]()
     with suppress(UnknownArchitecture):
         forecasts = forecast.of(recipe, plan, price)
     for one in forecasts:
@@ -112,7 +110,7 @@ _SHOWN = {"bytes": units.gib, "seconds": units.duration, "hours": units.speed, "
 
 def row(one: Difference) -> tuple[str, str, str, str]:
     """A difference for people: its name, both values, and its meaning."""
-    show = _SHOWN.get(one.unit.partition(" ")[0], lambda value: shortened(written(value), 60))
+    show = _SHOWN.get(one.unit.partition(" ")[0], lambda value: shortened(reading.written(value), 60))
     before, after = ("-" if value is None else show(value) for value in (one.before, one.after))
     said = one.meaning or (one.unit if one.unit.startswith(("bytes of", "at ")) else "")
     return one.name, before, after, said.removeprefix("bytes ")

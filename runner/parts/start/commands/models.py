@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 import click
 
 from runner import catalog, parts
-from runner.catalog import UnknownArchitecture
 from runner.catalog.models import BESIDE, CONFIG, Model, described, in_folder, near_model
 from runner.check import by_schema
 from runner.check.validate import judge
@@ -44,7 +43,7 @@ def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str,
     shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
     try:
         return {way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS}
-    except UnknownArchitecture:
+    except catalog.UnknownArchitecture:
         return {}
 
 
@@ -63,7 +62,7 @@ def counted(model: catalog.Model) -> int | None:
     """A model's number of parameters; None if its architecture is unknown."""
     try:
         return model.parameters or parameters.total(model)
-    except UnknownArchitecture:
+    except catalog.UnknownArchitecture:
         return None
 
 
