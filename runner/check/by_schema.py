@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def schema(scenario: str, rows: str = "") -> Schema:
     """The schema of a scenario. rows: the kind of rows to narrow it to, if the scenario has several."""
     if rows:
-        return cast(Schema, scenarios.narrowed(schema(scenario), "rows", rows))
+        return cast(Schema, scenarios.narrowed(schema(scenario, ""), "rows", rows))
     return dict(json.loads(schema_text(scenario)))
 
 
@@ -142,7 +142,8 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
 
 
 def _rows(document: Document) -> str:
-    return rows_of(document.data, schema(document.data["scenario"]))
+    # With "", as `read` asks: for `cache`, a call without it is another one, and would parse the file again.
+    return rows_of(document.data, schema(document.data["scenario"], ""))
 
 
 def _filled(document: Document) -> MutableMapping[str, Any]:

@@ -198,7 +198,9 @@ def narrowed(node: Any, key: str, kind: str) -> Any:
         made["properties"] = {name: part for name, part in known.items() if name not in others}
         said = {name: _elsewhere(key, kind, part) for name, part in others.items()}
         made |= {"x-renamed": said | made.get("x-renamed", {})} if said else {}
-    return {name: value if name.startswith("x-by-") else narrowed(value, key, kind) for name, value in made.items()}
+    # Most values have no parts, and a schema has thousands.
+    inner = ((name, value) for name, value in made.items() if isinstance(value, dict | list))
+    return made | {name: narrowed(value, key, kind) for name, value in inner if not name.startswith("x-by-")}
 
 
 def _elsewhere(key: str, kind: str, part: Schema) -> str:

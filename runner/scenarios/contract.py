@@ -27,7 +27,7 @@ PREPARERS as `kind`. A module of `engines` is run as `python -m MODULE CONFIG`, 
 `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for a stage of that engine,
 or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which returns a function from a
 file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting, `rules` a module with rules
-for every recipe. `hooks` names functions by the moment at which they are called; `runner/parts/hooks.toml` lists all
+for every recipe, `rules_of` modules with those of a setting. `hooks` names functions by the moment at which they are called; `runner/parts/hooks.toml` lists all
 moments, with the arguments, and what the function does or returns.
 """
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from runner.trainer.records import Summary
 
 Rule = Callable[[Recipe], Iterator[Problem]]
+Summaries = list["Summary"]  # of the stages of a rehearsal
 Work = Mapping[str, Any]  # what a stage that trains nothing does: the dataclass of a function in `work.py`, as JSON
 
 
@@ -77,7 +78,7 @@ class Substitutions(Protocol):
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
         """The substitutions after the data, in words."""
 
-    def judge(self, plan: Plan, summaries: list[Summary]) -> None:
+    def judge(self, plan: Plan, summaries: Summaries) -> None:
         """Raises Stop if too little was learned."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse, read
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.tools import packaged
 from runner.tools.problem import Problem, Stop
 from tests.conftest import ROOT
 
@@ -434,3 +436,12 @@ def test_a_twin_speaks_as_its_original_does_though_no_catalog_has_that(tmp_path)
     small = catalog.model(str(tmp_path))
     assert (small.chat_template, small.eos_token) == ("phi-4-mini", "<|endoftext|>")
     assert (small.linear, small.hidden_size) == (original.linear, twin.WIDTH)
+
+
+def test_tables_that_are_parsed_when_they_are_read_say_what_their_files_say():
+    files = sorted((ROOT / "runner").rglob("*.toml"))
+    assert len(files) > 100
+    for file in files:
+        text = file.read_text("utf-8")
+        whole, tables = tomllib.loads(text), packaged.Tables(text)
+        assert list(tables) == list(whole) and dict(tables) == whole and len(tables) == len(whole), file

@@ -17,12 +17,11 @@ from runner.parts.images.data import ImageSet, class_folders, class_names, named
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe import overrides
 from runner.recipe.recipe import Override, Recipe
-from runner.scenarios.contract import Measurable
+from runner.scenarios.contract import Measurable, Summaries
 from runner.scenarios.shared import common, rehearsal
 from runner.scenarios.shared.contradictions import contradictions
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, worded
-from runner.trainer.records import Summary
 
 # The module's name in images of 0.1, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
@@ -158,7 +157,7 @@ def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterato
     yield from map(str, made)
 
 
-def judge(plan: Plan, summaries: list[Summary]) -> None:
+def judge(plan: Plan, summaries: Summaries) -> None:
     """Raises Stop if fewer than 60 % of the validation images are classified correctly."""
     for summary in summaries:
         accuracy = summary.best_accuracy or 0.0

@@ -7,30 +7,31 @@ config map beside the pipeline. Sources: kfp 2.17's specification, and the outpu
 """
 
 import json
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import yaml
 
 from runner.parts.jobs import kubernetes, podspec
-from runner.parts.openshift import jobs
-from runner.parts.openshift.pipeline import PIPELINE, driver_command, driver_stage
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.render import planned
 from runner.tools.files import Artifact
 from runner.tools.text import from_template, template, yaml_text
 
-NAME = PIPELINE
-FOLDER = "kfp"
+NAME = FOLDER = "kfp"
 FILE = "pipeline.yaml"
 MODULE = "runner.cluster.kfp_task"  # this name also exists in images of 0.1
 OPEN = "open"
 HERE = Path(__file__).parent
 in_json = partial(json.dumps, ensure_ascii=False)
-KINDS: dict[str, dict[str, object]] = yaml.safe_load((HERE / "tasks.yaml").read_text(encoding="utf-8"))
 
 place = kubernetes.place  # the tasks send the recipe's own pods, so the paths are theirs
+
+
+@cache
+def kinds() -> dict[str, dict[str, object]]:
+    return dict(yaml.safe_load((HERE / "tasks.yaml").read_text(encoding="utf-8")))
 
 
 def named(recipe: Recipe) -> bool:
@@ -44,9 +45,12 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 def render(plan: Plan) -> list[Artifact]:
     """The config map with the plan, and the pipeline. plan: whole, as the cluster gets it."""
+    # Late, because the check of a recipe without a place asks every target for one.
+    from runner.parts.openshift.jobs import OWNER
+    from runner.parts.openshift.pipeline import driver_command, driver_stage
+
     alone, own = driver_stage(plan, NAME)
-    # The annotations of `jobs.Owner`.
-    marks = zip(jobs.OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
+    marks = zip(OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
     signed = " ".join(f"{name}={value}" for name, value in marks)
     words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "namespace": plan.site["namespace"]}
     comment = from_template(HERE / "header.txt", config=kubernetes.CONFIG_FILE, signed=signed, **words)
@@ -56,7 +60,7 @@ def render(plan: Plan) -> list[Artifact]:
         if stage.gates and stage != plan.stages[-1]:
             sections.append([])
     facts = {
-        "plan": plan, "sections": sections, "kinds": KINDS, "open": OPEN, "image": kubernetes.image(plan),
+        "plan": plan, "sections": sections, "kinds": kinds(), "open": OPEN, "image": kubernetes.image(plan),
         "command": podspec.wrapped(plan, driver_command(alone, module=MODULE)),
         "env": podspec.listed(podspec.CACHES | podspec.code_path(plan)),
         "config": kubernetes.config_map_name(alone, own), "folder": alone.place.config_dir,

@@ -95,7 +95,7 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
 
 
 def main(arguments: list[str]) -> int:
-    own = {"verb": {"choices": tuple(target.KINDS)}, "--model": {"type": Path}, "--said": {"default": ""}}
+    own = {"verb": {"choices": tuple(target.kinds())}, "--model": {"type": Path}, "--said": {"default": ""}}
     own |= {name: {"required": True} for name in ("--stage", "--executor-input")}
     given = controller.begun("runner.parts.kfp.task", arguments, own)
     try:

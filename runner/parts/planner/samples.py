@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, Self
-from zipfile import ZipFile
 
 from runner.data.row_files import Unreadable
 from runner.data.rows import Sheet, library
@@ -155,6 +154,8 @@ def _sheet(file: Path, columns: Iterable[str]) -> SampledRows:
         return SampledRows(count, kept, "rows")
     with closing(load_workbook(file, read_only=True)) as book:
         sheet = book.worksheets[0]._worksheet_path
+    from zipfile import ZipFile  # late, because few files are spreadsheets
+
     with ZipFile(file) as files, files.open(sheet) as text:
         whole = sum(len(_ROW.findall(part)) for part in iter(lambda: text.read(2**20), b"")) - 1
     return SampledRows(round(whole * count / (numbered[-1][0] - 1)), kept, "rows", True)

@@ -19,14 +19,13 @@ from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.recipe import PREFERENCES, Override, Recipe, sets_of
 from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
-from runner.scenarios.contract import Measurable
+from runner.scenarios.contract import Measurable, Summaries
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.contradictions import contradictions
 from runner.scenarios.shared.rehearsal import BY, substitute
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, listed, worded
 from runner.tools.text import longest_job_name
-from runner.trainer.records import Summary
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -235,7 +234,10 @@ def _stage(recipe: Recipe, kind: str) -> dict[str, Any]:
 
 
 def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
-    found = {path: place for path, place in places.items() if path[:1] and path[0] in (*SHARED, "scenario")}
+    groups: dict[Path_, list[Path_]] = {}
+    for path in places:
+        groups.setdefault(path[:1], []).append(path)
+    found = {path: places[path] for name in (*SHARED, "scenario") for path in groups.get((name,), ())}
     for index, kind in enumerate((PRETRAIN, *kinds)):
         home: Path_ = (STAGES, index)
         # The beginnings of paths in both forms; a longer one comes later.
@@ -243,7 +245,8 @@ def _moved(places: Mapping[Path_, Any], kinds: list[str]) -> dict[Path_, Any]:
         begins += [((name,), (*home, name)) for name in (FIRST if kind == PRETRAIN else ("model", "speed"))]
         begins += [((kind, name), (*home, *new)) for name, new in MOVED.items()]
         for old, new in (*begins, (("advanced", kind), (*home, "advanced", "axolotl"))):
-            found |= {new + path[len(old) :]: place for path, place in places.items() if path[: len(old)] == old}
+            same = (path for path in groups.get(old[:1], ()) if path[: len(old)] == old)
+            found |= {new + path[len(old) :]: places[path] for path in same}
     return found
 
 
@@ -382,7 +385,7 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
 
 
-def judge(plan: Plan, summaries: list[Summary]) -> None:
+def judge(plan: Plan, summaries: Summaries) -> None:
     """Raises Stop unless every stage has learned something: losses fell, and DPO's accuracy rose."""
     by_stage = {summary.stage: summary for summary in summaries}
     lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
@@ -393,4 +396,5 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
         if first is None or last is None or not last < first:
             raise Stop(*worded("pretrain.did-not-learn", name=name, first=first, last=last))
     if "dpo" in by_stage:
-        rehearsal.preferred(by_stage["dpo"])
+        dpo = by_stage["dpo"]
+        rehearsal.preferred(dpo.first_preference_accuracy, dpo.last_preference_accuracy)

@@ -13,11 +13,11 @@ from runner.plan import Place, Plan, Stage
 from runner.recipe.overrides import of_each
 from runner.recipe.recipe import CONVERSATIONS, Override, Recipe
 from runner.recipe.stages import BASE, EARLIER_ROWS, PRETRAIN, STAGES, names_base, one_file, starts
+from runner.scenarios.contract import Summaries
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common, rehearsal
 from runner.tools.files import in_image, remote
 from runner.tools.problem import Problem, worded
-from runner.trainer.records import Summary
 
 # Names that no stage may have: other keys in the config of the data stage, and other folders of the run.
 TAKEN = ("data", "model", "models", "work", "out", "twins", "proofs", "config", "logs", "scratch", "evaluation")
@@ -196,7 +196,7 @@ def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterabl
     return rehearsal.shown(next(iter(original.stage_recipes.values())), made, rows)
 
 
-def judge(plan: Plan, summaries: list[Summary]) -> None:
+def judge(plan: Plan, summaries: Summaries) -> None:
     """Judges each stage as if it were alone; a context length need not learn as much as a whole training."""
     tokens = plan.facts.get("tokens", {})
     pretrained = [summary for summary in summaries if summary.stage in tokens]

@@ -14,10 +14,10 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_, value_at
 from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, PROMPTS, TEXT, Override, Recipe, Settings, sets_of
+from runner.scenarios.contract import Summaries
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools import packaged
 from runner.tools.problem import Stop, setting, worded
-from runner.trainer.records import Summary
 
 BY, OWN = "rehearsal", Path(__file__).with_suffix(".toml")
 TWIN = "base_model"
@@ -141,7 +141,7 @@ def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder)
 
 
-def judge(plan: Plan, summaries: list[Summary]) -> None:
+def judge(plan: Plan, summaries: Summaries) -> None:
     """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
     must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
@@ -158,16 +158,15 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
         if first is None or best is None:
             raise Stop(*worded("scenarios.no-verdict", plan=plan))
         if summary.first_preference_accuracy is not None:
-            preferred(summary)
+            preferred(summary.first_preference_accuracy, summary.last_preference_accuracy)
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN if tiny else gain <= 0:
             needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
             raise Stop(*worded("scenarios.did-not-learn", plan=plan, first=first, best=best, needed=needed))
 
 
-def preferred(summary: Summary) -> None:
-    """Raises Stop unless the better answers were preferred more often at the end."""
-    first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
+def preferred(first: float | None, last: float | None) -> None:
+    """Raises Stop unless the better answers were preferred more often at the end. first, last: the accuracies."""
     if first is None or last is None or not last > first:
         raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
 

@@ -20,7 +20,6 @@ from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.process import without_gpu_kernels
 from runner.tools.text import tokenizer_in, tokens, words
-from runner.trainer.generation import taught
 
 MADE_FROM = "twin.json"
 
@@ -199,6 +198,8 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
     """Trains all weights in place: the same rows and seed give the same weights. documents: plain text, paragraphs
     between empty lines. rows: the folder with the prepared rows; only training questions are asked."""
     import torch
+
+    from runner.trainer.generation import taught
 
     prompts, taken = _asked(rows, tokenizer), set[tuple[str, ...]]()
     for side in ("train", "validation"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import subprocess
 import sys
@@ -127,8 +128,14 @@ def test_a_recipe_may_come_on_standard_input():
     assert done.returncode == 1 and "standard input: This file is not UTF-8 text." in done.stdout.decode()
 
 
-def test_several_processes_find_what_one_does():
+def test_several_processes_find_what_one_does(monkeypatch):
     files = [str(path) for path in RECIPES]
     changes = from_options(["train.epochs=-3"])
     one, several = (judged(files, changes, jobs=jobs) for jobs in (1, 3))
     assert one == several and len(one.errors) >= len(files)
+    asked, pool = [], concurrent.futures.ProcessPoolExecutor
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", lambda jobs: asked.append(jobs) or pool(jobs))
+    monkeypatch.setattr(batch, "cores", lambda: 2)
+    assert judged(files, changes) == one and asked == [], "so few are not worth a second process"
+    many = files * (2 * batch.WORTH_A_PROCESS // len(files) + 1)
+    assert judged(many, changes).checked == len(many) and asked == [2]

@@ -57,7 +57,7 @@ def without_rows(source: TrainedModel) -> TrainedModel:
     """The same model where its training rows are not here; those of these runs are no real files."""
     stage = source.folder.stage
     config = {name: value for name, value in stage.config.items() if name != "datasets"}
-    return replace(source, folder=replace(source.folder, stage=replace(stage, config=config)))
+    return source._replace(folder=replace(source.folder, stage=replace(stage, config=config)))
 
 
 @pytest.mark.long
@@ -126,7 +126,7 @@ def with_rows(source: TrainedModel, table: pa.Table, folder: Path) -> TrainedMod
     pq.write_table(table, folder / "train.parquet")
     stage = source.folder.stage
     config = {**stage.config, "datasets": [{"path": str(folder / "train.parquet")}]}
-    return replace(source, folder=replace(source.folder, stage=replace(stage, config=config)))
+    return source._replace(folder=replace(source.folder, stage=replace(stage, config=config)))
 
 
 def test_layers_are_measured_with_training_rows_and_without_them_with_the_general_text(whole, tmp_path):
