@@ -27,8 +27,8 @@ PREPARERS as `kind`. A module of `engines` is run as `python -m MODULE CONFIG`, 
 `formulas` has `of_stage(recipe, stage, rows, look)`, which returns the planner's Forecast for a stage of that engine,
 or None; of `measures` has `measure(task, measures)`; of `asked` has `load(weights)`, which returns a function from a
 file to the share of each answer; of `targets` is a Target. `forecast` names a Forecasting, `rules` a module with rules
-for every recipe, `rules_of` modules with those of a setting. `hooks` names functions by the moment at which they are called; `runner/parts/hooks.toml` lists all
-moments, with the arguments, and what the function does or returns.
+for every recipe, `rules_of` modules with those of a setting. `hooks` names functions by the moment at which they are
+called; `runner/parts/hooks.toml` lists all moments, with the arguments, and what the function does or returns.
 """
 
 from __future__ import annotations
