@@ -50,7 +50,6 @@ LATE = (
     *(
         "runner.parts.search.trials",
         "runner.parts.serve.rules",
-        "runner.parts.nodes.target",
         "runner.parts.songs.tasks",
     ),
     *("jsonschema", "jinja2", "difflib", "zipfile", "importlib.metadata", "html", "socket", "concurrent.futures"),
