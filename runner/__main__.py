@@ -1,4 +1,4 @@
 from runner.commands.cli import main
 
-if __name__ == "__main__":  # not in the processes of `recipe check`, where they import this
+if __name__ == "__main__":  # the processes of `recipe check` import this module
     main()

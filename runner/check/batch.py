@@ -5,9 +5,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from runner import parts
 from runner.check import validate
@@ -96,10 +96,17 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
         yield from enumerate(text.splitlines(), 1)
 
 
-WORTH_A_PROCESS = 100  # as many recipes take several times as long as starting a process
+WORTH_A_PROCESS = 100  # checking this many recipes takes several times as long as starting a process
 
 
-class CheckReport(NamedTuple):
+def processes(files: Sequence[Path | str]) -> int:
+    """How many processes are worth starting. Those of others cannot read this one's standard input."""
+    wanted = 1 if "-" in files else len(files) // WORTH_A_PROCESS
+    return wanted if wanted <= 1 else min(wanted, cores())
+
+
+@dataclass(frozen=True)
+class CheckReport:
     """The result of `recipe check`. checked, bugs: the numbers of recipes, and of those that crashed the runner."""
 
     checked: int
@@ -121,12 +128,10 @@ def judged(
     changes: Sequence[Override] = (),
     online: bool = False,
     allowed: Collection[str] = (),
-    jobs: int | None = None,
+    jobs: int = 1,
 ) -> CheckReport:
-    """Judges every file, with the same changes, in `jobs` processes, or in as many as there are cores and work for. A bug
-    on one file does not affect the others."""
+    """Judges every file, with the same changes, in `jobs` processes. A bug on one file does not affect the others."""
     one = partial(_examined, changes=changes, online=online, allowed=allowed)
-    jobs = jobs or max(1, min(cores(), len(files) // WORTH_A_PROCESS))
     if jobs == 1 or len(files) == 1:
         found = list(map(one, files))
     else:

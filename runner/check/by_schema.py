@@ -142,7 +142,7 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
 
 
 def _rows(document: Document) -> str:
-    # With "", as `read` asks: for `cache`, a call without it is another one, and would parse the file again.
+    # With "", as `read` asks: `cache` treats a call without it as another one, and would parse the file again.
     return rows_of(document.data, schema(document.data["scenario"], ""))
 
 

@@ -35,8 +35,10 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """Every Problem found by the shared rules, the rules of parts and those of the scenario. A rule whose settings the
     schema refused yields nothing. look: whether to read the recipe's files, which may be on another machine."""
     problems: list[Problem] = []
-    of_settings = parts.table("rules_of").items()
-    written = [name for setting, name in of_settings if recipe.document.lookup(path_of(setting)) is not None]
+    of_settings = (
+        (setting, part.module(name)) for part in parts.found().values() for setting, name in part.rules_of.items()
+    )
+    written = (name for setting, name in of_settings if recipe.document.lookup(path_of(setting)) is not None)
     modules = (*parts.modules("rules"), *map(import_module, written))
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
     files = (*FILE_RULES, *(rule for module in modules for rule in getattr(module, "FILE_RULES", ()))) if look else ()

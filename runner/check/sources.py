@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 
 from runner import catalog
@@ -84,7 +85,7 @@ def of_set(home: Path_, problem: Problem) -> Problem:
     """The problem with a data set, which it names if there are several."""
     name = f"`{name_of(home)}`"
     clear = isinstance(home[-1], str) or name in problem.message
-    return problem if clear else problem._replace(message=f"{name}: {problem.message}")
+    return problem if clear else replace(problem, message=f"{name}: {problem.message}")
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -205,7 +206,7 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
         hub = section.get("hub")
         if hub and (there := catalog.dataset_of(section).get("columns")):
             for problem in errors_of(fits(recipe, home, section, "hub", hub, there)):
-                yield problem._replace(severity="note", hint=f"{problem.hint} {ASK_HUB}.")
+                yield replace(problem, severity="note", hint=f"{problem.hint} {ASK_HUB}.")
         if hub and not catalog.dataset_of(section) and not catalog.near_dataset(hub):
             unknown.setdefault(hub, home)
     if unknown:

@@ -1,5 +1,7 @@
 """`recipe check`: everything that is wrong, at once."""
 
+from dataclasses import replace
+
 from runner.check import batch
 from runner.commands.options import command, end, say
 from runner.recipe import overrides as changing
@@ -27,9 +29,9 @@ def check(
     `check` needs no network, unless you add `--online`. `recipe submit` always asks the hub.
     """
     recipes, others = batch.find(paths, strict)
-    verdict = batch.judged(recipes, changing.from_options(sets), online, allowed, jobs)
+    verdict = batch.judged(recipes, changing.from_options(sets), online, allowed, jobs or batch.processes(recipes))
     errors = len(verdict.errors)
-    shown = verdict._replace(problems=verdict.errors) if quiet else verdict
+    shown = replace(verdict, problems=verdict.errors) if quiet else verdict
     if style != "text":
         if text := batch.formats()[style](recipes, shown):
             say(text)

@@ -13,12 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -233,7 +233,8 @@ class ItemPreparer(ABC, Generic[Asked]):
 FACTS = np.dtype([("key", "S16"), ("group", "S16"), ("line", np.int64), ("origin", np.int64)])
 
 
-class Spool(NamedTuple):
+@dataclass(frozen=True)
+class Spool:
     """Items on disk, in the order they came. files: pickled lists of them, one after the other. facts: an array of FACTS."""
 
     files: tuple[Path, ...]

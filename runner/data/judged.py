@@ -1,4 +1,4 @@
-"""Rows with a prompt and what answers it: two answers to prefer one, an answer with a label, or one for rewards."""
+"""Rows with a prompt and its answers: two, of which one is better; one with a label; or a reference answer for rewards."""
 
 from __future__ import annotations
 

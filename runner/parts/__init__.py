@@ -10,6 +10,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -100,10 +101,11 @@ def _others() -> dict[str, str]:
     """Other people's parts: package by name. This reads only our section of installed packages' metadata, because
     `importlib.metadata.entry_points` parses all of it, in a third of the time of a whole `recipe check`."""
     texts = []
-    for folder in filter(os.path.isdir, dict.fromkeys(map(os.path.abspath, sys.path))):
-        for name in sorted(os.listdir(folder)):  # pathlib's `glob` takes twice as long
-            if name.endswith("-info") and (file := Path(folder, name, "entry_points.txt")).is_file():
-                texts.append(file.read_text("utf-8", "replace"))
+    for folder in dict.fromkeys(sys.path):
+        with suppress(OSError):  # a folder may be gone, or somebody else's
+            for name in sorted(os.listdir(folder or None)):  # pathlib's `glob` takes twice as long
+                if name.endswith("-info") and (file := Path(folder, name, "entry_points.txt")).is_file():
+                    texts.append(file.read_text("utf-8", "replace"))
     ours = (text.partition(f"[{GROUP}]\n")[2].partition("\n[")[0] for text in texts)
     lines = (line.partition("=") for part in ours for line in part.splitlines() if "=" in line)
     return {name.strip(): package.strip() for name, _, package in sorted(lines)}

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ class Document:
             places = (self.keys, self.values) if key or length < len(path) else (self.values, self.keys)
             for known in places:
                 if place := known.get(path[:length]):
-                    return self.problem_at(place, message, hint, severity)._replace(mends=mends)
+                    return replace(self.problem_at(place, message, hint, severity), mends=mends)
         return Problem(self.file, 1, 1, message, hint, severity=severity, mends=mends)
 
     def problem_at(self, place: Span, message: str, hint: str = "", severity: str = "error") -> Problem:

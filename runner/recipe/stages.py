@@ -123,4 +123,4 @@ def found_in(document: Document, index: int, problem: Problem) -> Problem:
     if problem.mends is None:
         return problem
     setting, value = problem.mends
-    return problem._replace(mends=(".".join(map(str, path_in(document, index, path_of(setting)))), value))
+    return replace(problem, mends=(".".join(map(str, path_in(document, index, path_of(setting)))), value))

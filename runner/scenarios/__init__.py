@@ -58,9 +58,6 @@ def _member(scenario: str, name: str, usual: Any = None, module: str = "translat
     return getattr(part(scenario, module) or part(scenario, "translation"), name, usual)
 
 
-NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
-
-
 def target(name: str) -> Target:
     return cast(Target, importlib.import_module(parts.table("targets")[name]))
 
@@ -70,7 +67,7 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
     machine. Without a name, data files are beside the recipe. Raises Stop if the recipe lacks the target's section."""
     if name and hasattr(target(name), "place"):
         return target(name).place(recipe)
-    for first in map(target, NAMES):  # imported one by one, because the first is usually enough
+    for first in map(target, parts.table("targets")):  # imported one by one, because the first is usually enough
         if hasattr(first, "place") and first.named(recipe):
             there = first.place(recipe)
             return there if name else replace(there, files_dir=None)

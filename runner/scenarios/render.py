@@ -3,9 +3,11 @@
 from runner import parts
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios import NAMES, forecasting, place, target, translate
+from runner.scenarios import forecasting, place, target, translate
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop, listed
+
+NAMES = tuple(parts.table("targets"))  # all targets of `recipe render`
 
 
 def named(recipe: Recipe) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from typing import Any
 
 
 class Tables(Mapping[str, Any]):
-    """A TOML file. Each table at its top is parsed when it is read, because a check needs few of hundreds."""
+    """A TOML file of ours, whose headers begin lines and no other line begins with `[`. Each table at its top is parsed when
+    it is read, because a check needs few of hundreds."""
 
     def __init__(self, text: str) -> None:
         head, *tables = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
@@ -34,9 +35,11 @@ class Tables(Mapping[str, Any]):
 
 
 @cache
-def toml(module: str, name: str) -> Tables:
+def toml(module: str, name: str) -> Mapping[str, Any]:
     """The file of that name beside a module, read once. module: its `__file__`."""
-    return Tables(Path(module).with_name(name).read_text("utf-8"))
+    file = Path(module).with_name(name)
+    read = Tables if file.is_relative_to(Path(__file__).parents[1]) else tomllib.loads  # others may write any TOML
+    return read(file.read_text("utf-8"))
 
 
 @cache

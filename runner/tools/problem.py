@@ -1,8 +1,9 @@
 """A user's mistake, described so that the user can fix it; and words for messages."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runner import __version__
 from runner.tools import packaged
@@ -29,7 +30,8 @@ def worded(name: str, /, **words: object) -> tuple[str, str]:
     return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True)
+class Problem:
     """One thing that is wrong: where, what, and what to do.
 
     file: as the user named it, or `--set key=value` for a setting on the command line. line, column: from 1; 0 if there

@@ -182,7 +182,7 @@ def read(document: Document) -> Import:
     if wrong := errors_of(refused):
         raise Stop(wrong)
     left_out = "The recipe leaves it out."
-    notes = [problem._replace(hint=left_out, severity="note") for problem in errors_of(dropped.values())]
+    notes = [replace(problem, hint=left_out, severity="note") for problem in errors_of(dropped.values())]
     made = Import(document, notes=notes, used={str(path[0]) for path in dropped if len(path) == 1})
     adapter, objective = document.data.get("adapter"), _objective(made)
     rows = _rows(made, objective)

@@ -8,6 +8,7 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def submit(
         raise Stop("`--all` includes every stage, so it excludes `--stage`.", "Leave out one of the two.", code=2)
     recipe, plan = open_both(path, sets)
     if problems := list(rules.placeholder_commit(recipe)):
-        raise Stop([problem._replace(severity="error") for problem in problems])
+        raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan with the names of files on this machine.
     here = translate(recipe, place(recipe))
     print_notes(validate.require_fits(recipe, here, allowed))

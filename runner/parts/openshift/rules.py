@@ -82,7 +82,7 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Rows need a folder of their own, and data that the cluster prepares a claim."""
+    """Rows need a folder of their own. Data that the cluster prepares needs a claim."""
     if site.data_dir and site.data_dir == site.output_dir:
         yield recipe.problem("openshift.data_dir", *worded("openshift.same-folder", site=site))
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
@@ -116,7 +116,7 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
 
 
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Each claim needs its own name and folder, which hides none of a pod's, results one of them, and a job a name."""
+    """Each claim needs its own name, and a folder that hides none of a pod's. Results need a claim, and a job a name."""
     claims = site.claims or ()
     for index, claim in enumerate(claims):
         mount = claim.mount

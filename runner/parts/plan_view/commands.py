@@ -1,7 +1,7 @@
 """`recipe plan`: what a recipe needs, before it costs anything; `recipe gpus`: the same on each GPU of the catalog."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -108,7 +108,7 @@ def plan(
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
             hint = hint.replace(MORE_STEPS_OFFERED, "")
-        say(f"\n{problem._replace(hint=hint.strip())}")
+        say(f"\n{replace(problem, hint=hint.strip())}")
     if picture:
         say(f"\n{picture}: memory over a step, and time by stage")
     wrong = errors_of(planned.problems)

@@ -27,7 +27,8 @@ SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 RANKS = (64, 32, 16, 8)
 
 
-class Traced(NamedTuple):
+@dataclass(frozen=True)
+class Traced:
     """The results of a trace: counts, bytes, floating-point operations of one micro batch, seconds of tracing. weights,
     gradients, optimizer: held between steps. activations: alive after the forward pass beyond those. peak,
     evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak."""

@@ -225,7 +225,7 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
         half = (taken.where == "machines" and not taken.addresses) or (taken.where == "cluster" and not taken.namespace)
         made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
         # There is no recipe file yet, so no lock file beside it.
-        later = [each._replace(hint=each.hint.replace(f" --recipe {made.target}", "")) for each in made.mended_later]
+        later = [replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")) for each in made.mended_later]
         if wrong := [*made.errors, *later]:
             raise Stop(wrong)
     return taken
