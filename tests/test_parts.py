@@ -181,6 +181,28 @@ def test_a_part_from_elsewhere_may_have_its_table_in_its_module(tmp_path, monkey
     assert parts._elsewhere("older") == parts.Part(package="older", rules="judging")
 
 
+def test_a_part_of_one_module_judges_a_section_of_ours_beside_its_own_part(tmp_path):
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "__init__.py").write_text(
+        "from runner.check.rules import of_section\nfrom runner.parts import Part\n\n"
+        "PART = Part(package=__name__, rules_of={'serve': 'judging'})\n"
+    )
+    (tmp_path / "older" / "judging.py").write_text(
+        "from runner.check.rules import of_section\n\n"
+        "RULES = of_section('serve', lambda recipe, section: iter([recipe.note('serve', 'Asked.', '')]))\n"
+    )
+    (tmp_path / "older-1.dist-info").mkdir()
+    (tmp_path / "older-1.dist-info" / "entry_points.txt").write_text(f"[{parts.GROUP}]\nolder = older\n")
+    recipe = ROOT / "recipes" / "minimal" / "last-layers.yaml"
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "check", str(recipe), "--set", "serve.gpus=7"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(tmp_path / "gone"), str(ROOT)))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "Asked." in done.stdout and "7 GPUs" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_part_from_elsewhere_is_listed_and_helps(elsewhere):
     _, recipe = elsewhere
     assert "first-layers" in recipe("list").stdout

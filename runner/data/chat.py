@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from runner.data import RenderedExample, blocks, judged
 from runner.data import conversation_formats as formats
-from runner.data.conversation_formats import ChatData, Conversation, Conversations, Turn
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.judged import Labels, Preferences, Prompts
 from runner.data.report import Report
@@ -22,7 +21,7 @@ from runner.data.tokenizers import MISTRAL, TokenizerFor
 from runner.tools.problem import Stop, first_line, worded
 from runner.tools.text import tokens
 
-Asked = ChatData | Preferences | Labels | Prompts
+Asked = formats.ChatData | Preferences | Labels | Prompts
 
 
 def prepare(
@@ -44,7 +43,7 @@ def _preparer(asked: Asked) -> ItemPreparer[Any]:
     return kinds.get(asked.kind, PreferenceRows)(asked)
 
 
-Talk = TypeVar("Talk", bound=Conversations)
+Talk = TypeVar("Talk", bound=formats.Conversations)
 
 
 class ConversationRows(ItemPreparer[Talk]):
@@ -100,7 +99,7 @@ class ConversationRows(ItemPreparer[Talk]):
         counted = np.array(lengths)
         return kept[counted > 0], counted[counted > 0]
 
-    def table(self, batch: list[Conversation]) -> pa.Table:
+    def table(self, batch: list[formats.Conversation]) -> pa.Table:
         rows = []
         for conversation in batch:
             messages = formats.behind(self.asked.system_prompt, conversation.turns)
@@ -118,7 +117,7 @@ class ConversationRows(ItemPreparer[Talk]):
         return pa.Table.from_pylist(rows, self.schema)
 
 
-class ChatRows(ConversationRows[ChatData]):
+class ChatRows(ConversationRows[formats.ChatData]):
     def items_of(self) -> Iterator[ItemOf]:
         forms = []
         for stated in self.asked.sets:
@@ -154,7 +153,7 @@ class PreferenceRows(ItemPreparer[Prompted]):
 
     def told(self, item: judged.Answered, answer: str = "") -> str:
         """answer: the column of the one that is shown, by default the first."""
-        said = Turn("assistant", str(item.answers[answer or self.answers[0]]))
+        said = formats.Turn("assistant", str(item.answers[answer or self.answers[0]]))
         return super().told(replace(item, turns=(*item.turns, said)))
 
     def rendered(self, item: judged.Answered) -> RenderedExample:

@@ -25,13 +25,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from runner.data import RenderedExample, blocks, conversation_formats, data_sets, rows, tokenizers
-from runner.data.blocks import SIDES, in_groups
-from runner.data.conversation_formats import Conversation, Conversations
 from runner.data.judged import Judged
 from runner.data.prepared import Lengths
 from runner.data.report import MOST_NAMED, DataFinding, Report, examiners
 from runner.data.row_files import DataRow, FilePart
-from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import content_hash, replacing
@@ -44,8 +41,8 @@ GROUP_BYTES = 16 * 2**20  # bytes of a row group in the written files
 # Makes an item of a row, or returns the reason why it has none. Items with equal keys are learned once; those of one
 # group stay on one side of the split. Raises KeyError for a column that the row lacks, and
 # NoText with the reason that is listed for this line. It can be pickled.
-ItemOf = Callable[[DataRow], Conversation | str]
-Asked = TypeVar("Asked", bound=Conversations | Judged)
+ItemOf = Callable[[DataRow], conversation_formats.Conversation | str]
+Asked = TypeVar("Asked", bound=conversation_formats.Conversations | Judged)
 
 
 class ItemPreparer(ABC, Generic[Asked]):
@@ -158,7 +155,7 @@ class ItemPreparer(ABC, Generic[Asked]):
             kept = kept[sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))]
         return kept
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
+    def measured(self, kept: np.ndarray, tokenizer_for: tokenizers.TokenizerFor | None) -> np.ndarray:
         """Counts tokens if there is a tokenizer; returns those of the numbers `kept` whose items are not too long."""
         tokenizer = tokenizer_for(map(self.told, self.spool.items(kept))) if tokenizer_for and len(kept) else None
         if tokenizer is None:
@@ -181,7 +178,9 @@ class ItemPreparer(ABC, Generic[Asked]):
         """The places of items in the data sets, as messages name them."""
         return [data_sets.where(self.asked, *place) for place in self.spool.facts[["origin", "line"]][kept].tolist()]
 
-    def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
+    def prepare(
+        self, out: Path, tokenizer_for: tokenizers.TokenizerFor | None = None, sample_rows: int | None = None
+    ) -> Report:
         """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they exist already. sample_rows: of a
         rehearsal, whose rows are not examined. Raises Stop if too few rows are left, or `out` contains Parquet files
         of another origin."""
@@ -193,7 +192,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
             raise Stop(*worded("data.foreign-parquet", out=out))
-        there = all((out / f"{side}.parquet").is_file() for side in SIDES)
+        there = all((out / f"{side}.parquet").is_file() for side in blocks.SIDES)
         # Tokens that could not be counted without a tokenizer may be counted now.
         if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
             return known
@@ -212,7 +211,7 @@ class ItemPreparer(ABC, Generic[Asked]):
                 counts.train_rows = int((self.spool.facts["origin"][sides[0]] == index).sum())
             if not all(map(len, sides)):
                 raise Stop(*worded("data.too-few-rows", lines="\n".join(report.lines()), report=report))
-            for name, side in zip(SIDES, sides, strict=True):
+            for name, side in zip(blocks.SIDES, sides, strict=True):
                 with replacing(out / f"{name}.parquet") as begun:
                     _write(map(self.table, self.spool.batches(side)), begun)
                 report.bytes_after += (out / f"{name}.parquet").stat().st_size
@@ -276,12 +275,12 @@ def folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def spool(items: Iterable[tuple[Conversation, int, int]], seed: int, file: Path) -> Spool:
+def spool(items: Iterable[tuple[conversation_formats.Conversation, int, int]], seed: int, file: Path) -> Spool:
     """Writes items, with their lines and data sets' numbers, into a file. seed: of the order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     facts = [np.empty(0, FACTS)]
     with file.open("wb") as lists:
-        for held in in_groups(keyed, lambda each: len(each[1]), BATCH_CHARACTERS):
+        for held in blocks.in_groups(keyed, lambda each: len(each[1]), BATCH_CHARACTERS):
             those, keys, *places = zip(*held, strict=True)
             pickle.dump(those, lists, pickle.HIGHEST_PROTOCOL)
             part = np.empty(len(those), FACTS)
@@ -302,7 +301,7 @@ def _of_rows(job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path])
     sources, index, part, item_of, file = job
     report = Report.of(sources)
 
-    def items() -> Iterator[tuple[Conversation, int, int]]:
+    def items() -> Iterator[tuple[conversation_formats.Conversation, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
             try:
                 item = item_of(row)
@@ -323,7 +322,7 @@ def _of_rows(job: tuple[data_sets.DataSets, int, FilePart | None, ItemOf, Path])
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:
     first = next(tables)
-    groups = in_groups(chain([first], tables), lambda table: table.nbytes, GROUP_BYTES)
+    groups = blocks.in_groups(chain([first], tables), lambda table: table.nbytes, GROUP_BYTES)
     with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer, ThreadPoolExecutor(1) as pool:
         # A group is compressed while the next is made.
         written: Future[None] | None = None

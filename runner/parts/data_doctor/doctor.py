@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from runner.data import data_sets
-from runner.data.data_sets import Where
 from runner.data.report import DataFinding, Examined
 from runner.tools import packaged
 from runner.tools.problem import worded
@@ -33,7 +32,7 @@ class ExaminedRow(NamedTuple):
     """line: in the file. text: all of the row. answer: what is learned; None if that is the text, as in documents.
     label: whether the answer is good; None without a label."""
 
-    line: Where
+    line: data_sets.Where
     text: str
     answer: str | None
     label: bool | None = None
@@ -55,7 +54,7 @@ class DrawingExaminer:
     characters: int = 0
     held: list[tuple[int, ExaminedRow]] = field(default_factory=list)
 
-    def add(self, line: Where, text: str, answer: str | None = None, label: bool | None = None) -> None:
+    def add(self, line: data_sets.Where, text: str, answer: str | None = None, label: bool | None = None) -> None:
         self.of += 1
         place = data_sets.hash_64(text)
         if place >= self.limit:
@@ -78,7 +77,7 @@ class DrawingExaminer:
             report.findings += [missing, *quickly]
 
 
-def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterator[DataFinding]:
+def _named(kind: str, lines: Sequence[data_sets.Where], said: str, remedy: str) -> Iterator[DataFinding]:
     if lines:
         yield DataFinding.of(kind, len(lines), said, remedy, lines)
 
@@ -90,7 +89,7 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
     yield from _named("short texts", texts, *short)
     yield from _named("exact duplicates", _repeated(rows), *worded("data_doctor.exact-duplicates"))
-    beginnings, count = dict[str, list[Where]](), 0
+    beginnings, count = dict[str, list[data_sets.Where]](), 0
     for row in rows:
         if row.wanted is not None:
             count += 1
@@ -105,7 +104,7 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     yield from personal(rows)
 
 
-def _repeated(rows: list[ExaminedRow]) -> list[Where]:
+def _repeated(rows: list[ExaminedRow]) -> list[data_sets.Where]:
     """Documents that are exact copies of an earlier one; preparation has removed such rows with an answer."""
     seen, lines = set(), []
     for row in rows:

@@ -14,7 +14,6 @@ from runner.check import batch
 from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
-from runner.parts.editor.judging import JudgedText, Opened
 from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.recipe import reading
 from runner.recipe.document import Path_
@@ -32,7 +31,7 @@ MOST, MOST_LETTERS = 500, 1500
 def opened(path: Path) -> tuple[Path, Path]:
     """The folder of recipes to edit, and the recipe to show first. Raises Stop if there is none."""
     if not path.is_dir():
-        Opened(path)
+        judging.Opened(path)
         return path.parent, path
     if not (known := batch.within(path)):
         raise Stop(f"There is no recipe in `{path}`.", reading.START)
@@ -142,8 +141,8 @@ class Page:
 
     def __init__(self, folder: Path, file: Path, rehearsal: RehearsalProcess) -> None:
         self.folder, self.rehearsal = folder, rehearsal
-        self.file = Opened(file)
-        self.judged = JudgedText([])
+        self.file = judging.Opened(file)
+        self.judged = judging.JudgedText([])
         self.price: float | None = None  # of a GPU hour
         # After one check, only the latest text is checked.
         self.typed = self.done = 0
@@ -257,7 +256,7 @@ class Page:
         with _refusals_shown():
             if self.unsaved:
                 raise Stop("Save first, or undo your changes: another file would replace them.")
-            before, self.file = self.file, Opened(Path(event.value))
+            before, self.file = self.file, judging.Opened(Path(event.value))
             if await self.text.put(self.file.known):
                 return
             self.file = before

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from runner.data.prepared import ROOM, PreparedRows, asked, require_room
 from runner.parts.jobs import batch, kubernetes, podspec
-from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.diagnose import reasons
@@ -82,7 +81,7 @@ def helper(
         yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
-def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
+def finished(cluster: Cluster, manifest: kubernetes.Manifest, container: str, tell: Tell) -> list[str]:
     """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails or does not start."""
     with _made(cluster, manifest, tell) as made:
         here = made.waited("was done", "Try again.")
@@ -93,7 +92,7 @@ def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -
 
 
 @contextmanager
-def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator["_Helper"]:
+def _made(cluster: Cluster, manifest: kubernetes.Manifest, tell: Tell) -> Iterator["_Helper"]:
     """A pod of this command alone, which is deleted at the end of the block, also after a signal."""
     meta = manifest["metadata"]
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
@@ -148,7 +147,7 @@ class _Helper(NamedTuple):
             if jobs.phase_of(pod) != "Running" and seconds(since, self.cluster.now()) > LEFT_SECONDS:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
-    def waited(self, before: str, remedy: str, until_ready: bool = False) -> Manifest:
+    def waited(self, before: str, remedy: str, until_ready: bool = False) -> kubernetes.Manifest:
         """The pod, once it has ended or, if asked, is ready; reports what it waits for. Raises Stop if deleted, or late."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
@@ -167,14 +166,14 @@ class _Helper(NamedTuple):
                     raise Stop(*worded("openshift.does-not-start", name=self.name, why=" ".join(why)))
             pause()
 
-    def why(self, pod: Manifest) -> list[str]:
+    def why(self, pod: kubernetes.Manifest) -> list[str]:
         """Why the helper does not start, or ended, by its pod and its events."""
         job = {"kind": "Pod", "metadata": {"name": self.name, "namespace": self.space}, "spec": {}}
         events = events_about(self.cluster, [pod], lambda _: False)
         return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")
 
 
-def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> Manifest:
+def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> kubernetes.Manifest:
     """The helper: the claims, read-only unless it writes, our file server on a folder, and an end after four hours.
     plan: of the stage alone, which names the pod."""
     part = jobs.SEND if writes else jobs.FETCH
@@ -191,7 +190,7 @@ def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell
         tell(line)
 
 
-def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
+def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be pulled."""
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from runner import catalog, parts
-from runner.catalog import Gpu, UnknownArchitecture
 from runner.parts.planner import constants, row_counts
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.memory import EVALUATION, Memory, usable
@@ -78,7 +77,7 @@ class Forecast(ABC):
     stage: Stage
     workload: Run
     rows: row_counts.Rows
-    gpu: Gpu | None = None
+    gpu: catalog.Gpu | None = None
     price: float | None = None
 
     @property
@@ -107,11 +106,11 @@ class Forecast(ABC):
         """Steps with a rising learning rate, as the engine counts them."""
 
     @abstractmethod
-    def time_on(self, gpu: Gpu) -> Duration | None:
+    def time_on(self, gpu: catalog.Gpu) -> Duration | None:
         """None if the rows are unknown."""
 
     @abstractmethod
-    def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterable[Changes]:
+    def fitting(self, recipe: Recipe, gpu: catalog.Gpu, budget: float) -> Iterable[Changes]:
         """The changes that bring the memory of a GPU to `budget` bytes, the least loss first. recipe: the stage's."""
 
     @abstractmethod
@@ -286,7 +285,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     return constants.basis(gpus, forecasts[0].workload.network if several else None)
 
 
-def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
+def unknown_architecture(recipe: Recipe, error: catalog.UnknownArchitecture) -> Problem:
     families = ", ".join(filter(has_formulas, catalog.table("families")))
     return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=families))
 

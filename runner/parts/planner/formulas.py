@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner import catalog
-from runner.catalog import Gpu
 from runner.parts.planner import duration, memory, parameters, state
 from runner.parts.planner.forecast import Changes, Counts, Forecast, Loss, section, splits
 from runner.parts.planner.row_counts import Rows
@@ -88,10 +87,10 @@ class LanguageForecast(Forecast):
         rising = int(self.steps * self.workload.warmup_ratio)
         return 2 if rising == 1 else rising
 
-    def time_on(self, gpu: Gpu) -> duration.Duration | None:
+    def time_on(self, gpu: catalog.Gpu) -> duration.Duration | None:
         return duration.estimate(self.workload, gpu)
 
-    def fitting(self, recipe: Recipe, gpu: Gpu, budget: float) -> Iterable[Changes]:
+    def fitting(self, recipe: Recipe, gpu: catalog.Gpu, budget: float) -> Iterable[Changes]:
         return [advice.changes for advice in cheapest(Lines(recipe, self.stage), self.workload, gpu, budget)]
 
     def written(self) -> dict[str, int]:
@@ -245,7 +244,7 @@ def _fits(advice: Advice, budget: float) -> bool:
     return memory.estimate(advice.workload).total <= budget
 
 
-def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice]:
+def cheapest(lines: Lines, workload: Workload, gpu: catalog.Gpu, budget: float, count: int = 8) -> list[Advice]:
     """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
     combinations if fewer than two single ones lose nothing."""
     started = [*_within_the_model(lines, workload, budget), *_smaller_model(lines, workload, budget)]
@@ -273,7 +272,7 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
     return list(chosen.values())[:count]
 
 
-def _row_seconds(advice: Advice, gpu: Gpu) -> float:
+def _row_seconds(advice: Advice, gpu: catalog.Gpu) -> float:
     work = advice.workload
     card = catalog.gpu(work.machines.gpu) or gpu
     return duration.step_seconds(work, card) / (work.micro_batch_size * work.accumulation)

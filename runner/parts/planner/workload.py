@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
 
 from runner import catalog
-from runner.catalog import Gpu, Model
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.parts.planner.row_counts import UNKNOWN, RowLengths, Rows
 from runner.plan import EngineConfig, Machines, Stage
@@ -197,12 +196,12 @@ class Run:
         within = max(0, math.ceil(interval / between - 1e-9) - 1)
         return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)
 
-    def rate(self, gpu: Gpu) -> float:
+    def rate(self, gpu: catalog.Gpu) -> float:
         """Operations a second on a card's data sheet, in the run's precision."""
         table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
         return (table[self.precision] or gpu.fp32_tflops) * 1e12
 
-    def runs_on(self, gpu: Gpu) -> bool:
+    def runs_on(self, gpu: catalog.Gpu) -> bool:
         """Whether a card supports the run's precision."""
         return gpu.bf16 or self.precision != "bf16"
 
@@ -225,7 +224,7 @@ class Workload(Run):
     empty if they were not counted; longest: of the longest one, or 0. compile: whether torch.compile runs.
     fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its matrices) are fused kernels."""
 
-    model: Model
+    model: catalog.Model
     adapter: Adapter | None = None
     unfrozen: tuple[str, ...] = ()
     fp32_weights: bool = False
@@ -377,7 +376,7 @@ class Workload(Run):
         """Whether the embedding or the head, by its name, is held in fp32 and multiplied in half precision."""
         return self.raised or (self.masters and self.sharding != "fsdp" and self.trains(name))
 
-    def runs_on(self, gpu: Gpu) -> bool:
+    def runs_on(self, gpu: catalog.Gpu) -> bool:
         """FlashAttention 2 needs what bf16 needs."""
         attends = gpu.bf16 or self.attention != "flash_attention_2"
         return super().runs_on(gpu) and attends and (gpu.fp8 or not self.fp8)
@@ -395,7 +394,7 @@ def matches(unfrozen: tuple[str, ...], name: str) -> bool:
     return not unfrozen or any(re.search(pattern, name) for pattern in bare)
 
 
-def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
+def from_stage(stage: Stage, model: catalog.Model, rows: Rows | None = None) -> Workload:
     """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those of the data."""
     config, rows, fused = stage.config, rows or Rows(), TABLES["fused"]
     # The ZeRO section of DeepSpeed's file; empty if the stage has none.
@@ -465,7 +464,7 @@ def _alike(table: str, config: EngineConfig) -> Mapping[str, Any]:
     return {field: type(usual)(config.get(name) or usual) for field, (name, usual) in TABLES[table].items()}
 
 
-def _adapter(config: EngineConfig, model: Model) -> Adapter | None:
+def _adapter(config: EngineConfig, model: catalog.Model) -> Adapter | None:
     if config.get("adapter") not in ("lora", "qlora"):
         return None
     named, experts = config.get("lora_target_modules") or (), tuple(config.get("lora_target_parameters") or ())

@@ -22,7 +22,6 @@ from runner.recipe.stages import EARLIER_ROWS, PRETRAIN, STAGES
 from runner.scenarios.contract import Measurable, Summaries
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding, twin
 from runner.scenarios.shared.contradictions import contradictions
-from runner.scenarios.shared.rehearsal import BY, substitute
 from runner.tools import packaged
 from runner.tools.problem import Problem, Stop, listed, worded
 from runner.tools.text import longest_job_name
@@ -360,12 +359,12 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
         else:
             made += (each for one in sets_of(home, section) for each in rehearsal.sample(recipe, *one))
     sizes = twin.geometry(recipe.facts, 2, VOCABULARY) | {"rows": VOCABULARY + 64}
-    changes = (substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
+    changes = (rehearsal.substitute(*row) for row in rehearsal.table("whole", REHEARSAL, **sizes))
     made += [change for change in changes if recipe.settings.get(str(change.path[0])) is not None]
-    made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(BY)]
+    made += [*rehearsal.on_processors(recipe, 1), overrides.without_time_limit(rehearsal.BY)]
     for kind in filter(recipe.settings.get, TRAINED):
         section = recipe.settings[kind]
-        made += rehearsal.without_kernels(recipe, BY, f"{kind}.optimizer")
+        made += rehearsal.without_kernels(recipe, rehearsal.BY, f"{kind}.optimizer")
         if kind == "lora":
             made += rehearsal.narrow("lora.", section.rank, section.alpha)
         if "packing" in section:
@@ -374,7 +373,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
         for name, value, why in rehearsal.table(kind, REHEARSAL):
             for bound, limit in value.items() if isinstance(value, dict) else ():
                 value = {"most": min, "least": max}[bound](limit, section[name])
-            made.append(substitute(f"{kind}.{name}", value, why))
+            made.append(rehearsal.substitute(f"{kind}.{name}", value, why))
     return [*made, *rehearsal.gates(recipe)]
 
 

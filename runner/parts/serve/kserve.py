@@ -9,7 +9,6 @@ from typing import Any
 from runner.check.validate import load
 from runner.data.object_store import S3, path_of
 from runner.parts.jobs import kubernetes, podspec
-from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.parts.serve import serving
 from runner.parts.serve.serving import LLM, SERVICE, Serving
 from runner.plan import Machines, Plan
@@ -86,7 +85,7 @@ def render(plan: Plan, server: Serving) -> list[Artifact]:
     return files
 
 
-def service(plan: Plan, server: Serving, trained_by: str = "") -> Manifest:
+def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Manifest:
     """The server's object, an InferenceService unless it is of another kind. trained_by: the jobs that wrote its weights."""
     machines, folders = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus), _folders(server)
     source, alone, storage = server.source, server.kind == LLM, None
@@ -132,7 +131,7 @@ def service(plan: Plan, server: Serving, trained_by: str = "") -> Manifest:
     return made
 
 
-def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:
+def _filled(kind: str, plan: Plan, **words: Any) -> kubernetes.Manifest:
     file = Path(__file__).with_name(f"{kind}.yaml")
     return kubernetes.filled(file, namespace=plan.site["namespace"], recipe=plan.name, **words)
 
@@ -167,7 +166,7 @@ def own_runtime(plan: Plan) -> str:
     return f"{kubernetes.job_name(plan)}-vllm"
 
 
-def runtime(plan: Plan, server: Serving) -> Manifest | None:
+def runtime(plan: Plan, server: Serving) -> kubernetes.Manifest | None:
     """The recipe's own ServingRuntime; None if the server uses the platform's, or is of a kind that has none."""
     if not server.image or server.kind == LLM:
         return None
@@ -184,9 +183,9 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
     )
 
 
-def _folders(server: Serving) -> list[Folder]:
+def _folders(server: Serving) -> list[kubernetes.Folder]:
     """The folders that KServe does not mount: results beside a base model, and shared memory of GPUs."""
-    found = list[Folder]()
+    found = list[kubernetes.Folder]()
     for index, each in enumerate(server.source.mounted[1:], 1):
         mount, path = mount_of(index), {"subPath": each.path} if each.path else {}
         claim = {"persistentVolumeClaim": {"claimName": each.claim, "readOnly": True}}

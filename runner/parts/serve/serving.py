@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import catalog
-from runner.catalog import Gpu, Model, UnknownArchitecture
 from runner.parts.planner import parameters
 from runner.parts.planner.memory import GIB, NCCL_LEAST
 from runner.plan import OnClaim, Plan, Stage, precision_of
@@ -182,20 +181,20 @@ class ServingForecast:
     """The needs of a server, in bytes on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if unknown.
     Raises UnknownArchitecture if the weights cannot be counted."""
 
-    model: Model
+    model: catalog.Model
     gpus: int
     precision: str
     context: int
     concurrency: int
     rank: int
     adapters: int
-    gpu: Gpu | None
+    gpu: catalog.Gpu | None
 
     def __post_init__(self) -> None:
         model, gpus, number, requests = self.model, self.gpus, NUMBER_BYTES[self.precision], self.concurrency
         try:
             count = parameters.total(model)
-        except UnknownArchitecture:
+        except catalog.UnknownArchitecture:
             if not (count := model.parameters or model.published or 0):
                 raise
         # Split evenly over GPUs, except norms.
@@ -227,7 +226,7 @@ class ServingForecast:
         # The weights in other formats, which change linear layers alone; unknown for experts, which they leave as they are.
         self.compressed: dict[str, int | None] = dict.fromkeys(COMPRESSED_BYTES)
         if not model.has_experts:
-            with suppress(UnknownArchitecture):
+            with suppress(catalog.UnknownArchitecture):
                 layers = (parameters.layer(model, index) for index in range(model.num_hidden_layers))
                 linear = sum(math.prod(shape) for layer in layers for _, shape in layer if len(shape) == 2)
                 for form, size in COMPRESSED_BYTES.items():
@@ -258,7 +257,7 @@ class Serving:
             card, rank, count = catalog.gpu(machines.gpu), found.room_for_rank or 0, len(found.adapters)
             asked = (self.precision, self.context, self.concurrency, rank, count, card)
             ways = (section.gpus,) if section.gpus else splits(model, COUNTS)
-            with suppress(UnknownArchitecture):
+            with suppress(catalog.UnknownArchitecture):
                 for gpus in ways:
                     self.forecast = ServingForecast(model, gpus, *asked)
                     if self.forecast.fits is not False:
@@ -288,7 +287,7 @@ class Serving:
         return not self.source.adapters or len(self.source.mounted) == 1 + len(self.source.adapters)
 
 
-def splits(model: Model, counts: Iterable[int]) -> list[int]:
+def splits(model: catalog.Model, counts: Iterable[int]) -> list[int]:
     """The numbers of GPUs among `counts` that vLLM can split a model over: attention heads are divided evenly; heads of
     keys and values are divided evenly, or several GPUs share one."""
     heads, groups = model.num_attention_heads, model.num_key_value_heads

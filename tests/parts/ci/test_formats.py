@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -133,9 +133,7 @@ def test_several_processes_find_what_one_does(monkeypatch):
     changes = from_options(["train.epochs=-3"])
     one, several = (judged(files, changes, jobs=jobs) for jobs in (1, 3))
     assert one == several and len(one.errors) >= len(files)
-    asked, pool = [], concurrent.futures.ProcessPoolExecutor
-    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", lambda jobs: asked.append(jobs) or pool(jobs))
     monkeypatch.setattr(batch, "cores", lambda: 2)
-    assert judged(files, changes) == one and asked == [], "so few are not worth a second process"
-    many = files * (2 * batch.WORTH_A_PROCESS // len(files) + 1)
-    assert judged(many, changes).checked == len(many) and asked == [2]
+    hundreds = [Path(f"{number}.yaml") for number in range(500)]
+    assert [batch.processes(hundreds[:many]) for many in (1, 199, 200, 500)] == [1, 1, 2, 2]
+    assert batch.processes([*hundreds, "-"]) == 1, "another process cannot read this one's standard input"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner import catalog
-from runner.catalog import UnknownArchitecture, hardware
 from runner.catalog.models import why_no_hub
 from runner.check.validate import changed
 from runner.commands.options import command, end, open_recipe, say
@@ -220,7 +219,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
         yield found("axolotl", version=axolotl, written_for=written_for)
     site = recipe.settings.get("openshift") if recipe else None
     if site and not site.get("image"):
-        yield found("image", needs=hardware.IMAGE_NEEDS)
+        yield found("image", needs=catalog.hardware.IMAGE_NEEDS)
     if recipe and recipe.model.get("attention") == "flash_attention_2":
         kernels, version = machine.packages.get("kernels"), machine.packages.get("flash-attn")
         here = "flash-kernel" if kernels and machine.flash_kernel else ""
@@ -248,7 +247,7 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 
 
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    needed = hardware.DRIVERS.get(machine.cuda.split(".")[0], 0)
+    needed = catalog.hardware.DRIVERS.get(machine.cuda.split(".")[0], 0)
     if (major := re.match(r"\d+", machine.driver)) and int(major[0]) < needed:
         yield found("old-driver", machine=machine, needed=needed)
         return
@@ -285,7 +284,7 @@ def _on_processor(recipe: Recipe | None) -> float:
     if recipe is None:
         return 0.0
     here = changed(recipe, without_gpu(recipe, "this machine"))[0]
-    with suppress(UnknownArchitecture):
+    with suppress(catalog.UnknownArchitecture):
         plan = translate(here, replace(place(here), accelerator=False))
         return max((each.memory_range[0] for each in forecast.of(here, plan, look=False)), default=0) / 2**30
     return 0.0
@@ -333,7 +332,7 @@ def resources(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Ite
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
     """The disk space of the whole run in GiB, as in `recipe plan`; 0 if the model is unknown."""
     if recipe and plan:
-        with suppress(UnknownArchitecture):
+        with suppress(catalog.UnknownArchitecture):
             forecasts = forecast.of(recipe, plan)
             return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
     return 0.0
