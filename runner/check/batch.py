@@ -101,8 +101,8 @@ WORTH_A_PROCESS = 100  # checking this many recipes takes several times as long 
 
 def processes(files: Sequence[Path | str]) -> int:
     """How many processes are worth starting. Those of others cannot read this one's standard input."""
-    wanted = 1 if "-" in files else len(files) // WORTH_A_PROCESS
-    return wanted if wanted <= 1 else min(wanted, cores())
+    wanted = len(files) // WORTH_A_PROCESS
+    return min(wanted, cores()) if wanted > 1 and "-" not in files else 1
 
 
 @dataclass(frozen=True)
