@@ -188,11 +188,9 @@ def unsuitable(name: str, folder: Path | None = None) -> tuple[str, str] | None:
 
 def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
     """The same by the content of a `config.json`, if the name is not in the table."""
-    rows = table("unsuitable")
-    of_type = (
-        (facts for facts in rows.values() if facts["model_type"] == config.get("model_type")) if config else iter(())
-    )
-    if (facts := rows.get(name) or next(of_type, None)) is None:
+    rows, kind = table("unsuitable"), config.get("model_type")
+    of_type = (facts for facts in rows.values() if facts["model_type"] == kind)
+    if (facts := rows.get(name) or (next(of_type, None) if kind else None)) is None:
         return None
     others = f"Use {listed(facts['instead'], 'or')} instead; the first is the nearest in size and licence."
     return f"The packages that recipe-runner uses cannot train `{name}`.", f"{facts['why']}. {others}"

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
 
 
-@cache
 def schema(scenario: str, rows: str = "") -> Schema:
     """The schema of a scenario. rows: the kind of rows to narrow it to, if the scenario has several."""
+    return _schema(scenario, rows)
+
+
+@cache  # with every argument, because a call that leaves one out would count as another
+def _schema(scenario: str, rows: str) -> Schema:
     if rows:
-        return cast(Schema, scenarios.narrowed(schema(scenario, ""), "rows", rows))
+        return cast(Schema, scenarios.narrowed(_schema(scenario, ""), "rows", rows))
     return dict(json.loads(schema_text(scenario)))
 
 
@@ -142,8 +146,7 @@ def read(document: Document) -> tuple[Settings, list[Problem]]:
 
 
 def _rows(document: Document) -> str:
-    # With "", as `read` asks: `cache` treats a call without it as another one, and would parse the file again.
-    return rows_of(document.data, schema(document.data["scenario"], ""))
+    return rows_of(document.data, schema(document.data["scenario"]))
 
 
 def _filled(document: Document) -> MutableMapping[str, Any]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Manifest = Mapping[str, Any]
 Folder = tuple[Manifest, Manifest]  # a folder of a container: its mount, and the volume behind it
 
+PIPELINE = "kfp"  # the target of Kubeflow Pipelines, whose runs are the alternative to the driver
 CONFIG_DIR = "/etc/recipe-runner"
 CODE_DIR = "/opt/recipe-code"  # where a pod clones its code
 # The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of this project.

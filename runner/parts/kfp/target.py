@@ -19,7 +19,7 @@ from runner.scenarios.render import planned
 from runner.tools.files import Artifact
 from runner.tools.text import from_template, template, yaml_text
 
-NAME = FOLDER = "kfp"
+NAME = FOLDER = kubernetes.PIPELINE
 FILE = "pipeline.yaml"
 MODULE = "runner.cluster.kfp_task"  # this name also exists in images of 0.1
 OPEN = "open"

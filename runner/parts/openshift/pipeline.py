@@ -37,7 +37,6 @@ PROMOTION = "recipe-runner/promotion"
 OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
 CONTENT = "recipe-runner/content"
 CLAIM = "PersistentVolumeClaim"
-PIPELINE = "kfp"  # the alternative to the driver: a run of Kubeflow Pipelines, by the target of that name
 ACCOUNT = "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
 # In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -203,8 +202,8 @@ def last_words(cluster: Cluster, job: Manifest | None) -> list[str]:
 
 
 def driver_stage(plan: Plan, name: str = jobs.DRIVER) -> tuple[Plan, Stage]:
-    """The driver, or with the name PIPELINE a run's tasks, as one more stage, independent of the others: the plan of it
-    alone, and the stage. Its file is the whole plan."""
+    """The driver, or with the name `kubernetes.PIPELINE` a run's tasks, as one more stage, independent of the others: the
+    plan of it alone, and the stage. Its file is the whole plan."""
     work = common.work(plan.place, name, {}, common.PREPARING)
     own = replace(work, files=(Artifact(PLAN_FILE, plan_text(plan)),))
     return plan.only(own), own
@@ -288,7 +287,7 @@ def same_driver(job: Manifest, wanted: jobs.Sent) -> bool:
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
     """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a Workflow of Argo; its pods
     carry its name. Its content and owner's marks come from the config map with the plan that its tasks mount."""
-    alone, own = driver_stage(plan, PIPELINE)
+    alone, own = driver_stage(plan, kubernetes.PIPELINE)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
         maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
@@ -305,7 +304,7 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
 
 def outdated_walkers(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> tuple[Manifests, Manifests]:
     """The driver, and the runs, that are at work on an older version of the recipe, which they would send again."""
-    job, now = driver_of(cluster, plan), kubernetes.config_map_name(*driver_stage(plan, PIPELINE))
+    job, now = driver_of(cluster, plan), kubernetes.config_map_name(*driver_stage(plan, kubernetes.PIPELINE))
     old = job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key))
     runs = [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
     return [job] if job and old else [], runs
@@ -313,7 +312,7 @@ def outdated_walkers(cluster: Cluster, plan: Plan, target: str | None, files_key
 
 def owner_of_runs(cluster: Cluster, plan: Plan) -> jobs.Owner:
     """Who sent the plan of the runs of a recipe, in its current version."""
-    alone, own = driver_stage(plan, PIPELINE)
+    alone, own = driver_stage(plan, kubernetes.PIPELINE)
     config = jobs.config_maps(cluster, alone, own).get(kubernetes.config_map_name(alone, own))
     return jobs.Owner.of(config) if config else jobs.Owner()
 

@@ -1,9 +1,9 @@
 """What all scenarios share: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
@@ -193,18 +193,13 @@ def made(kind: type[Made], section: Settings, **own: Any) -> Made:
 
 def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: Any) -> Made:
     """The rows of a section that names data, as a `kind` of DataSets. own: fields that no setting gives."""
-    of_set = _kind_of_set(cast(Hashable, kind))
+    of_set = get_args(get_type_hints(kind)["sets"])[0]
     sets = []
     for _, one in sets_of((), data):
         of_file = {"path": data_file(recipe, place, one.get("path"))}
         form = {"form": stated(one["form"], one.get("question"), one.get("answer"))} if of_set is ChatSet else {}
         sets.append(made(of_set, one, **of_file, **form))
     return made(kind, data, **{"sets": tuple(sets), **own})
-
-
-@cache
-def _kind_of_set(kind: Any) -> Any:
-    return get_args(get_type_hints(kind)["sets"])[0]
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:

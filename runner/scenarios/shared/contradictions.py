@@ -66,7 +66,7 @@ class Known(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         derived, recipe = self["derived"], self["recipe"]
-        value = self[name] = derived[name](recipe) if name in derived else recipe.settings.get(name)
+        value = self[name] = derived[name](recipe) if name in derived else recipe.settings[name]
         return value
 
 
