@@ -66,8 +66,8 @@ def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
     ((_, stage),) = stages(LYRICS)
     config = emitted(stage)
     facts = {
-        "fp16": True,
-        "bf16": False,
+        "fp16": False,
+        "bf16": True,
         "adapter": "lora",
         "lora_r": 128,
         "lora_alpha": 256,
@@ -97,7 +97,13 @@ def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
     assert [one["hub"] for one in data["sets"]] == ["rajtripathi/5M-Songs-Lyrics"]
     assert data["songs"]["count"] == 90_000
     demo = config["recipe_runner"]["demo"]
-    assert list(dict.fromkeys(demo["categories"].values())) == ["artist style", "genre", "themes", "cultural context"]
+    assert list(dict.fromkeys(demo["categories"].values())) == [
+        "artist style",
+        "genre",
+        "recognition",
+        "themes",
+        "cultural context",
+    ]
 
 
 def test_the_facts_of_the_lyrics_recipe_reach_the_cluster():
@@ -335,7 +341,13 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
     assert (run / "best_model" / "model.safetensors").is_file()
     assert "train.lora_rank: 128 → 16" in printed
     answers = read(run, "demo_outputs/answers.json")
-    assert {row["category"] for row in answers} == {"artist style", "genre", "themes", "cultural context"}
+    assert {row["category"] for row in answers} == {
+        "artist style",
+        "genre",
+        "recognition",
+        "themes",
+        "cultural context",
+    }
     text = (run / "demo_outputs" / "answers.md").read_text("utf-8")
     assert "## cultural context" in text and "### Generate a song verse in the genre of reggae." in text
 

@@ -16,11 +16,17 @@ from runner import catalog
 from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes
 from runner.parts.songs.rows import BottomK, SongRows
-from runner.parts.songs.tasks import Lyrics, _pattern
+from runner.parts.songs.tasks import CLASSES, Lyrics, _pattern
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
+RECIPES = [load(file)[0] for file in sorted((ROOT / "recipes").rglob("*.yaml"))]
+# The starters with songs whose demo has questions of its own.
+SONG_STARTERS = [
+    recipe for recipe in RECIPES if "songs" in (recipe.settings.get("data") or {}) and recipe.demo_questions
+]
+assert SONG_STARTERS
 FORM = "Generate a song verse in the style of [artist] in the genre of [genre]."
 ALL = {"write_verse": 0.6, "recognise_style": 0.2, "classify_genre": 0.2}
 
@@ -261,6 +267,18 @@ def test_a_form_of_other_words_is_read_as_the_recipe_says():
     greedy = _pattern(FORM)
     found = greedy.match(instruction("In the Genre", "r&b / soul"))
     assert (found["artist"], found["genre"]) == ("In the Genre", "r&b / soul")
+
+
+@pytest.mark.parametrize("recipe", SONG_STARTERS, ids=lambda recipe: recipe.name)
+def test_a_starters_demo_asks_every_kind_of_question_that_it_trains(recipe):
+    trained = {task for task, share in recipe.data.songs.tasks.plain().items() if share}
+    questions = [question for _, question in recipe.demo_questions]
+    asked = {
+        task for task, words in CLASSES.values() if any(question.startswith(f"{words}\n\n") for question in questions)
+    }
+    if any(_pattern(recipe.data.songs.instruction_form).match(question) for question in questions):
+        asked.add("write_verse")
+    assert asked == trained
 
 
 def test_the_recipes_own_sample_gives_every_task(tmp_path):
