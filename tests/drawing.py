@@ -32,7 +32,7 @@ ROWS = {
 POOLS: dict[str, list[Any]] = {
     "base": [*MODELS, "me/unknown"],
     "gpu": [*catalog.gpu_names(), "NVIDIA-H999"],
-    "hub": ["cahlen/offline-practical-skills-qa-synthetic", "wikitext", "me/rows", "rows"],
+    "hub": ["cahlen/offline-practical-skills-qa-synthetic", "Salesforce/wikitext", "me/rows", "rows"],
     "revision": ["main", "v1.0", "0" * 40, "abc1234", "a b"],
     "split": ["train", "test", "train[:10%]"],
     "memory": ["32 GB", "512 GiB", "1 TB", "0.5 GiB", "1MiB", "64GB", "0 GB"],

@@ -72,9 +72,16 @@ def dataset_of(data: Mapping[str, Any]) -> Facts:
 
 
 def near_dataset(name: str) -> str | None:
-    """The data set of the catalog that a misspelt name means; None for an exact name, or without a similar one."""
+    """The data set of the catalog that a misspelt name means, or one without its owner; None for an exact name, or without
+    a similar one."""
     known = {known.partition(":")[0] for known in table("datasets")}
-    return None if name in known else nearest(name, known, ALIKE)
+    if name in known:
+        return None
+    if "/" in name:
+        return nearest(name, known, ALIKE)
+    without_owner = {full_name.partition("/")[2]: full_name for full_name in known}
+    near = nearest(name, without_owner, ALIKE)
+    return without_owner[near] if near else None
 
 
 def setting_called(word: str, known: Iterable[str]) -> str | None:

@@ -214,6 +214,9 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
                 return message, f"Write `{meant}`."
     if (named := hub_name(written)) and re.search(pattern, named):
         return message, f"Write the name alone: `{named}`."
+    full_name = tables.near_dataset(written)
+    if full_name and re.search(pattern, full_name):
+        return message, f"Write the whole name, with its owner: `{full_name}`."
     example = f" For example: {part['examples'][0]}" if part.get("examples") else ""
     return message, f"It must be {part.get('x-pattern-means', f'of the form {pattern}')}.{example}"
 

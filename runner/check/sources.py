@@ -191,10 +191,7 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sets():
         hub = section.get("hub")
         near = catalog.near_dataset(hub) if hub else None
-        if hub and "/" not in hub and not catalog.dataset_of(section):
-            said = worded("check.no-owner", hub=hub, near=near or f"OWNER/{hub}", ask=ASK_HUB)
-            yield recipe.note((*home, "hub"), *said)
-        elif hub and near:
+        if hub and near:
             yield recipe.note((*home, "hub"), *worded("check.similar-data-set", hub=hub, near=near, ask=ASK_HUB))
 
 

@@ -91,7 +91,7 @@ def guess(columns: Iterable[str]) -> tuple[str, str]:
 def on_hub(name: str) -> bool:
     """Whether a name is a data set on the hub, and not a file here."""
     like_a_name = bool(_HUB.fullmatch(name)) and not name.endswith(_FILES)
-    return not Path(name).expanduser().exists() and (like_a_name or bool(catalog.dataset(name)))
+    return like_a_name and not Path(name).expanduser().exists()
 
 
 def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
@@ -136,7 +136,11 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        raise Stop(*worded("start.no-file", file=file, hint="Check the path; it is relative to this folder."))
+        hint = "Check the path; it is relative to this folder."
+        hub, colon, subset = name.partition(":")
+        if "/" not in hub and (full_name := catalog.near_dataset(hub)):
+            hint = f"Did you mean the data set `{full_name}{colon}{subset}`?"
+        raise Stop(*worded("start.no-file", file=file, hint=hint))
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:

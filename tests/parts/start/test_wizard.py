@@ -289,7 +289,7 @@ SYSTEMS = {
         },
     ),
     "plain text, GPUs by number": (
-        "--what text --data wikitext:wikitext-2-raw-v1 --model google/gemma-3-270m --where machines "
+        "--what text --data Salesforce/wikitext:wikitext-2-raw-v1 --model google/gemma-3-270m --where machines "
         "--addresses 10.0.0.1,10.0.0.2 --gpu NVIDIA-A40 --numbers 2,3",
         {
             "scenario": "causal-lm",
@@ -439,6 +439,13 @@ def test_columns_of_a_data_set_that_nobody_knows_are_typed(here, monkeypatch):
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
     data = read(here / "made.yaml").data["data"]
     assert data == {"hub": "someone/rows", "question": "For [about], [ask]", "answer": "[say]"}
+
+
+@pytest.mark.parametrize("named", ["wikitext", "wikitext:wikitext-2-raw-v1"])
+def test_a_data_set_without_its_owner_is_offered_by_its_whole_name(here, capsys, named, golden_message):
+    assert _code(["new", "made", "--what", "text", "--data", named]) == 1
+    golden_message(capsys.readouterr().err)
+    assert not left(here)
 
 
 def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, golden_message):

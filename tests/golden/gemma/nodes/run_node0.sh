@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Machine 0 of 2, the main one, at <MAIN_NODE_IP>: recipe `gemma` (9802c9cf49).
+# Machine 0 of 2, the main one, at <MAIN_NODE_IP>: recipe `gemma` (c2dd4b643a).
 # Copy this whole folder to every machine. Start this script on machine 0, and the other scripts on their machines, in any order.
 # After an interruption, start them again: they continue from the latest checkpoint.
 # Made by recipe-runner. Change the recipe and render again; changes made here are lost.

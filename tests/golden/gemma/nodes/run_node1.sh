@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (9802c9cf49).
+# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (c2dd4b643a).
 # Copy this whole folder to every machine. Start this script on machine 1, and the other scripts on their machines, in any order.
 # After an interruption, start them again: they continue from the latest checkpoint.
 # Made by recipe-runner. Change the recipe and render again; changes made here are lost.
