@@ -57,8 +57,6 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         return 0
     if folder.stage.trains:
         require_room(Path(folder.plan.place.data_dir))
-        if not first:
-            os.execvp(command[0], command)
     if not first:
         return _child(command)
     # The results of another recipe would be deleted.
@@ -125,9 +123,12 @@ def _require_finished(folder: StageFolder) -> None:
 
 
 def _child(command: list[str]) -> int:
-    """Runs the engine, passes on the cluster's signal to end, and returns its exit code, for a signal as shells do."""
+    """Runs the engine, passes on the cluster's signal to end, and returns its exit code, for a signal as shells do.
+
+    The engine does not become the first process of the pod: torchrun handles no signal before its rendezvous, and the
+    kernel drops what the first process does not handle. Later signals end nothing, because the stage's record and its
+    last upload are completed within the pod's grace."""
     process = subprocess.Popen(command, env=os.environ | {child_process.PARENT: str(os.getpid())})
-    # The first process of a pod gets no default reaction to signals.
     for passed_on in (signal.SIGTERM, signal.SIGINT):
         signal.signal(passed_on, lambda number, _: process.send_signal(number))
     code = process.wait()

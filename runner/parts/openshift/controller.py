@@ -5,7 +5,6 @@ one stopped.
 """
 
 import argparse
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,8 +26,8 @@ from runner.tools.problem import Stop, Tell, worded
 
 
 def begun(name: str, arguments: list[str], own: Mapping[str, Any]) -> argparse.Namespace:
-    """The arguments of a program in a pod that asks the cluster. From now on SIGTERM ends it. name: of its module; own:
-    its arguments besides those of all, with argparse's settings."""
+    """The arguments of a program in a pod that asks the cluster. name: of its module; own: its arguments besides those of
+    all, with argparse's settings."""
     program = argparse.ArgumentParser(prog=f"python -m {name}")
     program.add_argument("file", type=Path)
     program.add_argument("--server", required=True)
@@ -38,8 +37,6 @@ def begun(name: str, arguments: list[str], own: Mapping[str, Any]) -> argparse.N
     for argument, settings in own.items():
         program.add_argument(argument, **settings)
     given = program.parse_args(arguments)
-    # The first process of a pod has no default handlers for signals.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     errors.PAUSE_SECONDS = given.pause
     return given
 
