@@ -3,7 +3,10 @@ difference."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -19,6 +22,7 @@ from tests.conftest import (
     RECIPES,
     RENDERED,
     ROOT,
+    SERVICES,
     WRITE_GOLDEN,
     read_messages,
     write_messages,
@@ -73,6 +77,18 @@ def assert_golden(folder, files: dict[str, str]) -> None:
     assert sorted(files) == sorted(known)
     for name, text in files.items():
         assert text == known[name], f"{folder / name} is not what is written now; `make golden` rewrites it"
+
+
+def test_golden_files_do_not_depend_on_what_a_shell_says_about_the_hub():
+    """With HF_HUB_OFFLINE in the environment, `make golden` would write that the hub cannot be asked."""
+    shell = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "HF_ENDPOINT": "https://mirror.example",
+        "MLFLOW_TRACKING_URI": "http://x",
+    }
+    code = f"import os, tests.conftest; print([name for name in os.environ if name.startswith({SERVICES!r})])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=shell, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_no_golden_folder_is_left_without_a_recipe():
