@@ -28,6 +28,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from benchmarks.estimate_accuracy import versions
 from runner import catalog
 from runner.parts.planner.formulas import Traced

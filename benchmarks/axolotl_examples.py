@@ -19,6 +19,8 @@ from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from runner import catalog
 from runner.check import batch
 from runner.check.validate import override, valid

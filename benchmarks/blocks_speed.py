@@ -23,6 +23,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
+
 BLOCK_LEN = 2048
 WAYS = ("blocks", "lists")
 

@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from runner.parts.pretrain import cleaning, executors
 from runner.parts.pretrain.architecture import Cleaning, Corpus, CorpusSet
 from runner.parts.pretrain.cleaning import clean

@@ -17,7 +17,10 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
 
 from runner import catalog
 from runner.catalog import Model

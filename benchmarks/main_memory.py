@@ -28,6 +28,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from runner import catalog
 from runner.parts.planner import state
 from runner.parts.planner.workload import Adapter, Workload

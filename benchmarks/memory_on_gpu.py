@@ -30,6 +30,8 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 import torch
 from estimate_accuracy import MODELS
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from runner import __version__
 from runner.catalog import gpu as gpu_facts
 from runner.catalog import label_of

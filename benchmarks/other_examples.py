@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from runner.parts.axolotl_files import importing, others
 from runner.recipe import reading
 from runner.recipe.document import Document

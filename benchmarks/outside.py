@@ -27,6 +27,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from runner import catalog
 from runner.catalog import Gpu, Model, UnknownArchitecture
 from runner.parts.planner import constants, duration, memory

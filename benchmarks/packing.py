@@ -23,6 +23,8 @@ from typing import Any
 import torch
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this clone's package, not an installed one
+
 from runner import catalog, scenarios
 from runner.check.validate import load
 from runner.plan import Place, Stage

@@ -16,7 +16,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.parts.editor.browsing import editing, tab_of  # noqa: E402
+from tests.parts.editor.browsing import editing, tab_of
 
 # A line of a starter, and what is typed there in turn; each changes what the plan says.
 EDITS = {

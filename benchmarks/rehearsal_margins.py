@@ -19,13 +19,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
+
 from runner.check.validate import load
 from runner.parts.images.translation import MIN_ACCURACY
 from runner.parts.pretrain.architecture import AFTER
 from runner.scenarios.shared.rehearsal import MIN_GAIN, MIN_RISE, MIN_STEPS
 from runner.tools.files import read_json
 
-ROOT = Path(__file__).resolve().parent.parent
 STARTERS = [file.stem for file in sorted((ROOT / "recipes").glob("*.yaml"))]
 PROCESSORS = ("ATEN_CPU_CAPABILITY=default", "ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=SSE41")
 

@@ -13,6 +13,9 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, get_args
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
+
 from runner.catalog.tables import AXOLOTL_SETTINGS_FILE
 
 # What a judge of values has no use for.

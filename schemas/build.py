@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
+
 import editors
 
 from runner import parts, scenarios
 from runner.scenarios import composed
 
-ROOT = Path(__file__).resolve().parent.parent
 PARTS = ROOT / "runner" / "parts"
 
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this clone's package, not an installed one
 
 from runner.catalog.tables import DEEPSPEED_SETTINGS_FILE
 from schemas.axolotl_settings import _by_every_name, _without_words

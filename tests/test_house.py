@@ -234,6 +234,23 @@ def test_programs_beside_the_package_import_what_is_there():
     assert asked > 50 and lacking == []
 
 
+def test_programs_beside_the_package_use_the_package_of_their_own_clone():
+    """Python puts a program's folder first, so `import runner` would find what is installed: another clone, perhaps."""
+    programs = []
+    for folder in ("benchmarks", "docs", "schemas"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            source = file.read_text("utf-8")
+            if "__main__" in source and re.search(
+                r"^\s*(?:from|import) (?:runner|tests|benchmarks|schemas)\b", source, re.MULTILINE
+            ):
+                programs.append(source)
+    assert len(programs) > 10
+    for source in programs:
+        where = re.search(r"^sys\.path(?:\.insert\(0, |\[:0\] = )", source, re.MULTILINE)
+        package = re.search(r"^\s*(?:from|import) runner\b", source, re.MULTILINE)
+        assert where and (package is None or where.start() < package.start()), source[:200]
+
+
 MAP = ROOT / "ARCHITECTURE.md"
 
 

@@ -14,16 +14,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-import figures  # noqa: E402
-import pictures  # noqa: E402
-from saying import GENERATED, said  # noqa: E402
+import figures
+import pictures
+from saying import GENERATED, said
 
-from runner import catalog  # noqa: E402
-from runner.catalog import troubles  # noqa: E402
-from runner.check import by_schema  # noqa: E402
-from runner.check.validate import load  # noqa: E402
-from runner.parts.planner import parameters  # noqa: E402
-from runner.tools import packaged  # noqa: E402
+from runner import catalog
+from runner.catalog import troubles
+from runner.check import by_schema
+from runner.check.validate import load
+from runner.parts.planner import parameters
+from runner.tools import packaged
 
 DOCS = ROOT / "docs"
 QUOTED = re.compile(r": \{said\}| \(\{said\}\)| The cluster reports: \{said\}")

@@ -18,10 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from rich.console import Console  # noqa: E402
-from rich.terminal_theme import MONOKAI  # noqa: E402
-from rich.text import Text  # noqa: E402
-from saying import said  # noqa: E402
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+from saying import said
 
 PICTURES = ROOT / "docs" / "pictures"
 COLUMNS = 94

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -36,6 +37,22 @@ def test_schemas_and_settings_reference_are_built_from_their_sources():
         env={"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_a_second_clone_builds_its_own_schemas_whatever_is_installed(tmp_path):
+    for folder in ("runner", "schemas"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    source = tmp_path / "runner" / "scenarios" / "language" / "schema.yaml"
+    source.write_text(source.read_text("utf-8").replace("Trains a LoRA adapter", "Of the second clone"), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "schemas/build.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},  # as if this clone were installed
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Of the second clone" in (tmp_path / "schemas" / "lora.schema.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
