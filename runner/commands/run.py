@@ -141,10 +141,15 @@ def _step(event: Event) -> str:
     return f"{name} {event[name]:.3f}"
 
 
-def confirm(yes: bool, takes: str) -> bool:
-    """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand."""
+def confirm(yes: bool, takes: str, instead: str = "`recipe rehearse RECIPE` takes minutes.") -> bool:
+    """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand. instead: what
+    takes less time, as a sentence."""
     if not yes and not sys.stdin.isatty():
-        raise Stop(*worded("commands.cannot-ask", takes=takes))
+        verb = click.get_current_context().info_name
+        raise Stop(
+            f"{takes} Without a terminal, `recipe {verb}` cannot ask whether to start it.",
+            f"Add `--yes` to start it, or train fewer epochs or rows (`--set`). {instead}",
+        )
     return yes or click.confirm(f"{takes} Start it?")
 
 

@@ -1,9 +1,8 @@
 """Runs a recipe on this machine in full size, or rehearses its stages with a tiny model; and reports the results."""
 
 import math
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,13 @@ from runner import catalog, parts, scenarios
 from runner.check.validate import changed
 from runner.data.prepared import PreparedRows
 from runner.plan import Place, Plan, Prediction, Stage
-from runner.recipe import overrides, units
+from runner.recipe import units
 from runner.recipe.recipe import Override, Recipe
-from runner.run import inference, launch
+from runner.run import inference, launch, this_machine
 from runner.run.pipeline import Selection, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import keep
+from runner.run.this_machine import LocalRun
 from runner.scenarios import forecasting, translate
 from runner.scenarios.contract import Substitutions
 from runner.scenarios.shared import common, rehearsal
@@ -28,7 +28,6 @@ from runner.tools.run_files import ANSWERS
 from runner.tools.text import macros
 from runner.trainer.records import Summary
 
-BY = "this machine"
 GLANCE = 300  # characters of an answer at the end of a run
 UNASKED = 3600  # seconds of training on a processor that start without a question
 
@@ -46,26 +45,27 @@ def run(
     confirm: asks the user whether something long may start; changes: the user's changes of the recipe. Raises Stop if
     the processor's memory is too small, anything fails, or a gate does not open."""
     plan = inference.plan_of(recipe, folder)
-    stages = chosen.of(plan)
+    chosen.of(plan)  # an unknown stage is reported first
     if is_done(plan):
         keep(folder, recipe, plan, changed(recipe, folder.overrides)[0])
         tell("This run is already done. `--fresh` repeats it.")
     else:
-        gpus, devices = gpus_here(recipe)
-        slow = not gpus and any(stage.trains for stage in stages)
-        made = _on_these(recipe, gpus, tell) if gpus or slow else folder.overrides
-        here = changed(recipe, made)[0]
-        plan = translate(here, replace(folder.place(), accelerator=False) if slow else folder.place())
-        env = {"CUDA_VISIBLE_DEVICES": devices} | ({"OMP_NUM_THREADS": str(threads())} if slow else {})
-        plan = _with_env(plan, env)
-        if gpus:
-            _compare_precision(plan, gpus, tell)
+        local = this_machine.local_run(recipe, folder, chosen)
+        env = {"CUDA_VISIBLE_DEVICES": local.visible_gpus}
+        if local.on_processor:
+            env["OMP_NUM_THREADS"] = str(threads())
+        plan = _with_env(local.plan, env)
+        if local.gpus or local.on_processor:
+            _print_changes(recipe, local, tell)
+        if local.gpus:
+            _compare_precision(plan, local.gpus, tell)
         _introduce(plan, tell)
         stages = chosen.of(plan)
-        if slow:
-            _require_patience(here, plan, stages, tell, confirm)
-        keeping = partial(keep, folder, recipe, plan, here)
-        carry_out(plan, stages, tell, watch, folder.made_with(changes, made, slow), keeping)
+        if local.on_processor:
+            _require_patience(local.recipe, plan, stages, local.predictions, tell, confirm)
+        keeping = partial(keep, folder, recipe, plan, local.recipe)
+        made_with = folder.made_with(changes, local.substitutions, local.on_processor)
+        carry_out(plan, stages, tell, watch, made_with, keeping)
     after = (line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))
     for line in (*report(plan), *after):
         tell(line)
@@ -76,17 +76,21 @@ def _with_env(plan: Plan, env: dict[str, str]) -> Plan:
 
 
 def _require_patience(
-    recipe: Recipe, plan: Plan, stages: list[Stage], tell: Tell, confirm: Callable[[str], bool]
+    recipe: Recipe,
+    plan: Plan,
+    stages: list[Stage],
+    predictions: Mapping[str, Prediction],
+    tell: Tell,
+    confirm: Callable[[str], bool],
 ) -> None:
     """Prints how long each chosen stage takes on this machine's processor, and asks if the stages that start take over
     an hour. Raises Stop after a no, or if this machine's memory is too small."""
-    foreseen = {each.stage: each for each in forecasting().on_processor(recipe, plan)}
     path, total = recipe.document.file, 0.0
     instead = f"`recipe rehearse {path}` runs all of it here with a tiny model"
     if "openshift" in recipe.settings:
         instead += f"; `recipe submit {path}` sends it to the cluster's GPUs"
     for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
-        name, each = decision.stage.name, foreseen.get(decision.stage.name, Prediction())
+        name, each = decision.stage.name, predictions.get(decision.stage.name, Prediction())
         if each.too_large:
             need, have = units.gib(each.memory or 0), units.gib(each.usable or 0)
             raise Stop(*worded("run.too-much-memory", name=name, need=need, have=have, instead=instead))
@@ -114,51 +118,19 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
             tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
 
 
-def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
-    """The driver's names of the GPUs that the recipe may use here, and CUDA_VISIBLE_DEVICES; `nodes` can name some."""
-    import torch
-
-    os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    mine = launch.particular(os.environ.get("CUDA_VISIBLE_DEVICES"), launch.gpus_of(recipe), len(names))
-    return [names[index] for index in mine], ",".join(mine.values())
-
-
-def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
-    """The changes that put a recipe on the GPUs that are here, or on the processor if none is. gpus: the driver's names."""
-    planned = common.world_size(recipe)
-    count = min(planned, len(gpus)) or 1
-    numbers = launch.gpus_of(recipe)[:count]
-    why = f"{len(gpus)} GPUs are here"
-    changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
-    if not gpus:
-        changes = list(rehearsal.without_gpu(recipe, BY))
-    if count != planned:
-        batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
-        changes += overrides.of_each(recipe, lambda name, one: [batch] if "train" in one.settings else [])
-    if gpus and count % (common.world_size(recipe) // common.replicas(recipe)):
-        changes.append(Override("sharding", None, None, BY, f"{count} GPUs cannot share rows in this way"))
-    shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
-    if gpus and count == 1 and shared and not common.by_zero_alone(recipe):
-        changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
-    return changes
-
-
-def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
-    if not gpus:
+def _print_changes(recipe: Recipe, local: LocalRun, tell: Tell) -> None:
+    """Prints what changes so that the recipe runs on this machine."""
+    if local.on_processor:
         tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
-    here, made = changed(recipe, changes_for(recipe, gpus))
     known = catalog.gpu(recipe.machines.gpu)
-    for name in sorted(set(gpus)):
+    for name in sorted(set(local.gpus)):
         if catalog.label_of(name) != recipe.machines.gpu:
             tell(f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}.")
-    for override in made:
+    for override in local.substitutions:
         tell(f"  {override}")
     for title, figure in (("effective batch", common.effective_batch_size), ("learning rate", common.learning_rate)):
-        if "train" in recipe.settings and figure(recipe) != figure(here):
-            tell(f"  {title}: {figure(recipe):g} → {figure(here):g}  (follows the GPUs)")
-    return made
+        if "train" in recipe.settings and figure(recipe) != figure(local.recipe):
+            tell(f"  {title}: {figure(recipe):g} → {figure(local.recipe):g}  (follows the GPUs)")
 
 
 def rehearse(
@@ -218,7 +190,8 @@ def rehearse(
         plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
     plan = _with_env(plan, env or ({"OMP_NUM_THREADS": str(threads())} if model else {}))
     if model:
-        _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
+        predictions = {each.stage: each for each in forecasting().on_processor(rehearsed, plan)}
+        _require_patience(rehearsed, plan, chosen.of(plan), predictions, tell, lambda takes: True)
     done = carried(chosen.of(plan))
     if run.kind == "rehearsal":
         for line in report(plan):

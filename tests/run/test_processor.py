@@ -13,7 +13,7 @@ from runner.check.validate import changed, load
 from runner.commands import cli
 from runner.parts.planner import processor
 from runner.plan import Prediction
-from runner.run import pipeline
+from runner.run import pipeline, this_machine
 from runner.run import run as running
 from runner.run.run_folder import StageFolder, folder
 from runner.scenarios.shared import rehearsal
@@ -34,7 +34,7 @@ def here(tmp_path, monkeypatch):
     )
     cache_folder().mkdir(parents=True)
     monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
-    monkeypatch.setattr(running, "gpus_here", lambda recipe: ([], ""))
+    monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: ([], ""))
     begun: list[str] = []
 
     def carry_out(plan, stages, tell, watch, made_with, keep):

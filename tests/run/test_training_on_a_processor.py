@@ -89,7 +89,7 @@ def test_a_network_for_images_trains_on_the_processor_with_all_threads(recipe_co
 @pytest.mark.parametrize("wanted", ["", "3"])
 def test_training_takes_all_processors_unless_the_person_says_otherwise(wanted, monkeypatch, tmp_path):
     from runner.check.validate import load
-    from runner.run import launch
+    from runner.run import launch, this_machine
     from runner.run import run as running
     from runner.run.pipeline import Selection
     from runner.run.run_folder import folder
@@ -97,7 +97,7 @@ def test_training_takes_all_processors_unless_the_person_says_otherwise(wanted, 
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", wanted)
-    monkeypatch.setattr(running, "gpus_here", lambda recipe: ([], ""))
+    monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: ([], ""))
     seen: list[dict[str, str]] = []
 
     def carry_out(plan, *_):

@@ -14,7 +14,7 @@ from runner.parts.planner import duration, memory, state
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import Override
-from runner.run.run import changes_for
+from runner.run.this_machine import changes_for
 from runner.scenarios import place, translate
 from runner.scenarios.shared import common, rehearsal
 from tests.catalog.axolotls_own import validated

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 import timeit
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,13 +19,19 @@ from runner.trainer import fork_server
 
 # How often each is measured; the fastest counts, because other programs only slow it down.
 TIMES = 20
+# So long a measurement counts as the current one: a search plans up to 32 trials.
+FRESH_SECONDS = 60
 # The width of a product, and the count of numbers in a sum: 16 MiB, as activations of small models have. From 32 MiB on
 # the C library returns memory each time, and adding takes five times as long.
 WIDE, NUMBERS = 1024, 2**22
 
 
 def measure() -> None:
-    """Measures the processor in a process like that of training, and stores its best pace so far."""
+    """Measures the processor in a process like that of training, and stores its best pace so far; not if it has been
+    measured with as many threads in the last minute."""
+    file, known = cache_folder() / MEASURED, catalog.gpu(PROCESSOR)
+    if known and known.title.endswith(_with_threads()) and time.time() - file.stat().st_mtime < FRESH_SECONDS:
+        return
     env = os.environ | WITHOUT_GPU | {"OMP_NUM_THREADS": str(threads())}
     command = [sys.executable, "-m", __name__]
     # If it fails, the time of training is unknown. A fork has imported PyTorch already.
@@ -49,13 +56,18 @@ def _measured() -> None:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     name, source = next(named, "") or platform.machine(), f"torch {torch.__version__}"
-    title = f"{name} with {count} thread{'s' if count > 1 else ''}"
+    title = f"{name}{_with_threads()}"
     if known and (known.title, known.source) == (title, source):
         tflops, moved = max(tflops, known.fp32_tflops), max(moved, known.memory_gb_s)
     here = memory_gib()
     cache_folder().mkdir(parents=True, exist_ok=True)
     card = Gpu(PROCESSOR, title, round(here), here, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops)
     write_json(cache_folder() / MEASURED, asdict(card))
+
+
+def _with_threads() -> str:
+    count = threads()
+    return f" with {count} thread{'s' if count > 1 else ''}"
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -1,6 +1,9 @@
 """`recipe search`: runs the trials of a recipe one after the other, and writes the best as a recipe."""
 
 import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +21,13 @@ from runner.plan import Prediction
 from runner.recipe import units
 from runner.recipe.reading import parse, read, written
 from runner.recipe.recipe import PROMPTS, Override, Recipe
-from runner.run import inference, pipeline
+from runner.run import inference, pipeline, this_machine
 from runner.run import run as running
-from runner.run.launch import forking
+from runner.run.launch import Progress, forking
 from runner.run.run_folder import RunFolder, folder
+from runner.run.this_machine import LocalRun
 from runner.scenarios import place, translate
+from runner.tools.child_process import Event
 from runner.tools.files import content_hash, write_text
 from runner.tools.problem import Stop, listed, worded
 from runner.tools.run_files import PAGE, RUN
@@ -86,6 +91,10 @@ class Search:
         every = self.study.trials
         return every[each.trial.number - 1] if each.trial.number <= len(every) else None
 
+    def is_finished(self, each: TriedTrial) -> bool:
+        known = self.known(each)
+        return known is not None and known.state.is_finished()
+
     def reached(self, each: TriedTrial) -> float | None:
         summary = each.summary
         return (summary.best_reward if self.higher else summary.best_validation_loss) if summary else None
@@ -122,20 +131,108 @@ def search(
     if write or submit:
         _send(found, submit)
         return
-    seconds = sum(each.planned.seconds or 0 for each in found.tried)
-    takes = f"The trials take about {units.duration(seconds)}."
-    if not rehearse and seconds > running.UNASKED and not confirm(yes, takes):
-        raise Stop("Nothing was started.")
-    for each in found.tried:
-        if (known := found.known(each)) and known.state.is_finished():
-            continue
-        say(f"\nTrial {each.trial.number} of {len(found.tried)}: {each.trial}")
-        try:
-            _run(found, each, path, sets)
-        except Stop as stop:
-            # Settings that make training fail are a result, and the next trial may do well.
-            say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
+    waiting = [trial for trial in found.tried if not found.is_finished(trial)]
+    if waiting and not rehearse:
+        _require_patience(found, waiting, yes)
+    _run_all(found, waiting, path, sets)
     _conclude(found, rehearse)
+
+
+def _require_patience(found: Search, waiting: list[TriedTrial], yes: bool) -> None:
+    """Prints how long the waiting trials take on this machine, and asks if that is over an hour. Raises Stop after a no,
+    or if this machine's main memory is too small for one of them."""
+    local_runs = [this_machine.local_run(trial.recipe, trial.run) for trial in waiting]
+    for trial, local in zip(waiting, local_runs, strict=True):
+        _require_memory(found, trial, local)
+    takes = _takes(local_runs)
+    say(f"\n{takes}")
+    seconds = _seconds(local_runs)
+    is_long = seconds is None or seconds > running.UNASKED
+    rehearse = f"`recipe search {found.recipe.file} --rehearse` tries all of them with a tiny model."
+    if is_long and not confirm(yes, takes, rehearse):
+        raise Stop("Nothing was started.", f"Fewer values, epochs or rows take less time. {rehearse}")
+
+
+def _require_memory(found: Search, trial: TriedTrial, local: LocalRun) -> None:
+    for prediction in local.predictions.values():
+        if local.on_processor and prediction.too_large:
+            need = units.gib(prediction.memory or 0)
+            have = units.gib(prediction.usable or 0)
+            raise Stop(
+                f"This machine has no GPU, and trial {trial.trial.number} needs about {need} of main memory, but it has {have}.",
+                f"`recipe search {found.recipe.file} --write` writes the trials as recipes for other machines.",
+            )
+
+
+def _seconds(local_runs: list[LocalRun]) -> float | None:
+    """The time of all trials together; None if that of one is unknown."""
+    total = 0.0
+    for local in local_runs:
+        for stage in local.plan.stages:
+            if not stage.trains:
+                continue
+            prediction = local.predictions.get(stage.name)
+            if prediction is None or prediction.seconds is None:
+                return None
+            total += prediction.seconds
+    return total
+
+
+def _takes(local_runs: list[LocalRun]) -> str:
+    """How long the trials take here, as a sentence."""
+    where = "on this machine's CPU, because it has no GPU" if local_runs[0].on_processor else "on this machine's GPUs"
+    count = len(local_runs)
+    seconds = _seconds(local_runs)
+    if seconds is None:
+        return f"How long the {count} trials that are not finished take {where} is unknown."
+    if count == 1:
+        return f"The trial that is not finished takes about {units.duration(seconds)} {where}."
+    return f"The {count} trials that are not finished take about {units.duration(seconds)} together {where}."
+
+
+def _run_all(found: Search, waiting: list[TriedTrial], path: str, sets: tuple[str, ...]) -> None:
+    """Runs the trials in order. Raises Stop if two in a row fail in the same way before their first step."""
+    last_failure = ""
+    for trial in waiting:
+        say(f"\nTrial {trial.trial.number} of {len(found.tried)}: {trial.trial}")
+        steps = StepsSeen()
+        failure = ""
+        try:
+            _run(found, trial, path, sets, steps)
+        except Stop as stop:
+            say(f"\nThis trial ended without a result.\n{stop.text}", err=True)
+            # A failure in training is a result of the trial's settings, and the next trial may do well.
+            if not steps.seen:
+                failure = _without_trial(stop.text, trial)
+        if failure and failure == last_failure:
+            raise Stop(
+                "Two trials in a row have failed in the same way before their first step. The search has stopped, because other values cannot change that.",
+                "Fix the cause above. The same command then continues, and repeats no finished trial.",
+            )
+        last_failure = failure
+
+
+class StepsSeen:
+    """Watches a trial, and remembers whether its training has made a step."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    @contextmanager
+    def watch(self) -> Iterator[Progress]:
+        """As the usual `watch`, which it calls."""
+        with watch() as show:
+
+            def note(event: Event) -> None:
+                self.seen = self.seen or event["event"] == "step"
+                show(event)
+
+            yield note
+
+
+def _without_trial(failure: str, trial: TriedTrial) -> str:
+    """A failure's text without what differs from trial to trial: its folder, and the number of a request."""
+    return re.sub(r"Request ID: [^\s)]+", "", failure.replace(str(trial.run.path), ""))
 
 
 def _show(found: Search, rehearse: bool) -> None:
@@ -159,7 +256,7 @@ def _show(found: Search, rehearse: bool) -> None:
         raise Stop(found.recipe.problem("search.gpu_hours", *worded("search.over-budget", hours=hours, most=budget)))
 
 
-def _run(found: Search, each: TriedTrial, path: str, sets: tuple[str, ...]) -> None:
+def _run(found: Search, each: TriedTrial, path: str, sets: tuple[str, ...], steps: StepsSeen) -> None:
     known = found.known(each) or found.study.ask()
     stop_poor = found.recipe.settings["search"]["stop_poor"]
     record = trials.TrialRecord(str(found.home / JOURNAL), found.name, known.number, found.higher, stop_poor)
@@ -168,9 +265,9 @@ def _run(found: Search, each: TriedTrial, path: str, sets: tuple[str, ...]) -> N
         record.write(run.path)
         if run.kind == "rehearsal":
             with forking():
-                running.rehearse(recipe, run, None, pipeline.Selection(), say, watch, made)
+                running.rehearse(recipe, run, None, pipeline.Selection(), say, steps.watch, made)
         else:
-            running.run(recipe, run, pipeline.Selection(), say, watch, made, lambda takes: True)
+            running.run(recipe, run, pipeline.Selection(), say, steps.watch, made, lambda takes: True)
     found.study.tell(known.number, found.reached(each))
 
 

@@ -21,7 +21,7 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Override, Recipe
 from runner.recipe.stages import PRETRAIN
-from runner.run import inference, pipeline
+from runner.run import inference, pipeline, this_machine
 from runner.run import run as running
 from runner.run.run_folder import RunFolder
 from runner.scenarios.shared import common, rehearsal
@@ -52,7 +52,7 @@ class Measured(NamedTuple):
         images = recipe.settings["model"].knows("image_size")
         data = _random_images(recipe, self.run) if images else rehearsal.data(recipe, file)
         made = [*data, *rehearsal.split(recipe), *rehearsal.substitutes(recipe, table)]
-        made += running.changes_for(recipe, self.gpus)
+        made += this_machine.changes_for(recipe, self.gpus)
         if self.gpus:
             made.append(Override("machines.gpu", None, catalog.label_of(self.gpus[0]), BY, "this machine's"))
         return made
@@ -136,7 +136,7 @@ def measure(recipe: Recipe, run: RunFolder, changes: Iterable[Override], stage: 
         say(f"Stage `{chosen.name}` is measured.")
         recipe, changes = whole.of_stage(chosen.name), ()  # the changes are in it
     blocks = chosen.config["sequence_len"] if PRETRAIN in recipe.settings else 0
-    gpus, devices = running.gpus_here(recipe)
+    gpus, devices = this_machine.gpus_here(recipe)
     run.mark("running", processor=not gpus)
     env = {"CUDA_VISIBLE_DEVICES": devices} if gpus else {"OMP_NUM_THREADS": str(threads())}
     if not gpus:

@@ -19,7 +19,7 @@ from runner.parts.report.facts import Curve
 from runner.plan import Plan
 from runner.recipe.overrides import from_options
 from runner.recipe.recipe import Override, Recipe
-from runner.run import inference, pipeline
+from runner.run import inference, pipeline, this_machine
 from runner.run import run as running
 from runner.run.run_folder import RunFolder, StageFolder
 from runner.run.run_manifest import RunManifest, keep
@@ -198,7 +198,7 @@ def test_a_failed_run_tells_its_story(tmp_path, monkeypatch):
 def test_a_run_on_gpus_leaves_what_was_planned_for_those_that_were_there(tmp_path, monkeypatch):
     recipe = load(ROOT / "recipes" / "survival.yaml", [])[0]
     folder, told = RunFolder(tmp_path / "run"), []
-    monkeypatch.setattr(running, "gpus_here", lambda recipe: (["NVIDIA L40S"], "0"))
+    monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: (["NVIDIA L40S"], "0"))
     monkeypatch.setattr(
         pipeline, "launch", lambda stage, place, progress: leave(inference.plan_of(recipe, folder), stage)
     )

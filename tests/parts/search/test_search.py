@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import optuna
@@ -19,11 +20,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Trainer, TrainingArguments
 
+from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
 from runner.check.validate import examine, load
 from runner.commands.cli import _code as command
 from runner.commands.options import table
+from runner.parts.planner import processor
 from runner.parts.search import pruning, trials
 from runner.recipe.recipe import Settings
+from runner.run import run as running
+from runner.run import this_machine
+from runner.tools.files import cache_folder, write_json
+from runner.tools.problem import Stop
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
 from tests.conftest import ROOT
@@ -123,6 +130,69 @@ def test_the_trials_are_shown_with_what_each_needs(tmp_path, capsys, monkeypatch
 def test_the_section_changes_no_other_result(tmp_path):
     whole = load(written(tmp_path, over=RATES))[0]
     assert whole.fingerprint == load(written(tmp_path, over={"train.epochs": [1, 2]}))[0].fingerprint
+
+
+@pytest.fixture
+def slow_processor(tmp_path, monkeypatch) -> None:
+    """A machine without a GPU, whose slow processor has 128 GiB."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    card = Gpu(PROCESSOR, "Slow with 2 threads", 128, 128.0, "0.0", 12.0, "host", 1.0, "torch 2", fp32_tflops=0.2)
+    cache_folder().mkdir(parents=True)
+    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr(this_machine, "gpus_here", lambda recipe: ([], ""))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+
+
+def test_hours_on_this_processor_start_only_after_a_yes(tmp_path, slow_processor, monkeypatch, capsys, golden_message):
+    """The recipe's GPU would need four minutes."""
+    begun: list[str] = []
+
+    def run(recipe, run, *_):
+        begun.append(run.path.name)
+        raise Stop(f"Trial {len(begun)} has failed.")
+
+    monkeypatch.setattr(running, "run", run)
+    written(tmp_path, over=RATES)
+    assert command(["search", "searched.yaml"]) == 1 and begun == []
+    golden_message("".join(capsys.readouterr()))
+    assert not (tmp_path / "runs/searched-search/trial-01").exists()
+    assert command(["search", "searched.yaml", "--yes"]) == 1
+    assert begun == ["trial-01", "trial-02", "trial-03"], "each failed in another way, so the next may do well"
+    assert "The 3 trials that are not finished take about" in capsys.readouterr().out
+
+
+def test_trials_that_this_machine_cannot_hold_are_not_started(tmp_path, slow_processor, capsys, golden_message):
+    written(tmp_path, over=RATES)
+    large = ("--set", "model.base=meta-llama/Llama-3.3-70B-Instruct", "--set", "machines.gpus_per_node=8")
+    assert command(["search", "searched.yaml", "--yes", "--set", "machines.gpu=NVIDIA-H200", *large]) == 1
+    golden_message(capsys.readouterr().err)
+
+
+FAILURE = "Training failed. The hub does not answer. (Request ID: {trial}-7f3a)\nThe whole log: {folder}/train.log"
+
+
+@pytest.mark.parametrize(("step", "begun"), [(False, 2), (True, 3)])
+def test_a_failure_that_values_cannot_change_ends_the_search(
+    step, begun, tmp_path, slow_processor, monkeypatch, capsys, golden_message
+):
+    """A failure after the first step, such as too little memory, is the result of a trial."""
+    seen = []
+
+    def run(recipe, run, chosen, tell, watch, *_):
+        seen.append(run.path.name)
+        with watch() as progress:
+            progress({"event": "begin", "step": 0, "steps": 9})
+            if step:
+                progress({"event": "step", "step": 1, "steps": 9, "loss": 2.0})
+        raise Stop(FAILURE.format(trial=run.path.name, folder=run.path))
+
+    monkeypatch.setattr(running, "run", run)
+    written(tmp_path, over=RATES)
+    assert command(["search", "searched.yaml", "--yes"]) == 1
+    assert len(seen) == begun
+    if not step:
+        golden_message("\n".join(capsys.readouterr().err.splitlines()[-2:]))
 
 
 class Line(torch.nn.Module):

@@ -1,0 +1,97 @@
+"""This machine: the GPUs that a recipe may use here, the changes that put the recipe on them or on the processor, and
+what its stages then need. `run`, `search`, `plan` and `doctor` share these figures."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from runner import catalog
+from runner.check.validate import changed
+from runner.plan import Plan, Prediction
+from runner.recipe import overrides
+from runner.recipe.recipe import Override, Recipe
+from runner.run import inference, launch
+from runner.run.pipeline import Selection
+from runner.run.run_folder import RunFolder
+from runner.scenarios import forecasting, translate
+from runner.scenarios.shared import common, rehearsal
+
+BY = "this machine"
+EVERY_STAGE = Selection()
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A recipe as it runs on this machine.
+
+    gpus: the driver's names of the GPUs that it may use.
+    visible_gpus: the same GPUs as CUDA_VISIBLE_DEVICES names them.
+    on_processor: whether something trains here, without a GPU.
+    substitutions: the changes that this machine needs; recipe: after these changes; plan: in its run folder.
+    """
+
+    gpus: list[str]
+    visible_gpus: str
+    on_processor: bool
+    substitutions: list[Override]
+    recipe: Recipe
+    plan: Plan
+
+    @cached_property
+    def predictions(self) -> Mapping[str, Prediction]:
+        """What each stage that trains needs here, by the stage's name; empty if its model has no formulas."""
+        predicted = forecasting().on_processor(self.recipe, self.plan) if self.on_processor else self._on_gpus()
+        return {prediction.stage: prediction for prediction in predicted}
+
+    def _on_gpus(self) -> tuple[Prediction, ...]:
+        label = catalog.label_of(self.gpus[0]) if self.gpus else ""
+        if not label or catalog.gpu(label) is None:
+            return forecasting().predictions(self.recipe, self.plan)
+        card_here = Override("machines.gpu", None, label, BY, "the card that is here")
+        on_card = changed(self.recipe, [card_here])[0]
+        return forecasting().predictions(on_card, translate(on_card, self.plan.place))
+
+
+def local_run(recipe: Recipe, folder: RunFolder, chosen: Selection = EVERY_STAGE) -> LocalRun:
+    """The recipe on this machine's GPUs, or on its processor if it has none. folder: of the run; chosen: the stages that
+    run, because stages that train nothing need no changes."""
+    gpus, visible_gpus = gpus_here(recipe)
+    place = folder.place()
+    trains = any(stage.trains for stage in chosen.of(inference.plan_of(recipe, folder)))
+    on_processor = trains and not gpus
+    if on_processor:
+        place = replace(place, accelerator=False)
+    substitutions = changes_for(recipe, gpus) if gpus or on_processor else folder.overrides
+    on_machine, made = changed(recipe, substitutions)
+    return LocalRun(gpus, visible_gpus, on_processor, made, on_machine, translate(on_machine, place))
+
+
+def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
+    """The driver's names of the GPUs that the recipe may use here, and CUDA_VISIBLE_DEVICES; `nodes` can name some."""
+    import torch
+
+    os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    mine = launch.particular(os.environ.get("CUDA_VISIBLE_DEVICES"), launch.gpus_of(recipe), len(names))
+    return [names[index] for index in mine], ",".join(mine.values())
+
+
+def changes_for(recipe: Recipe, gpus: list[str]) -> list[Override]:
+    """The changes that put a recipe on the GPUs that are here, or on the processor if none is. gpus: the driver's names."""
+    planned = common.world_size(recipe)
+    count = min(planned, len(gpus)) or 1
+    numbers = launch.gpus_of(recipe)[:count]
+    why = f"{len(gpus)} GPUs are here"
+    changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
+    if not gpus:
+        changes = list(rehearsal.without_gpu(recipe, BY))
+    if count != planned:
+        batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
+        changes += overrides.of_each(recipe, lambda name, one: [batch] if "train" in one.settings else [])
+    if gpus and count % (common.world_size(recipe) // common.replicas(recipe)):
+        changes.append(Override("sharding", None, None, BY, f"{count} GPUs cannot share rows in this way"))
+    shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
+    if gpus and count == 1 and shared and not common.by_zero_alone(recipe):
+        changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
+    return changes
