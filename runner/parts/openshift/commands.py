@@ -222,16 +222,25 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> int:
-    """Shows all jobs of a namespace, and returns how many there are."""
-    cluster, shown = cluster.once() if live else cluster, ""
+    """Shows all jobs of a namespace, and returns how many there are. live: shows them until all have ended, and retries
+    while the cluster does not answer."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+    def table_of(rows: list[watch.JobRow]) -> str:
+        return "\n".join(watch.table(rows, columns)) if rows else f"No job of recipe-runner in `{namespace}`."
+
+    if not live:
+        rows = watch.rows(cluster, namespace)
+        say(table_of(rows))
+        return len(rows)
+    cluster, shown = cluster.once(), ""
     with screen() as show:
         while True:
             try:
                 rows = watch.rows(cluster, namespace)
-                shown = "\n".join(watch.table(rows, columns)) if rows else f"No job of recipe-runner in `{namespace}`."
+                shown = table_of(rows)
                 show(shown)
-                if not live or all(row.state.ended for row in rows):
+                if all(row.state.ended for row in rows):
                     return len(rows)
             except TryAgain as silence:
                 show("\n".join(filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])))

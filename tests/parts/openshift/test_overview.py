@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,7 @@ from runner.parts.openshift.status import (
 from runner.parts.openshift.watch import JobRow
 from runner.recipe.overrides import from_options
 from runner.scenarios.render import planned
+from tests.parts.openshift.api import free_port
 from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.test_watching import (
     SURVIVAL,
@@ -316,6 +318,36 @@ def test_watching_keeps_the_table_through_silence_until_all_have_ended(site, cap
     order = ["waiting for machines, 0 of 4 machines", "50 of 100", "Trying again.", "survival        finished"]
     places = [said.find(part) for part in order]
     assert -1 not in places and places == sorted(places), said
+
+
+COMMANDS = (
+    ("status",),
+    ("status", str(SURVIVAL)),
+    ("logs", str(SURVIVAL)),
+    ("logs", str(SURVIVAL), "--follow"),
+    ("fetch", str(SURVIVAL)),
+    ("why", str(SURVIVAL)),
+    ("stop", str(SURVIVAL)),
+    ("open", str(SURVIVAL), "--no-browser"),
+    ("submit", str(SURVIVAL), "--yes"),
+    ("runs", "--cluster"),
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join((arguments[0], *arguments[2:])))
+def test_a_cluster_that_cannot_be_reached_ends_every_command(tmp_path, recipe_command, arguments):
+    """With the output in a pipe. Only `--watch` retries."""
+    server = f"http://127.0.0.1:{free_port()}"
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "away"}
+    config["clusters"] = [{"name": "away", "cluster": {"server": server}}]
+    config["users"] = [{"name": "ann", "user": {"token": "sha256~not-a-real-token"}}]
+    config["contexts"] = [{"name": "away", "context": {"cluster": "away", "user": "ann", "namespace": "demo"}}]
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config), "utf-8")
+    done = recipe_command(*arguments, cwd=tmp_path, env={"KUBECONFIG": str(file), "HF_HUB_OFFLINE": "1"}, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count(f"The cluster at {server} cannot be reached: it does not answer.") == 1
+    assert "rying again" not in done.stdout + done.stderr
 
 
 @in_process
