@@ -19,6 +19,7 @@ import editors
 
 from runner import parts, scenarios
 from runner.scenarios import composed
+from runner.tools.problem import Stop
 
 PARTS = ROOT / "runner" / "parts"
 
@@ -179,4 +180,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Stop as stop:
+        sys.exit(stop.text)

@@ -20,7 +20,7 @@ from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged, value_at
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Forecasting, Measurable, Rule, Substitutions, Target, Work
-from runner.tools.problem import listed
+from runner.tools.problem import Stop, listed
 
 if TYPE_CHECKING:
     from runner.data.report import Report
@@ -223,8 +223,35 @@ def inlined(node: Any) -> Any:
         whole = not name or name.startswith("properties/")
         piece = _whole(file.partition("/")[0]) if whole else _pieces()[name]
         piece = value_at(piece, tuple(name.split("/"))) if whole and name else piece
-        node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
+        beside = {key: value for key, value in node.items() if key != "$ref"}
+        _refuse_second_definitions(node["$ref"], piece, beside)
+        node = merged(piece, beside)
     return {key: inlined(value) for key, value in node.items()}
+
+
+def _refuse_second_definitions(reference: str, piece: Schema, beside: Schema) -> None:
+    """Raises Stop if a key beside `$ref` takes a setting from a third file, and the piece defines that setting differently:
+    merged, it would be half of one and half of the other."""
+    for name, setting in beside.items():
+        defined = piece.get(name)
+        if not isinstance(defined, dict) or not isinstance(setting, dict):
+            continue
+        third = setting.get("$ref")
+        if third and inlined(defined) != inlined({"$ref": third}):
+            raise Stop(
+                f"Two files define the setting `{name}` differently: {_source(reference)} and {_source(third)}.",
+                "Define it in runner/scenarios/shared/schema.yaml, and refer to that from both. Or give one of them another name.",
+            )
+        _refuse_second_definitions(reference, defined, setting)
+
+
+def _source(reference: str) -> str:
+    """The file that a `$ref` is about, as a path below the folder of its package."""
+    folder, _, name = reference.partition("#/")[0].partition("/")
+    package = packages().get(folder, f"{__name__}.{folder}")
+    if folder in parts.found():
+        package = parts.found()[folder].package
+    return f"{package.replace('.', '/')}/{name}"
 
 
 @cache

@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 
 from runner import __version__, data, parts, scenarios
@@ -39,20 +41,52 @@ def test_schemas_and_settings_reference_are_built_from_their_sources():
     assert done.returncode == 0, done.stdout
 
 
-def test_a_second_clone_builds_its_own_schemas_whatever_is_installed(tmp_path):
+@pytest.fixture
+def second_clone(tmp_path) -> Path:
     for folder in ("runner", "schemas"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    source = tmp_path / "runner" / "scenarios" / "language" / "schema.yaml"
-    source.write_text(source.read_text("utf-8").replace("Trains a LoRA adapter", "Of the second clone"), "utf-8")
-    done = subprocess.run(
-        [sys.executable, "schemas/build.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},  # as if this clone were installed
-    )
+    return tmp_path
+
+
+def build(clone: Path) -> subprocess.CompletedProcess[str]:
+    env = {"PYTHONPATH": str(ROOT)}  # as if this clone were installed
+    return subprocess.run([sys.executable, "schemas/build.py"], cwd=clone, capture_output=True, text=True, env=env)
+
+
+def replace_in(file: Path, old: str, new: str) -> None:
+    text = file.read_text("utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), "utf-8")
+
+
+def test_a_second_clone_builds_its_own_schemas_whatever_is_installed(second_clone):
+    replace_in(second_clone / "runner/scenarios/language/schema.yaml", "Trains a LoRA adapter", "Of the second clone")
+    done = build(second_clone)
     assert done.returncode == 0, done.stderr
-    assert "Of the second clone" in (tmp_path / "schemas" / "lora.schema.json").read_text("utf-8")
+    assert "Of the second clone" in (second_clone / "schemas" / "lora.schema.json").read_text("utf-8")
+
+
+def test_two_scenarios_that_define_one_setting_differently_are_an_error(second_clone):
+    """A stage takes `train.steps` from the pipeline's schema, and everything else of `train` from that of one stage."""
+    language = second_clone / "runner/scenarios/language/schema.yaml"
+    epochs = "\n      epochs:\n"
+    steps = "\n      steps: {title: Steps, description: Of a language recipe., type: integer, examples: [5]}"
+    replace_in(language, epochs, steps + epochs)
+    done = build(second_clone)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "the setting `steps` differently" in done.stderr
+    assert "runner/scenarios/language/schema.yaml and runner/parts/pretrain/schema.yaml" in done.stderr
+
+
+def test_two_scenarios_may_refer_to_one_definition(second_clone):
+    shared = "{$ref: shared/schema.yaml#/seed}"
+    for file, section in (("scenarios/language", "train"), ("parts/pretrain", "pretrain")):
+        source = second_clone / "runner" / file / "schema.yaml"
+        schema = yaml.safe_load(source.read_text("utf-8"))
+        schema["properties"][section]["properties"]["curriculum"] = yaml.safe_load(shared)
+        source.write_text(yaml.safe_dump(schema, sort_keys=False), "utf-8")
+    done = build(second_clone)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
