@@ -17,6 +17,7 @@ from runner.tools import packaged
 from tests.conftest import ROOT, WRITE_GOLDEN
 from tests.docs import pages
 from tests.docs.pages import DOCS, HOUSE, PAGES, README, Command
+from tests.parts.report import browser
 
 
 def test_the_readme_is_short():
@@ -147,6 +148,18 @@ def test_the_site_loads_nothing_from_elsewhere(site):
     for file in (site / "_images").glob("*.svg"):
         assert not re.search(r"(?:url\(|href=|src=)[\"']?(?:https?:)?//", file.read_text("utf-8")), file.name
     assert looked_at > 200
+
+
+@pytest.mark.skipif(browser.found() is None, reason="no Chromium here (apt-get install chromium)")
+def test_no_page_of_the_site_scrolls_sideways(site, tmp_path):
+    files = sorted(site.rglob("*.html"))
+    assert len(files) > 25
+    with browser.Browser(tmp_path / "profile") as tab:
+        for file in files:
+            tab.open(file)
+            for width in (320, 1024, 1100, 1366):
+                tab.resize(width)
+                assert tab.value("document.documentElement.scrollWidth") <= width, f"{file.name} at {width} pixels"
 
 
 def test_no_page_is_lost(site):

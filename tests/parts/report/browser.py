@@ -93,13 +93,16 @@ class Browser:
             self.loaded = True
 
     def open(self, file: Path | str, width: int = 1200, dark: bool = False) -> None:
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.resize(width)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         self.loaded = False
         self.ask("Page.navigate", url=file if isinstance(file, str) else file.as_uri())
         while not self.loaded:
             self._heard(self._next())
+
+    def resize(self, width: int) -> None:
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
 
     def value(self, expression: str) -> Any:
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
