@@ -5,7 +5,6 @@ import secrets
 import sys
 import webbrowser
 from collections.abc import Awaitable, Callable, MutableMapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,9 @@ from runner.parts.editor.rehearsing import RehearsalProcess
 from runner.run.run_folder import find
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
+from runner.tools.text import template
+
+HERE = Path(__file__).parent
 
 
 class Guarded:
@@ -50,14 +52,22 @@ class Guarded:
 
 
 def _report(name: str) -> str:
-    """The page of the latest run of a recipe of that name."""
+    """The page of the latest run of a recipe of that name, or a page that says why there is none."""
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
         page: str = parts.hook("page_of_runs")(find(name, None))
-        return page
     except Stop as stop:
-        return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
+        return _page_without_report(stop)
+    return page
+
+
+def _page_without_report(stop: Stop) -> str:
+    from markupsafe import Markup
+
+    style = Markup((HERE / "page.css").read_text(encoding="utf-8"))
+    sentences = stop.text.replace("`", "").split("\n")
+    return template(HERE / "no-report.html.jinja").render(style=style, sentences=sentences)
 
 
 def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
@@ -92,7 +102,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     for answer in (proposals, meaning):
         application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
-    pages.add_static_file(local_file=Path(__file__).with_name("editor.js"), url_path="/editor.js")
+    pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
     ui.page("/", title="recipe edit")(shown)
     # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change. After that many

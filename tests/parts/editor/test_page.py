@@ -203,6 +203,22 @@ def _choose(tab, name: str) -> None:
     tab.push(".q-menu .q-item", name)
 
 
+@in_browser
+def test_the_curve_and_the_log_of_a_rehearsal_keep_their_height_on_every_screen(copy, tmp_path):
+    def height(selector: str) -> float:
+        return tab.value(f"document.querySelector('{selector}').getBoundingClientRect().height")
+
+    with editing(tmp_path, str(copy)) as address, tab_of(address, tmp_path / "profile") as tab:
+        tab.push(".q-tab", "Rehearsal")
+        tab.until("document.querySelector('.recipe-curve')?.getBoundingClientRect().width > 100")
+        for width in (390, 768, 1024, 1440):
+            tab.resize(width)
+            assert height(".recipe-curve") == 240 and height(".recipe-log") == 320
+            # A panel below them shows them whole, or scrolls.
+            assert height(".recipe-panels") > 400
+            assert tab.value("document.documentElement.scrollWidth") <= width
+
+
 def test_nobody_gets_in_without_the_token_or_from_another_page(copy, tmp_path):
     def status(address: str, **headers: str) -> int:
         try:
@@ -228,5 +244,9 @@ def test_nobody_gets_in_without_the_token_or_from_another_page(copy, tmp_path):
         # A name is never markup, nor a way out of the folder; and a file that is gone is said.
         assert "&lt;b&gt;mine" in said("report?name=%3Cb%3Emine")
         assert "is not the name of a recipe" in said("report?name=../../elsewhere")
+        # Before the first run, the page explains how to get one, and leads back.
+        no_report = said("report?name=mine")
+        assert "There is no run of mine" in no_report and "press <strong>Rehearse</strong>" in no_report
+        assert '<a href="/">' in no_report
         copy.unlink()
         assert "This file does not exist." in said("")
