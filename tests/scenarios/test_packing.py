@@ -65,7 +65,7 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
     assert {name: way(stage) for name, stage in plain.items()} == {
         "pretrain-512": PADDED, "pretrain-1024": PADDED, "pretrain-2048": PADDED, "sft": PACKED, "dpo": PADDED, "lora": PADDED,
     }  # fmt: skip
-    assert emitted(plain["sft"])["recipe_runner"]["effective_batch_tokens"] == 2 * 16 * 8 * 2048
+    assert emitted(plain["sft"])["recipe_runner"]["effective_batch_tokens"] == 2 * 2 * 8 * 2048
     assert "effective_batch_tokens" not in emitted(plain["lora"])["recipe_runner"]
     uncompiled = stages(SEVEN_B, "speed.compile=off", "sft.packing=auto")
     assert way(uncompiled["lora"]) == way(uncompiled["sft"]) == JOINED

@@ -28,16 +28,17 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     notes += [*storage.problems(recipe.document, plan, forecasts), *beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
     notes += ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
-    # Only the steps of small local files are counted, with settings that make more of them.
+    # Of local files only small ones are counted; those of the catalog's data sets are known.
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
+    counted = forecasts
     if files and all(file.is_file() and file.stat().st_size < SMALL for file in files):
         counted = forecast.of(recipe, plan) if roomy else known
-        if too_short(counted):
-            # Imported here, because only a recipe with too few steps needs the search.
-            from runner.parts.planner import recipe_offers
+    if too_short(counted):
+        # Imported here, because only a recipe with too few steps needs the search.
+        from runner.parts.planner import recipe_offers
 
-            tried = recipe_offers.more_steps(Planned(recipe, plan, counted))
-            notes += too_few_steps(recipe, counted, tried)
+        remedies = recipe_offers.more_steps(Planned(recipe, plan, counted))
+        notes += too_few_steps(recipe, counted, remedies)
     return [note for note in notes if note]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from types import MappingProxyType
 from typing import Self
 
 from runner.catalog import Gpu
@@ -23,9 +24,12 @@ from runner.tools.problem import Problem, worded
 
 # Bytes; a larger file makes enough steps, and is not opened.
 SMALL = 1_000_000
-# Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
+# With fewer steps than TOO_FEW a model learns little, whatever its warmup; ENOUGH is plenty for few rows.
 TOO_FEW, ENOUGH = 12, 100
+# With fewer than this, a warmup that is stated as a share has to last one step at least.
+FEW = ENOUGH // 2
 MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
+NO_REMEDIES: Mapping[str, str] = MappingProxyType({})
 
 Timed = tuple[Forecast, Gpu, Duration]
 
@@ -245,13 +249,23 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast], before: Sequenc
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The stages that make too few steps of the rows that they read."""
-    return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
+    return [each for each in forecasts if each.steps and not each.workload.max_steps and _is_short(each, each.steps)]
 
 
-def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MORE_STEPS_OFFERED) -> Iterator[Problem]:
-    """A note for each stage that makes too few steps."""
+def _is_short(stage: Forecast, steps: int) -> bool:
+    """Whether a stage learns little in its steps: they are very few, or the share of them that should be warmup is less
+    than one."""
+    loses_its_warmup = stage.workload.warmup_ratio > 0 and stage.warmup_steps == 0
+    return steps < TOO_FEW or (steps < FEW and loses_its_warmup)
+
+
+def too_few_steps(
+    recipe: Recipe, forecasts: Sequence[Forecast], remedies: Mapping[str, str] = NO_REMEDIES
+) -> Iterator[Problem]:
+    """A note for each stage that makes too few steps. remedies: sentences by the stage's name, where a change was tried."""
     for stage in too_short(forecasts):
         count = f"{stage.steps} step{'' if stage.steps == 1 else 's'}"
         message, _ = worded("planner.too-few-steps", forecast=stage, count=count)
         own = recipe.of_stage(stage.stage.name)
-        yield own.note((section(own, stage.stage), "epochs"), message, hint)
+        remedy = remedies.get(stage.stage.name, MORE_STEPS_OFFERED)
+        yield own.note((section(own, stage.stage), "epochs"), message, remedy)

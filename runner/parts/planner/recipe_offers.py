@@ -13,7 +13,7 @@ from runner.check.validate import override, valid
 from runner.parts.planner.forecast import MOST_TRIED, Changes, Forecast, Loss, splits, stated
 from runner.parts.planner.formulas import Lines
 from runner.parts.planner.memory import cards
-from runner.parts.planner.planned import ENOUGH, MORE_STEPS_OFFERED, Planned, gpu_memory, too_short
+from runner.parts.planner.planned import ENOUGH, Planned, gpu_memory, too_short
 from runner.parts.planner.workload import TABLES, Workload
 from runner.recipe import units
 from runner.recipe.reading import written
@@ -26,6 +26,8 @@ MOST, MOST_OF_A_KIND = 5, 2
 WORTH: Mapping[str, float] = TABLES["worth"]
 # How many cards and counts of machines are tried, and how often a change is repaired.
 TRIES, ROUNDS = 4, 8
+# Up to this many times as long is the same time.
+ALIKE = 1.1
 # With more epochs a model memorises its rows.
 MOST_EPOCHS = 10
 # The first letters of a curriculum's stages, one sequence length each.
@@ -130,16 +132,25 @@ def of(planned: Planned) -> list[Offer]:
     return [one for at, one in enumerate(found) if kinds[:at].count(kinds[at]) < MOST_OF_A_KIND][:MOST]
 
 
-def more_steps(planned: Planned) -> str:
-    """A sentence with the first settings that make enough steps of a plan that makes too few."""
+def more_steps(planned: Planned) -> dict[str, str]:
+    """By the name of each stage with too few steps, a sentence with the first settings that make enough in all of them."""
+    short = too_short(planned.forecasts)
     for changes in _longer(planned):
         offer = _tried(planned, changes, look=False)  # none of them concerns rows
         if offer and offer.enough_steps and offer.after.fits is not False:
-            lines = ", ".join(f"`{line}`" for line in offer.lines)
-            name = too_short(planned.forecasts)[0].stage.name
-            steps = next(stage.steps for stage in offer.after.forecasts if stage.stage.name == name)
-            return f"With {lines} it makes {steps} steps; {MORE_STEPS_OFFERED}"
-    return MORE_STEPS_OFFERED
+            after = {stage.stage.name: stage for stage in offer.after.forecasts}
+            return {stage.stage.name: _remedy(stage, after[stage.stage.name], offer) for stage in short}
+    return {}
+
+
+def _remedy(before: Forecast, after: Forecast, offer: Offer) -> str:
+    """What an offer makes of a stage with too few steps, in a sentence."""
+    lines = ", ".join(f"`{line}`" for line in offer.lines)
+    duration = ""
+    if before.time and after.time:
+        slower = after.time.total_seconds / before.time.total_seconds
+        duration = " in the same time" if slower < ALIKE else f" in {units.duration(after.time.total_seconds)}"
+    return f"Write {lines}, for {after.steps} steps{duration}."
 
 
 def _far_better(one: Offer, other: Offer) -> bool:
@@ -255,17 +266,33 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 
 
 def _longer(planned: Planned) -> Iterator[Changes]:
-    """Settings for about ENOUGH steps in the first stage with too few: smaller steps and more epochs, also on one GPU."""
-    for stage in too_short(planned.forecasts)[:1]:
+    """Settings for about ENOUGH steps in every stage with too few: fewer rows in a step, and then more epochs. If no
+    other stage needs the GPUs, also on a single one."""
+    short = too_short(planned.forecasts)
+    if not short:
+        return
+    yield _longer_stages(planned, short, alone=False)
+    if short == planned.forecasts and short[0].workload.machines.world_size > 1:
+        single = {"machines.nodes": 1, "machines.gpus_per_node": 1}
+        yield {**single, **_longer_stages(planned, short, alone=True)}
+
+
+def _longer_stages(planned: Planned, short: Sequence[Forecast], alone: bool) -> Changes:
+    """The lines of these stages for about ENOUGH steps, with as many rows in each as that allows. alone: on one GPU."""
+    changes: dict[str, float] = {}
+    for stage in short:
         work, lines = stage.workload, Lines(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
-        for gpus in dict.fromkeys((work.replicas, 1)):
-            micro = max(work.fewest_rows, min(work.micro_batch_size, int(rows * work.epochs / ENOUGH / gpus)))
-            epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(ENOUGH * micro * gpus / rows)))
-            alone = {"machines.nodes": 1, "machines.gpus_per_node": 1} if gpus == 1 < work.machines.world_size else {}
-            longer = {f"{lines.home}.epochs": epochs} if epochs > work.epochs else {}
-            yield {**alone, **lines.batch(micro, 1), **longer}
+        replicas = 1 if alone else work.replicas
+        wanted = int(rows * work.epochs / ENOUGH / replicas)
+        micro = max(work.fewest_rows, min(work.micro_batch_size, wanted))
+        accumulation = max(1, min(work.accumulation, wanted // micro))
+        changes |= lines.batch(micro, accumulation)
+        epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(ENOUGH * micro * replicas / rows)))
+        if epochs > work.epochs:
+            changes[f"{lines.home}.epochs"] = epochs
+    return changes
 
 
 def _longest(planned: Planned) -> Forecast:

@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 
 SURVIVAL, LYRICS = (ROOT / "recipes" / f"{name}.yaml" for name in ("survival", "lyrics"))
 # As many rows at once as were seen to run on two L40S.
-ROWS_FIT = ("train.micro_batch_size=28", "train.gradient_accumulation_steps=4")
+ROWS_FIT = ("train.micro_batch_size=28", "train.gradient_accumulation_steps=4", "train.epochs=8")
 NEVER = ("train.micro_batch_size=96",)
 UNKNOWN = ("data.hub=someone/else", "limits.time=")
 

@@ -10,12 +10,13 @@ import pytest
 from runner.check.validate import examine, load
 from runner.parts.edits import copying
 from runner.parts.planner import recipe_offers
-from runner.parts.planner.planned import ENOUGH, Planned, too_short
+from runner.parts.planner.planned import ENOUGH, FEW, TOO_FEW, Planned, too_short
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Problem
 from tests.conftest import ROOT, setting_of
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
+SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 
 
 @pytest.fixture
@@ -30,6 +31,19 @@ def fifty(tmp_path) -> Path:
     path = tmp_path / "own.yaml"
     path.write_text(copying.edit(SURVIVAL.read_text("utf-8"), from_options([*gone, *own])))
     return path
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    """A copy of seven-b with settings written into it."""
+
+    def make(*sets: str) -> Path:
+        (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(copying.edit(SEVEN_B.read_text("utf-8"), from_options(sets)))
+        return path
+
+    return make
 
 
 def noted(path: Path) -> list[Problem]:
@@ -55,6 +69,35 @@ def test_what_check_says_and_what_plan_offers_makes_enough_steps(fifty):
         assert stage.workload.epochs <= recipe_offers.MOST_EPOCHS and stage.warmup_steps >= 2
     copying.rewrite(planned.recipe.document, found[0].changes)
     assert noted(fifty) == []
+
+
+def test_a_stage_of_a_pipeline_is_noted_with_the_accumulation_that_makes_enough_steps(
+    pipeline, recipe_command, golden_message
+):
+    """Accumulation for one GPU, kept on eight: 16 steps, of which 3 % as warmup is none."""
+    path = pipeline("sft.gradient_accumulation_steps=16")
+    (note,) = noted(path)
+    assert (setting_of(note), note.severity) == ("epochs", "note")
+    golden_message(note)
+    assert recipe_command("plan", path, "--apply", "1").returncode == 0
+    assert noted(path) == []
+    sft = next(stage for stage in Planned.of(load(path)[0]).forecasts if stage.stage.name == "sft")
+    assert (sft.steps or 0) >= ENOUGH and sft.warmup_steps and sft.workload.epochs == 3
+
+
+def test_all_short_stages_are_noted_with_settings_that_are_enough_for_each(pipeline):
+    notes = noted(pipeline("sft.gradient_accumulation_steps=16", "dpo.gradient_accumulation_steps=160"))
+    assert [note.message.split("`")[1] for note in notes] == ["sft", "dpo"]
+    for note in notes:
+        assert "`sft.gradient_accumulation_steps: 2`, `dpo.gradient_accumulation_steps: 14`" in note.hint
+
+
+def test_few_steps_with_the_warmup_that_is_stated_are_the_authors_choice():
+    """Gemma makes 31 steps, three of them as warmup."""
+    (stage,) = Planned.of(load(ROOT / "recipes" / "gemma.yaml")[0]).forecasts
+    assert TOO_FEW < stage.steps < FEW and stage.warmup_steps == 3
+    assert not too_short([stage])
+    assert too_short([stage.changed(warmup_steps=0, warmup_ratio=0.03)])
 
 
 def test_plan_says_it_too_and_its_first_offer_mends_it(recipe_command, fifty):

@@ -125,7 +125,7 @@ def test_sft_dpo_and_lora_say_what_the_recipe_says():
     sft, dpo, lora = (configs()[name] for name in ("sft", "dpo", "lora"))
     assert sft["sample_packing"] is True and sft["sequence_len"] == 2048 and sft["num_epochs"] == 3
     assert (sft["learning_rate"], sft["warmup_ratio"]) == (2e-5, 0.03)
-    assert (sft["micro_batch_size"], sft["gradient_accumulation_steps"]) == (2, 16)
+    assert (sft["micro_batch_size"], sft["gradient_accumulation_steps"]) == (2, 2)
     assert dpo["rl"] == "dpo" and dpo["rl_beta"] == 0.1 and dpo["dpo_loss_type"] == ["sigmoid"]
     assert (dpo["learning_rate"], dpo["num_epochs"]) == (5e-7, 1)
     assert (dpo["micro_batch_size"], dpo["gradient_accumulation_steps"]) == (1, 32)
