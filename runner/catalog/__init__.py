@@ -4,6 +4,7 @@ from runner.catalog.hardware import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
     ChatTemplate,
     Model,
+    PackagedModel,
     UnknownArchitecture,
     cached_model,
     chat_template,
@@ -11,6 +12,8 @@ from runner.catalog.models import (
     model,
     model_ids,
     model_types,
+    packaged_model,
+    packaged_models,
     unsuitable,
 )
 from runner.catalog.tables import (

@@ -153,6 +153,39 @@ class Model:
         return {at: False} | homes | {path: path.rpartition(".")[2] in self.linear for path in paths}
 
 
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model that a Python package contains: a row of packaged-models.toml, which explains each field. name: as a
+    recipe names it."""
+
+    name: str
+    like: str
+    package: str
+    version: str
+    module: str
+    file: str
+    sha256: str
+    quantization: str
+    source: str
+
+    @property
+    def facts(self) -> Model:
+        """Those of the model that it was quantised from, under its own name."""
+        return replace(of_facts({"usual_glu": True, **_facts(self.like), "id": self.name}), source=self.source)
+
+    @property
+    def title(self) -> str:
+        return f"{self.like}, dequantised from {self.quantization}"
+
+
+def packaged_models() -> tuple[PackagedModel, ...]:
+    return tuple(PackagedModel(name=name, **row) for name, row in table("packaged-models").items())
+
+
+def packaged_model(name: str) -> PackagedModel | None:
+    return next((one for one in packaged_models() if one.name == name), None)
+
+
 @cache
 def _facts(name: str) -> Facts:
     """A model's facts, with those that it shares with another; empty if the catalog does not have it."""
@@ -199,6 +232,8 @@ def unsuitable_type(config: ModelConfig, name: str) -> tuple[str, str] | None:
 @cache
 def _known(name: str) -> Model | None:
     """The catalog's model of that name: one object, so that caches by model find it at once."""
+    if packaged := packaged_model(name):
+        return packaged.facts
     facts = _facts(name)
     return of_facts({"usual_glu": True, **facts, "id": name}) if facts else None
 

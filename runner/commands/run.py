@@ -12,6 +12,7 @@ import click
 
 from runner import parts
 from runner.commands.options import command, end, open_recipe, say, training_verb
+from runner.data import packaged_models
 from runner.entrypoints import prepare as preparing
 from runner.recipe.overrides import from_data_option
 from runner.recipe.reading import read
@@ -23,10 +24,8 @@ from runner.run.launch import forking
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder, StageFolder, folder, session
 from runner.scenarios import translate
-from runner.scenarios.shared.rehearsal import SMALL
 from runner.tools import packaged
 from runner.tools.child_process import TRAINING, Event, event_line, watch_parent
-from runner.tools.files import cache_folder
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import TRACKED
 from runner.tools.text import Styled, printable
@@ -188,19 +187,9 @@ def rehearse(
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     watch_parent()  # of the page, which may be killed
     with at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
-        running.rehearse(recipe, home, data, Selection(stage, first, last), say, watch, made, real_model(model))
+        running.rehearse(recipe, home, data, Selection(stage, first, last), say, watch, made, model)
     done = f"Rehearsal passed: {'these stages work' if stage or first or last else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, training_verb(recipe), path)
-
-
-def real_model(named: str | None) -> Path | None:
-    """The folder of the model that `rehearse --model` names; the small one is downloaded, once."""
-    if named != "small":
-        return Path(named).resolve() if named else None
-    folder = cache_folder() / SMALL.rpartition("/")[2]
-    hint = "Check the network, or name a folder with a model: `--model DIR`. Without `--model`, a rehearsal downloads nothing."
-    preparing.fetch_model({"base": SMALL, "revision": "main", "folder": str(folder)}, say, hint)
-    return folder
 
 
 @command
@@ -211,8 +200,10 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
         raise one_file()
     recipe, _ = open_recipe(path, sets, more=from_data_option(data))
     place = folder(recipe.name, "run").place(str(Path(out).resolve()) if out else None)
+    first = translate(recipe, place).stages[0]
+    packaged_models.make_ready([first], say)
     # The trained tokens are proven on request, and again before a stage reserves a GPU.
-    preparing.carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
+    preparing.carry_out({**first.config, "proofs": None}, say)
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):

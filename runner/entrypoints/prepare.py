@@ -110,12 +110,8 @@ def _tokenizer(named: tokenizers.Pretrained | None, fetched: Mapping[str, Any] |
     return tokenizers.load(named.base, None if Path(named.base).is_dir() else named.revision, trust)
 
 
-def fetch_model(
-    model: Mapping[str, Any],
-    tell: Tell,
-    hint: str = "Check its name and the network. A gated model also needs `openshift.hub_token_secret`.",
-) -> None:
-    """Downloads a model's files at its revision, or the rest after an interruption. hint: the remedy for a failure."""
+def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
+    """Downloads a model's files at its revision, or the rest after an interruption."""
     folder = Path(model["folder"])
     done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
@@ -141,7 +137,7 @@ def fetch_model(
         wanted = {"revision": facts.sha, "allow_patterns": list(MODEL_FILES)}
         snapshot_download(model["base"], local_dir=folder, max_workers=4, **wanted)
     except (HTTPError, OSError) as error:
-        raise Stop(*worded("entrypoints.no-download", model=model, error=first_line(error), hint=hint)) from None
+        raise Stop(*worded("entrypoints.no-download", model=model, error=first_line(error))) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
 
 

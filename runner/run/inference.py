@@ -10,6 +10,7 @@ from typing import Any
 
 from runner import parts
 from runner.check.validate import changed
+from runner.data import packaged_models
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import RunFolder, StageFolder, find
@@ -73,6 +74,7 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
         raise Stop(*worded("run.classifies-images", recipe=recipe, path=folder.path / SUMMARY))
     if demo is None or not folder.model.is_dir():
         raise Stop(*worded("run.no-chat-model", stage=stage))
+    packaged_models.make_ready([stage])
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
         # The run was moved, or fetched from a claim that has the base model.
         told = stage.config["recipe_runner"]["demo"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner import parts
+from runner.data import packaged_models
 from runner.data.prepared import PreparedRows
 from runner.data.tokenizers import forget_older
 from runner.plan import Plan, Stage
@@ -126,6 +127,7 @@ def carry_out(
     made_with: the record of the run's changes, written if a stage runs. keep: writes the plan to the folder, once its
     content belongs to the plan. Raises Stop if a stage fails, an earlier stage is missing, or a gate is closed."""
     run = StageFolder(plan, plan.stages[0]).run
+    packaged_models.make_ready(stages, tell)  # first, because the content of a stage's files counts
     decisions = decide(plan, stages)
     done = all(decision.action == "keep" for decision in decisions)
     if len(stages) > 1:

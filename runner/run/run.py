@@ -141,14 +141,14 @@ def rehearse(
     tell: Tell,
     watch: Watch,
     changes: Iterable[Override] = (),
-    model: Path | None = None,
+    model: str | None = None,
     own: Substitutions | None = None,
     env: dict[str, str] | None = None,
 ) -> None:
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
-    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: the
-    folder of a real model that is trained instead of a twin. own: in the place of the scenario's substitutions; env: of
+    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: a
+    real model, a packaged one or a folder, that is trained instead of a twin. own: in the place of the scenario's substitutions; env: of
     training beside. Raises Stop if anything fails, a gate does not open, or too little is learned (see the scenario's
     `rehearsal`).
     """

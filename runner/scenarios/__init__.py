@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from runner import __version__, parts
+from runner import __version__, catalog, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import RUNS, Place, Plan, RowsRequest, Stage
@@ -66,13 +66,30 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
     """The folders of a recipe's machines on a target, by default the first that the recipe has a section for, or this
     machine. Without a name, data files are beside the recipe. Raises Stop if the recipe lacks the target's section."""
     if name and hasattr(target(name), "place"):
+        _require_hub_model(recipe)
         return target(name).place(recipe)
     for first in map(target, parts.table("targets")):  # imported one by one, because the first is usually enough
         if hasattr(first, "place") and first.named(recipe):
+            _require_hub_model(recipe)
             there = first.place(recipe)
             return there if name else replace(there, files_dir=None)
     folder = os.path.abspath(f"{RUNS}/{recipe.name}")
     return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
+
+
+def _require_hub_model(recipe: Recipe) -> None:
+    """Raises Stop for a base model in a package of this machine's Python, which other machines do not have."""
+    for stage, one in (recipe.stage_recipes or {"": recipe}).items():
+        base = str((one.settings.get("model") or {}).get("base", ""))
+        if packaged := catalog.packaged_model(base):
+            raise Stop(
+                recipe.problem(
+                    recipe.setting_of(stage, "model.base"),
+                    f"The model `{base}` is part of this machine's installation, so other machines do not have it.",
+                    f"Write `base: {packaged.like}`, the same model on the hub. `{base}` trains with `recipe run` in "
+                    "recipes without the sections `openshift` and `nodes`.",
+                )
+            )
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner import parts
+from runner.data import packaged_models
 from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, METRICS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
@@ -263,6 +264,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")
     if stage.evaluation is None:
         raise Stop(f"The stage `{stage.name}` trains nothing, so there is nothing to measure.")
+    packaged_models.make_ready([stage])
     model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
     demo = stage.config["recipe_runner"].get("demo", {})
     # The valid evaluation of the gated stage before this one.

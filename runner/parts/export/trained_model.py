@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner import catalog
+from runner.catalog import PackagedModel
+from runner.data import packaged_models
 from runner.parts.report.facts import RunFacts, StageFacts
 from runner.run import inference
 from runner.run.run_folder import RunFolder, StageFolder
@@ -98,9 +101,16 @@ class TrainedModel(NamedTuple):
         return self.folder.path / EXPORT
 
     @property
+    def packaged_model(self) -> PackagedModel | None:
+        """The packaged model that training started from, or None."""
+        return None if self.run.rehearsal else catalog.packaged_model(self.run.planned.model)
+
+    @property
     def hub_base(self) -> str:
-        """The base model's name on the hub; empty for a folder, random weights, or the twin of a rehearsal."""
+        """The base model's name on the hub, of a packaged model that of its original; empty for a folder, random weights, or the twin of a rehearsal."""
         named = self.run.planned.model
+        if packaged_model := self.packaged_model:
+            return packaged_model.like
         on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
         return named if on_hub and not self.run.rehearsal else ""
 
@@ -124,6 +134,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     # The base model, as for merging: in the plan's current folder, or else by its name on the hub.
     named = str(folder.stage.config.get("base_model") or "")
     base: Base | None = None
+    packaged_models.make_ready([folder.stage])
     if Path(named).is_dir():
         base = named, None
     elif not named.startswith("/"):

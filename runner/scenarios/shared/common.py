@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 from runner import catalog, parts
 from runner import plan as plans
 from runner.catalog import hardware
-from runner.data import tokenizers
+from runner.data import packaged_models, tokenizers
 from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import EngineConfig, Evaluation, Gate, Kind, Machines, Place, Plan, Stage
@@ -203,9 +203,12 @@ def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: 
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
-    """The base model at a place: the folder of its download (if `fetched`), its own folder, or its name on the hub."""
+    """The base model at a place: the folder of its download (if `fetched`), its own folder, that of a packaged model on
+    this machine, or its name on the hub."""
     if place.model_dir and (fetched or mounted(recipe, place)):
         return place.model_dir
+    if packaged_model := catalog.packaged_model(recipe.model.base):
+        return str(packaged_models.folder_of(packaged_model))
     return (data_file(recipe, place, recipe.model.base) if recipe.base_folder else None) or str(recipe.model.base)
 
 

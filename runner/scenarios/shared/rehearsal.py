@@ -1,6 +1,7 @@
 """The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and its
 condition for success. A setting that the recipe lacks is not substituted. The tables are in `rehearsal.toml`."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -31,9 +32,8 @@ MAX_RANK = 16
 # Answers to each prompt, for a model that learns from its own answers.
 ANSWERS = 4
 MIN_VALIDATION_SHARE = 0.1
-# The option for a real model; the model of `--model small`; the time limit of its training, and the planned time.
+# The option for a real model; the time limit of its training, and the planned time.
 REAL = "--model"
-SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 LONGEST, PLANNED_SECONDS = "5 min", 240
 # The most bytes of a data file that is read whole; of a larger one, a share is read.
 LARGE = 20_000_000
@@ -99,15 +99,19 @@ def kernels(recipe: Recipe) -> list[Override]:
     return substitutes(recipe, [(f"advanced.axolotl.{key}", None, why) for key, why in found])
 
 
-def real(recipe: Recipe, model: Path) -> list[Override]:
-    """Substitutions for a real base model in the folder `model`. Raises Stop if the recipe has no base model."""
+def real(recipe: Recipe, model: str) -> list[Override]:
+    """Substitutions for a real base model: a packaged model, or one in a folder. Raises Stop if the recipe has no base
+    model, or the folder holds none."""
     if not recipe.settings["model"].knows("base"):
         raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
     if recipe.stage_recipes:
         raise Stop("`--model` trains a real model in one stage, but this recipe has several.", "Leave out `--model`.")
-    if not (model / "config.json").is_file():
-        raise Stop(*worded("scenarios.no-model-folder", model=model))
-    base = Override("model.base", None, str(model), REAL, "a real model, small enough for this machine")
+    packaged_model = catalog.packaged_model(model)
+    if packaged_model is None:
+        model = os.path.abspath(model)
+        if not Path(model, "config.json").is_file():
+            raise Stop(*worded("scenarios.no-model-folder", model=model))
+    base = Override("model.base", None, model, REAL, "a real model, small enough for this machine")
     local = table("real", written=min(80, recipe.demo.max_new_tokens))
     return [base, *substitutes(recipe, local), *without_gpu(recipe, BY)]
 
