@@ -127,6 +127,9 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         if not os.path.exists(file) and recipe.on_claim(name):
             yield recipe.note(place, *worded("check.file-on-claim", name=name))
+        elif not os.path.exists(file) and not name.isprintable():
+            message = "This path contains a line break or a tab. In double quotes, `\\n`, `\\r` and `\\t` mean those."
+            yield recipe.problem(place, message, "Put single quotes around a Windows path, or write it with `/`.")
         elif not os.path.exists(file):
             yield recipe.problem(place, *worded("check.no-file", file=file))
         elif data.get("image_column") and file.suffix != ".parquet":

@@ -112,6 +112,10 @@ def _code(arguments: list[str] | None) -> int:
         error.show()
         return 2
     except (KeyboardInterrupt, click.Abort) as ended:
+        if _input_has_ended(ended):
+            _tell("The input ended before the question was answered, so nothing was started or changed.")
+            _tell("Run the command in a terminal, or answer with options: `--help` lists them.")
+            return 1
         # click replaces the exception for ^C, and keeps the original as its cause.
         told = next((each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None)
         _tell(str(told or "Stopped by ^C. The same command starts again."))
@@ -134,6 +138,13 @@ def _code(arguments: list[str] | None) -> int:
     except Exception:
         _tell(report_bug())
         return 3
+
+
+def _input_has_ended(error: BaseException) -> bool:
+    """Whether an exception comes from the end of the input, which click reports as it reports ^C."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return isinstance(error, EOFError)
 
 
 def _tell(text: str) -> None:

@@ -25,6 +25,8 @@ from runner.tools.problem import SHOWN, Problem, Stop, nearest, worded
 
 # A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000
+# The name of a missing file is at least this similar to the one that is offered, without their endings.
+ALIKE_FILES = 0.7
 START = "Start from a copy: `recipe new my-demo --from survival`."
 
 
@@ -43,12 +45,12 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         size = path.stat().st_size
         raw = path.read_bytes() if size <= MAX_BYTES else b""
     except FileNotFoundError:
-        there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
+        there = {entry.stem: entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()}
         hint = "Check the path. `recipe list` shows your recipes and the starters."
         if name in packaged.named():
             hint = f"It is the name of a starter. Copy it first: `recipe new my-{path.name} --from {name}`."
-        elif match := nearest(path.name, there):
-            hint = f"Did you mean `{path.parent / match}`?"
+        elif match := nearest(path.stem, there, ALIKE_FILES):
+            hint = f"Did you mean `{path.parent / there[match]}`?"
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
@@ -319,12 +321,19 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     complaint = f"{error.context or ''} {error.problem or ''}"
     kinds = table("yaml-errors").items()
     kind, known = next(one for one in kinds if any(word in complaint for word in one[1]["words"]))
+    if kind == "escape":
+        column = lines[line - 1].rindex("\\", 0, column) + 1
+    start = error.context_mark if known.get("at_start") else None
     if likely := next(_likely(document, lines, line, column, kind), None):
         return likely
-    start = error.context_mark if known.get("at_start") else None
+    if kind == "missing colon" and start:
+        here, above = _lines_to(lines, start.line + 1)
+        entry = _without_dash(here, above)
+        if entry and entry.indent == above[-1].indent:
+            return entry.without_dash(document)
     at = Span(start.line + 1, start.column + 1, 1) if start else Span(line, column, 1)
-    here = lines[line - 1][column - 1 : column]
-    return document.problem_at(at, known["message"].replace("{here}", here), known["hint"])
+    letter = lines[line - 1][column - 1 : column]
+    return document.problem_at(at, known["message"].replace("{here}", letter), known["hint"])
 
 
 def _likely(document: Document, lines: list[str], line: int, column: int, kind: str) -> Iterator[Problem]:
@@ -346,21 +355,17 @@ def _likely(document: Document, lines: list[str], line: int, column: int, kind: 
     if ended := _ended_early(source, line, column):
         yield at(*ended)
     _, header = hidden_header(document, line)
-    known = [
-        _Line(number, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
-        for number, text in enumerate(lines[:line], 1)
-    ]
-    here, above = known[-1], [one for one in known[:-1] if one.words]
+    here, above = _lines_to(lines, line)
     if header and kind == "second colon":
         yield header
-    if kind != "indentation":
+    if kind not in ("indentation", "list entry"):
         return
     if header and all(one.indent >= here.indent for one in above if one.number > header.line):
         yield header
     if glued := _GLUED_DASH.match(source):
         yield at(Span(line, len(glued[1]) + 1, 1), *worded("recipe.glued-dash", glued=glued))
     if entry := _without_dash(here, above):
-        yield at(entry.place, *worded("recipe.missing-dash", text=entry.words))
+        yield entry.without_dash(document)
     if len(above) > 1:
         before, odd = above[-2:]
         if here.is_entry and odd.is_entry:
@@ -399,6 +404,22 @@ class _Line(NamedTuple):
     @property
     def place(self) -> Span:
         return Span(self.number, self.indent + 1, len(self.words))
+
+    def without_dash(self, document: Document) -> Problem:
+        return document.problem_at(
+            self.place,
+            "The `- ` that begins a list entry is missing here.",
+            f"Write `- {self.words}`, indented like the other entries.",
+        )
+
+
+def _lines_to(lines: list[str], number: int) -> tuple[_Line, list[_Line]]:
+    """The line with that number, and the lines above it that have words."""
+    known = [
+        _Line(above, len(text) - len(text.lstrip(" ")), re.sub(r"(^|\s)#.*", "", text).strip())
+        for above, text in enumerate(lines[:number], 1)
+    ]
+    return known[-1], [line for line in known[:-1] if line.words]
 
 
 def _without_dash(here: _Line, above: list[_Line]) -> _Line | None:

@@ -151,10 +151,18 @@ def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None 
             open_for(run, recipe_name, fresh)
             run.mark("running", recipe=recipe_name, data_dir=data_dir)
             yield
-        except BaseException:
+        except BaseException as error:
             unused = {run_files.LOCK, run_files.RUN, run_files.CONFIG, run_files.PLANNED}
-            if made_here and {entry.name for entry in run.path.iterdir()} <= unused:
+            is_gone = not (run.path / run_files.LOCK).exists()
+            # What still works in a deleted folder creates it again, without most of its files.
+            left = {entry.name for entry in run.path.iterdir()} if run.path.is_dir() else set()
+            if made_here and left <= unused:
                 shutil.rmtree(run.path, ignore_errors=True)
+            if is_gone and isinstance(error, Exception):
+                raise Stop(
+                    f"The folder `{run.shown}` was deleted or moved away while this command used it.",
+                    "Run the command again. It starts from the beginning.",
+                ) from None
             raise
 
 

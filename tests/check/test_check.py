@@ -40,6 +40,11 @@ WRONG = {
     "a decimal comma": ("learning_rate: 5.0e-5", "learning_rate: 0,00005", "learning_rate"),
     "digits in groups": ("sequence_len: 1024", "sequence_len: 1_024", "sequence_len"),
     "a percentage": ("validation_share: 0.1", "validation_share: 10 %", "validation_share"),
+    "a path whose backslashes mean line breaks": (
+        "sample: data/survival-sample.jsonl",
+        'sample: "C:\\new\\rows.jsonl"',
+        "sample",
+    ),
     "a unit": ("memory: 32 GB", "memory: 32Gi", "memory"),
     "yes for true": ("lm_head: true", "lm_head: yes", "lm_head"),
     "no value": ("epochs: 4  ", "epochs:  ", "epochs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import re
@@ -503,6 +504,15 @@ def test_interrupting_is_130():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
     )
     assert (done.returncode, done.stderr.strip()) == (130, "Stopped by ^C. The same command starts again.")
+
+
+def test_the_end_of_the_input_is_not_an_interrupt(monkeypatch, capsys):
+    """As where a question is asked and the terminal is closed, or ^D is pressed."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("runner.commands.show.facts", lambda path: click.confirm("Really?"))
+    assert typed(["list"]) == 1
+    error = capsys.readouterr().err
+    assert "The input ended before the question was answered" in error and "^C" not in error
 
 
 def test_a_reader_that_stops_early_is_no_error():

@@ -30,6 +30,10 @@ BROKEN = {
     "comments alone": ("# nothing\n", (1, 1)),
     "no settings": ("hello world\n", (1, 1)),
     "a path of Windows": ('a: "C:\\data"\n', (1, 7)),
+    "a path of Windows whose folder begins with U": ('a:\n  b: "C:\\Users\\me"\n', (2, 9)),
+    "the last entry of a list without its dash": ("a:\n  - What?\n  Where?\nb: 1\n", (3, 3)),
+    "the last entry of a list of settings without its dash": ("a:\n  - b: 1\n  b: 2\n", (3, 3)),
+    "a section without a colon after a list": ("a:\n  - What?\nb\n  c: 1\n", (3, 1)),
     "second colon": ("a: b: c\n", (1, 5)),
     "open quote": ('a: "b\nc: 1\n', (1, 4)),
     "open bracket": ("a: [1, 2\nb: 3\n", (1, 4)),
@@ -52,6 +56,15 @@ def test_every_broken_file_has_its_own_message(case, golden_message):
     problem = problem_of(text)
     assert (problem.line, problem.column) == place
     golden_message(str(problem))
+
+
+@pytest.mark.parametrize(("missing", "offered"), [("museum", False), ("hom", True), ("home-1", True)])
+def test_only_a_similar_name_is_offered_for_a_missing_file(missing, offered, tmp_path):
+    """`museum.yaml` and `home.yaml` have most letters in common, but only because of their ending."""
+    (tmp_path / "home.yaml").write_text("scenario: lora\n")
+    with pytest.raises(Stop) as stop:
+        reading.read(tmp_path / f"{missing}.yaml")
+    assert (str(tmp_path / "home.yaml") in stop.value.text) == offered
 
 
 def test_of_a_very_long_line_only_the_part_around_the_caret_is_shown():

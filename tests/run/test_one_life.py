@@ -229,6 +229,17 @@ def test_a_refused_command_leaves_no_folder(tmp_path):
     assert not run.path.exists()
 
 
+def test_a_folder_that_is_deleted_meanwhile_is_named(tmp_path):
+    """What fails then is a file somewhere inside, and its name alone explains nothing."""
+    run = RunFolder(tmp_path / "runs" / "new")
+    with pytest.raises(Stop) as stop, session(run, "x", False):
+        shutil.rmtree(run.path.parent)
+        run.mark("stopped")  # as the end of a failed stage does, which creates the folder again
+        raise FileNotFoundError(2, "No such file or directory", "train.log")
+    assert "was deleted or moved away" in stop.value.text
+    assert not run.path.exists()
+
+
 def test_the_run_that_has_trained_something_is_meant_before_one_that_has_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rehearsal, run = folder("x", "rehearsal"), folder("x", "run")
