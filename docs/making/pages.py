@@ -108,7 +108,7 @@ def _shown(name: str) -> troubles.FoundTrouble | None:
     for case, shown in cases.items():
         if shown.get("trouble", case) == name:
             words = {key: shown[key] for key in ("world_size", "gpu") if key in shown}
-            return troubles.find(shown["log"], **words)
+            return troubles.diagnose_anything(shown["log"], **words).trouble
     return None
 
 

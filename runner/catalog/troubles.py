@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
+from runner.catalog.log_reading import Ending, LogReading, read_logs
 from runner.catalog.tables import table
 from runner.tools import packaged
 from runner.tools.child_process import MARK
@@ -18,10 +19,12 @@ PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "tak
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
 _SPARE = ("advice", "busy", "plan", "ranks")  # optional words of a sentence
 SHOWN = 300  # characters of a message that are shown
-# Lines of a log that name an error: at the beginning of a line, as at the end of Python's trace, else anywhere.
-_ERRORS = (
-    r"(?m)^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$",
-    r"(?m)^.*\b(?:\w*Error|\w*Exception|TrainingStopped)\b.*$",
+_NAMES_ERROR = re.compile(r"\b(?:\w*Error|\w*Exception)\b")
+# Errors of which the log has the reason elsewhere: in the words of a library below Python, or of another process.
+_REASON_ELSEWHERE = re.compile(
+    r"NCCL|CUDA error|CUDA driver error|CUDA failure|cuDNN|CUBLAS|DistBackendError|DistNetworkError|DistStoreError"
+    r"|RendezvousConnectionError|RendezvousTimeoutError|SignalException|DataLoader worker|Gloo|gloo"
+    r"|One of the subprocesses has abruptly died|BrokenProcessPool|Engine core initialization failed"
 )
 
 
@@ -43,8 +46,11 @@ class Trouble(NamedTuple):
         """Its name at the end of messages, which is also a heading of `docs/troubles.md`."""
         return self.name.replace(" ", "-")
 
-    def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> FoundTrouble | None:
-        """The last match in a text, or None. anywhere: for a text of unknown origin, whose line must show its kind."""
+    def found_in(
+        self, text: str, words: Mapping[str, str], whole: str = "", anywhere: bool = False
+    ) -> FoundTrouble | None:
+        """The last match in a text, or None. whole: the log that the text is from, for the reader; by default the text.
+        anywhere: for a text of unknown origin, whose line must show its kind."""
         if self.needs and not words.get(self.needs):
             return None
         places = table("trouble-places")
@@ -59,7 +65,7 @@ class Trouble(NamedTuple):
                 line = _line(text, at)
                 # A long line is shown from the match on.
                 line = (line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]).strip()[:SHOWN]
-                own = _READERS[self.reads](text, groups | dict(words)) if self.reads else {}
+                own = _READERS[self.reads](whole or text, groups | dict(words)) if self.reads else {}
                 said = line.rstrip(".")
                 known = {"said": said, "claims": said, "less": "the recipe", "all": ", ".join(firsts)}
                 return FoundTrouble(self, line, known | groups | own | dict(words))
@@ -102,13 +108,87 @@ def known() -> tuple[Trouble, ...]:
 
 
 def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble of the table that a text shows, of these places; without places, for a text of unknown origin,
-    of all. words: the caller's, for the sentences."""
+    """The first trouble of the table that a cluster's message shows, of these places. words: the caller's, for the
+    sentences."""
     for trouble in known():
-        here = not places or set(trouble.places) & set(places)
-        if here and (found := trouble.found_in(text, words, anywhere=not places)):
+        if set(trouble.places) & set(places) and (found := trouble.found_in(text, words)):
             return found
     return None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a process failed, by its log. stop: the runner's own reason, empty if it did not stop itself; trouble: of the
+    table, None if the log shows none; error: the line that names the last error, empty without one."""
+
+    stop: str = ""
+    trouble: FoundTrouble | None = None
+    error: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """The reason in sentences; empty if it is unknown."""
+        return self.stop or str(self.trouble or "")
+
+    @property
+    def line(self) -> str:
+        """The line of the log that shows the trouble, or else names the last error; empty for the runner's own reason."""
+        if self.stop:
+            return ""
+        return self.trouble.line if self.trouble else self.error
+
+
+def diagnose(logs: str | Sequence[str], *places: str, **words: str) -> Diagnosis:
+    """Why a process failed, by the logs of all its machines. places: LOG by default. words: as in `find`.
+
+    The runner's own reason counts first. Then the errors that ended processes, with all of their causes; only where
+    they say nothing of the reason, other lines count. Warnings never do: they are in the logs of successful runs as well."""
+    logs = [logs] if isinstance(logs, str) else logs
+    return _diagnose(read_logs(logs), places or (LOG,), words)
+
+
+def diagnose_anything(text: str, **words: str) -> Diagnosis:
+    """What a text shows whose origin is unknown: a log, or events and descriptions of a cluster. words: as in `find`."""
+    reading = read_logs([text])
+    found = _diagnose(reading, (LOG, SERVER), words)
+    if found.meaning or reading.has_trace:
+        return found
+    of_cluster = [one for one in known() if not {LOG, SERVER} & set(one.places)]
+    trouble = _first(of_cluster, reading.evidence, words, anywhere=True)
+    return replace(found, trouble=trouble)
+
+
+def _diagnose(reading: LogReading, places: tuple[str, ...], words: Mapping[str, str]) -> Diagnosis:
+    if reading.stop:
+        return Diagnosis(stop=reading.stop)
+    troubles = [one for one in known() if set(one.places) & set(places)]
+    # A cause on one machine comes before what it brings about on the others.
+    causes = [one for one in troubles if not one.follows]
+    effects = [one for one in troubles if one.follows]
+    own = [ending for ending in reading.endings if _has_own_reason(ending, effects)]
+    if not own:
+        found = _first([*causes, *effects], reading.evidence, words)
+        return Diagnosis(trouble=found, error=_last_error(reading))
+    errors = "\n".join(ending.text for ending in reading.endings)
+    return Diagnosis(trouble=_first(causes, errors, words, reading.evidence), error=own[-1].error[:SHOWN])
+
+
+def _has_own_reason(ending: Ending, effects: Sequence[Trouble]) -> bool:
+    """Whether an error is a reason itself, rather than the effect of something that the log shows elsewhere."""
+    return not _REASON_ELSEWHERE.search(ending.text) and not _first(effects, ending.text, {})
+
+
+def _first(
+    troubles: Iterable[Trouble], text: str, words: Mapping[str, str], whole: str = "", anywhere: bool = False
+) -> FoundTrouble | None:
+    return next(filter(None, (one.found_in(text, words, whole, anywhere) for one in troubles)), None)
+
+
+def _last_error(reading: LogReading) -> str:
+    if reading.endings:
+        return reading.endings[-1].error[:SHOWN]
+    lines = [line.strip() for line in reading.evidence.splitlines() if _NAMES_ERROR.search(line)]
+    return lines[-1][:SHOWN] if lines else ""
 
 
 def planned(memory: str) -> str:
@@ -116,13 +196,9 @@ def planned(memory: str) -> str:
     return f"`recipe plan` had estimated {memory} for each GPU." if memory else ""
 
 
-def last_error(log: str, whatever: bool = False) -> str:
-    """The last line of a log that names an error, cut to SHOWN; else empty or, with `whatever`, the last line."""
-    for pattern in _ERRORS:
-        # A launcher's words about the end of a child never contain the reason.
-        if lines := [line.strip() for line in re.findall(pattern, log) if "ChildFailedError" not in line]:
-            return str(lines[-1][:SHOWN])
-    lines = spoken(log) if whatever else []
+def last_line(log: str) -> str:
+    """The last line of a log that is for people, cut to SHOWN."""
+    lines = spoken(log)
     return lines[-1].strip()[:SHOWN] if lines else ""
 
 

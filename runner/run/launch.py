@@ -146,11 +146,12 @@ def end_of(log: Path, start: int = 0, most: int = 20_000) -> str:
 
 def fault(log: str, code: int, doing: str) -> str:
     """Why a process failed, by its log's end and exit status. doing: its work, as the beginning of a sentence."""
-    found = troubles.find(log, troubles.LOG)
-    line = found.line if found else troubles.last_error(log)
-    said = f"\nThe log says: {line}" if line else ""
+    diagnosis = troubles.diagnose(log)
+    if diagnosis.stop:
+        return f"{doing} was stopped. {diagnosis.stop}"
+    line = f"\nThe log says: {diagnosis.line}" if diagnosis.line else ""
     ended = f"Signal {-code} killed it." if code < 0 else ""
-    return f"{doing} failed. {found or ended}".strip() + said
+    return f"{doing} failed. {diagnosis.meaning or ended}".strip() + line
 
 
 TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")  # a config and a launcher follow

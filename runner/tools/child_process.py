@@ -49,6 +49,8 @@ def alive(process: int) -> bool:
 
 
 MARK = "[recipe] "
+# Before the reason for which a process of ours ends itself: a reader of its log must tell it from all else that is there.
+STOP_MARK = "Stopped by recipe-runner: "
 Event = Mapping[str, Any]  # one event: `event` is its name, the rest are its figures
 # The text beside a progress bar, for each phase.
 TRAINING, MEASURING, SAVING, ASKING = "training", "measuring", "saving", "asking"
@@ -57,6 +59,10 @@ _DECODER = json.JSONDecoder()
 
 def event_line(event: Event) -> str:
     return MARK + json.dumps(event)
+
+
+def stop_words(reason: str) -> str:
+    return f"{STOP_MARK}{reason}"
 
 
 def tell(event: str, **facts: Any) -> None:

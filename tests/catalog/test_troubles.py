@@ -18,7 +18,7 @@ UNSHOWN = {"preempted", "machine gone", "too many failures"}
 def told(case: str) -> troubles.FoundTrouble | None:
     shown = SHOWN[case]
     words = {key: shown[key] for key in ("world_size", "gpu") if key in shown}
-    return troubles.find(shown["log"], **words)
+    return troubles.diagnose_anything(shown["log"], **words).trouble
 
 
 @pytest.mark.parametrize("case", SHOWN)
@@ -60,18 +60,19 @@ def test_every_setting_that_a_remedy_names_is_one():
     ],
 )
 def test_what_is_none_is_not_taken_for_one(log):
-    assert troubles.find(log) is None
+    assert troubles.diagnose_anything(log).trouble is None
 
 
 def test_a_cause_is_told_before_what_it_brings_about():
     log = SHOWN["collective timeout"]["log"] + SHOWN["gpu memory"]["log"] + SHOWN["asked to end"]["log"]
-    assert troubles.find(log).trouble.name == "gpu memory"
-    assert troubles.find(SHOWN["asked to end"]["log"] + SHOWN["port closed"]["log"]).trouble.name == "port closed"
+    assert troubles.diagnose(log).trouble.trouble.name == "gpu memory"
+    effects = SHOWN["asked to end"]["log"] + SHOWN["port closed"]["log"]
+    assert troubles.diagnose(effects).trouble.trouble.name == "port closed"
 
 
 def test_the_last_time_counts():
     log = "CUDA out of memory. Tried to allocate 1 GiB\nfine\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
-    assert "2 GiB" in troubles.find(log).line
+    assert "2 GiB" in troubles.diagnose(log).line
 
 
 WAITS = "[rank%d]:[E1] [Rank %d] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=%d, OpType=ALLREDUCE, Timeout(ms)=600000) ran"
@@ -114,5 +115,5 @@ def test_without_a_watchdog_nobody_came_late():
 
 def test_a_missing_module_is_installed_by_the_name_of_its_package():
     """Seen with Python 3.12, which has no distutils of its own: `pip install distutils` finds nothing."""
-    found = troubles.find("ModuleNotFoundError: No module named 'distutils'", troubles.LOG)
+    found = troubles.diagnose("ModuleNotFoundError: No module named 'distutils'").trouble
     assert str(found) == "The package `distutils` is missing. Install it: pip install setuptools (no-package)"

@@ -164,7 +164,7 @@ def main(arguments: list[str]) -> int:
             return run(folder, command, say)
         return gate(folder, say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, say)
     except Stop as stop:
-        print(stop.text, file=sys.stderr, flush=True)
+        print(child_process.stop_words(stop.text), file=sys.stderr, flush=True)
         leave(stop.text)
         return 1
 

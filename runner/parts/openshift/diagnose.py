@@ -186,8 +186,8 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
     """Whether another pod usually causes such a failure; that pod's problem is then reported first."""
-    found = troubles.find(log_of(pod), troubles.LOG) if _failed(pod) else None
-    return found is not None and found.trouble.follows
+    trouble = troubles.diagnose(log_of(pod)).trouble if _failed(pod) else None
+    return trouble is not None and trouble.trouble.follows
 
 
 def _failed(pod: Manifest) -> bool:
@@ -272,11 +272,14 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
         below = "\n" if "\n" in said else " "
         return f"ended{again(entry)}. It reported:{below}{said}"
     text, code = log_of(pod), f"ended with exit code {ended['exitCode']}{again(entry)}."
-    found = troubles.find(text, troubles.LOG, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory")))
+    diagnosis = troubles.diagnose(text, plan=troubles.planned(jobs.foreseen(state.job, "gpu-memory")))
+    if diagnosis.stop:
+        return f"{code} It stopped itself: {diagnosis.stop}"
+    found = diagnosis.trouble
     if found is None:
-        said = troubles.last_error(text, whatever=True)
+        last = diagnosis.error or troubles.last_line(text)
         gone = "Its log is gone." if _restarted(entry) and not text else ""
-        return f"{code} {f'The log says: {said}' if said else gone}".strip()
+        return f"{code} {f'The log says: {last}' if last else gone}".strip()
     if found.trouble.reads == "ranks":
         # Which rank was late takes the logs of all pods.
         together = "\n".join(map(log_of, state.pods))

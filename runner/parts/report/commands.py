@@ -167,11 +167,16 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
 
 def _of_text(text: str) -> Iterator[str]:
     """The problem that a log, events or a pod's description show, and the line that shows it."""
-    found = troubles.find(text)
-    sentence = str(found) if found else "No known problem was found in it."
+    yield from _explain(troubles.diagnose_anything(text))
+
+
+def _explain(diagnosis: troubles.Diagnosis) -> Iterator[str]:
+    sentence = diagnosis.meaning or "No known problem was found in it."
     yield sentence[0].upper() + sentence[1:]
-    if line := found.line if found else troubles.last_error(text):
-        yield f"{'The line that shows it' if found else 'Its last error'}: {line}"
+    if diagnosis.trouble:
+        yield f"The line that shows it: {diagnosis.line}"
+    elif diagnosis.line:
+        yield f"Its last error: {diagnosis.line}"
 
 
 def _of_folder(folder: Path) -> Iterator[str]:
@@ -179,7 +184,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
     logs = sorted(folder.rglob("*.log"))
     if not logs:
         raise Stop(*worded("report.no-log", folder=folder))
-    yield from _of_text("\n".join(end_of(log, most=MOST) for log in logs))
+    yield from _explain(troubles.diagnose([end_of(log, most=MOST) for log in logs], troubles.LOG, troubles.SERVER))
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:

@@ -83,12 +83,11 @@ class StageFacts:
         self.stopped = str(read_record(path / STOPPED).get("message") or "")
         # Each of several machines has its own log.
         logs = sorted(path.glob("train*.log")) if self.state.status == "begun" else []
-        tail = "\n".join(map(end_of, logs))
+        tails = [end_of(log) for log in logs]
         need, world = units.gib(foreseen.memory) if foreseen.memory else "", str(stage.machines.world_size)
-        trouble = troubles.find(tail, troubles.LOG, plan=troubles.planned(need), world_size=world)
-        self.meaning = str(trouble or "")
-        self.said = trouble.line if trouble else troubles.last_error(tail)
-        self.log = tuple(tail.splitlines()[-LOG_LINES:])
+        diagnosis = troubles.diagnose(tails, plan=troubles.planned(need), world_size=world)
+        self.meaning, self.said = diagnosis.meaning, diagnosis.line
+        self.log = tuple("\n".join(tails).splitlines()[-LOG_LINES:])
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:

@@ -335,6 +335,10 @@ def _meaning(server: ServerState, pod: Manifest) -> str:
     text, spec = server.log_of(pod), server.service["spec"]
     uri = spec["model"]["uri"] if server.alone else spec["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
-    found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
-    said = troubles.last_error(text, whatever=True)
-    return str(found) if found else f"The log says: {said}" if said else ""
+    diagnosis = troubles.diagnose(text, troubles.SERVER, source=source)
+    if not diagnosis.trouble:
+        diagnosis = troubles.diagnose(text, troubles.LOG)
+    if diagnosis.meaning:
+        return diagnosis.meaning
+    last = diagnosis.error or troubles.last_line(text)
+    return f"The log says: {last}" if last else ""

@@ -10,6 +10,7 @@ import pytest
 
 from runner.commands import cli
 from runner.tools.run_files import SUMMARY
+from tests.catalog.test_log_reading import OFFLINE_KERNEL, trace
 from tests.conftest import ROOT
 from tests.parts.report.test_page import made
 
@@ -105,6 +106,17 @@ def test_a_folder_of_logs_is_read_together(tmp_path, capsys):
     (tmp_path / "a/pod.log").write_text(SHOWN["asked to end"]["log"])
     (tmp_path / "b/pod.log").write_text(SHOWN["ecc"]["log"])
     assert why(capsys, tmp_path).startswith("A GPU has lost bits of its memory")
+
+
+def test_a_warning_of_a_modern_processor_hides_no_error(tmp_path, capsys):
+    """Seen on every machine whose processor has avx512_bf16."""
+    (tmp_path / "pod.txt").write_text(OFFLINE_KERNEL + trace("KeyError: 'turns'"))
+    assert why(capsys, tmp_path / "pod.txt") == "No known problem was found in it.\nIts last error: KeyError: 'turns'\n"
+
+
+def test_the_reason_of_a_program_of_ours_is_shown_in_full(tmp_path, capsys):
+    (tmp_path / "pod.txt").write_text(f"{OFFLINE_KERNEL}Stopped by recipe-runner: There are no rows.\nWrite some.\n")
+    assert why(capsys, tmp_path / "pod.txt") == "There are no rows.\nWrite some.\n"
 
 
 def test_what_nobody_knows_is_said_with_its_last_error(tmp_path, capsys):
