@@ -9,14 +9,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from runner.tools.problem import Problem, Stop
+
 
 class Tables(Mapping[str, Any]):
     """A TOML file of ours, whose headers begin lines and no other line begins with `[`. Each table at its top is parsed when
     it is read, because a check needs few of hundreds."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, file: Path, text: str) -> None:
         head, *tables = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
-        self._read = tomllib.loads(head)
+        self._file = file
+        self._whole = text
+        self._read = self._parse(head)
         self._texts = dict.fromkeys(self._read, "")
         for table in tables:
             quoted, bare = re.findall(r'\A\[+(?:"(.+?)"|([\w-]+))', table)[0]
@@ -24,8 +28,14 @@ class Tables(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._read:
-            self._read |= tomllib.loads(self._texts[name])
+            self._read |= self._parse(self._texts[name])
         return self._read[name]
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            return parse_toml(self._file, self._whole)  # fails too, but knows the line in the file
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._texts)
@@ -38,8 +48,33 @@ class Tables(Mapping[str, Any]):
 def toml(module: str, name: str) -> Mapping[str, Any]:
     """The file of that name beside a module, read once. module: its `__file__`."""
     file = Path(module).with_name(name)
-    read = Tables if file.is_relative_to(Path(__file__).parents[1]) else tomllib.loads  # others may write any TOML
-    return read(file.read_text("utf-8"))
+    text = file.read_text("utf-8")
+    if file.is_relative_to(Path(__file__).parents[1]):
+        return Tables(file, text)
+    return parse_toml(file, text)  # others may write any TOML
+
+
+def parse_toml(file: Path, text: str) -> dict[str, Any]:
+    """The content of a TOML file. Raises Stop with the line that is wrong."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Stop(_toml_problem(file, text, str(error))) from None
+
+
+def _toml_problem(file: Path, text: str, error: str) -> Problem:
+    place = re.search(r" \(at line (\d+), column (\d+)\)", error)
+    if place is None:
+        return Problem(str(file), 0, 0, f"This file is not valid TOML: {error}.", "Complete its last table.")
+    lines = text.splitlines()
+    number = int(place[1])
+    line = lines[number - 1]
+    first = lines.index(line) + 1
+    if line.startswith("[") and first < number:
+        message = f"The table `{line}` is in this file twice, first in line {first}."
+        return Problem(str(file), number, 1, message, "Delete one of them.", line, len(line))
+    message = f"This file is not valid TOML: {error.replace(place[0], '')}."
+    return Problem(str(file), number, int(place[2]), message, "Fix this line.", line)
 
 
 @cache

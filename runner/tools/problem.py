@@ -1,12 +1,13 @@
 """A user's mistake, described so that the user can fix it; and words for messages."""
 
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.tools import packaged
 
 Tell = Callable[[str], None]  # prints a line for people
 SHOWN = 200  # the number of characters of a line that are shown; recipes have shorter lines
@@ -26,8 +27,14 @@ def worded(name: str, /, **words: object) -> tuple[str, str]:
     code = Path(__file__).parents[1]
     core = code / room / "messages.toml"
     file = core if core.is_file() else code / "parts" / room / "messages.toml"
-    sentences = packaged.toml(str(file), file.name)[message]
+    sentences = _read_messages(file)[message]
     return sentences["text"].format(**words), sentences.get("remedy", "").format(**words)
+
+
+@cache
+def _read_messages(file: Path) -> dict[str, dict[str, str]]:
+    """The file is read here, and not by `packaged`, which reports a broken file as a Problem."""
+    return tomllib.loads(file.read_text("utf-8"))
 
 
 @dataclass(frozen=True)

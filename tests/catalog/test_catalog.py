@@ -443,5 +443,23 @@ def test_tables_that_are_parsed_when_they_are_read_say_what_their_files_say():
     assert len(files) > 100
     for file in files:
         text = file.read_text("utf-8")
-        whole, tables = tomllib.loads(text), packaged.Tables(text)
+        whole, tables = tomllib.loads(text), packaged.Tables(file, text)
         assert list(tables) == list(whole) and dict(tables) == whole and len(tables) == len(whole), file
+
+
+def test_a_broken_table_is_reported_with_its_file_and_its_line_there(tmp_path, golden_message):
+    models = (ROOT / "runner" / "catalog" / "models.toml").read_text("utf-8")
+    header = '["HuggingFaceTB/SmolLM3-3B"]'
+    broken = {
+        "a model twice": (models + f"\n{header}\nparameters = 1\n", models.count("\n") + 2),
+        "no value": (models + "\n[mine]\nlayers =\n", models.count("\n") + 3),
+        "no end": (models + "\n[mine]\nlayers = [", 0),
+    }
+    for case, (text, line) in broken.items():
+        tables = packaged.Tables(tmp_path / "models.toml", text)
+        assert tables["microsoft/Phi-4-mini-instruct"] == tomllib.loads(models)["microsoft/Phi-4-mini-instruct"]
+        with pytest.raises(Stop) as stop:
+            dict(tables)
+        (problem,) = stop.value.problems
+        assert (problem.file, problem.line) == (str(tmp_path / "models.toml"), line)
+        golden_message(stop.value, case)
