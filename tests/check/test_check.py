@@ -377,7 +377,7 @@ def test_a_csv_of_ones_own_needs_only_the_data_section_changed(edited, tmp_path)
         ('answer: "[answer]"', 'answer: "[Antwort]"'),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
-    rows = "".join(f"Warum {number}?,{number} sind genug davon.\n" for number in range(400))
+    rows = "".join(f"Warum {number}?,{number} sind genug davon.\n" for number in range(800))
     (tmp_path / "data" / "mine.csv").write_text(f"Frage,Antwort\n{rows}")
     assert [note.message for note in examine(path)] == []
 

@@ -209,11 +209,29 @@ def _within_the_model(lines: Lines, work: Workload, budget: float) -> Iterator[A
     if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
         for way in ("zero2", "zero3", "fsdp"):
             yield Advice({"distribution": way}, replace(work, sharding=way))
+    yield from _outside_the_gpu(lines, work)
     if work.optimizer in ("adamw_torch_fused", "adamw_torch") and (name := lines.find("optimizer")):
         yield Advice({name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
     if work.adapter and not work.adapter.packed and lines.find("adapter"):
         four_bit = replace(work, adapter=work.adapter._replace(four_bit=True))
         yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
+    if work.masters and (name := lines.find("master_weights")):
+        yield Advice({name: "bf16"}, replace(work, fp32_weights=False), Loss.LEARNING)
+
+
+def _outside_the_gpu(lines: Lines, work: Workload) -> Iterator[Advice]:
+    """The optimizer's state and step in main memory. FSDP moves the weights with them, and a single GPU needs DeepSpeed.
+    An adapter's state is too small to be worth it."""
+    if work.offload or work.adapter or "distribution" not in lines.recipe.settings:
+        return
+    optimizer, weights = {"sharding.offload_optimizer": "cpu"}, {"sharding.offload_weights": "cpu"}
+    if work.sharding == "fsdp":
+        yield Advice({**optimizer, **weights}, replace(work, offload=Offload("cpu", "cpu")))
+    elif work.sharding in ("none", "ddp"):
+        moved = replace(work, sharding="zero2", offload=Offload("cpu"))
+        yield Advice({"distribution": "zero2", **optimizer}, moved)
+    else:
+        yield Advice(optimizer, replace(work, offload=Offload("cpu")))
 
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:

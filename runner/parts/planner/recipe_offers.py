@@ -210,14 +210,21 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
             return offer
         if (tight := _tight(offer.after)) and changes and not elsewhere:
             stage, budget = tight[0]
-            fitting = stage.offers(offer.after.recipe, budget)
-            if more := next((one for one in fitting if not one.keys() & changes.keys()), None):
+            if more := _alike_first(stage.offers(offer.after.recipe, budget), changes):
                 changes = {**changes, **more}
                 continue
         if not mending or (changes and planned.fits and any(name.startswith("limits.") for name in mending)):
             return None
         changes = {**changes, **mending}
     return None
+
+
+def _alike_first(offered: Sequence[Changes], changes: Changes) -> Changes | None:
+    """The first of these that changes no line twice; best one of the kind that other stages have already."""
+    kinds = {name.rpartition(".")[2] for name in changes}
+    others = [one for one in offered if not one.keys() & changes.keys()]
+    alike = [one for one in others if {name.rpartition(".")[2] for name in one} <= kinds]
+    return next(iter([*alike, *others]), None)
 
 
 def _budget(planned: Planned, stage: Forecast) -> float:

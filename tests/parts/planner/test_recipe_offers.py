@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import catalog
 from runner.check.validate import examine, load, override
 from runner.commands import cli
 from runner.parts.edits import copying
@@ -19,6 +20,7 @@ from runner.parts.planner.recipe_offers import Offer, OfferScope
 from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
 from runner.tools.problem import Stop
+from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.conftest import ROOT
 
 SURVIVAL, LYRICS = "survival.yaml", "lyrics.yaml"
@@ -47,6 +49,8 @@ CASES = {
     "evaluation": (LYRICS, ("train.eval_batch_size=24",)),
     "evaluation, plain machines": ("gemma.yaml", ("machines.gpu=NVIDIA-L4",)),
     "pipeline, time": ("seven-b.yaml", ("limits.time=2 d",)),
+    "one GPU": ("seven-b.yaml", ("machines.gpus_per_node=1", "limits.gpu_memory=")),
+    "one GPU, no preferences": ("seven-b.yaml", ("machines.gpus_per_node=1", "limits.gpu_memory=", "dpo=")),
     "pipeline, card": ("seven-b.yaml", ("machines.gpu=NVIDIA-L4",)),
     "images": ("resnet.yaml", ("train.micro_batch_size=4096", "train.effective_batch_size=4096", "machines.gpu=NVIDIA-A10")),
 }  # fmt: skip
@@ -104,7 +108,7 @@ def test_what_loses_nothing_comes_first(case):
     _, found = offered(case)
     ranks = [(offer.loss, offer.scope) for offer in found]
     assert ranks == sorted(ranks)
-    assert not found[0].loses and found[0].loss == Loss.NOTHING
+    assert found[0].loss == Loss.NOTHING
     for offer in found:
         assert (offer.loss > Loss.NOTHING) <= bool(offer.loses)
         thrown = any("sequence_len" in line for line in offer.lines)
@@ -161,6 +165,35 @@ def test_fewer_checkpoints_are_offered_where_they_take_much_of_the_time(recipe, 
 def test_each_kind_of_change_is_offered_where_it_helps(case, wanted):
     lines = [", ".join(offer.lines) for offer in offered(case)[1]]
     assert any(line.startswith(wanted) for line in lines), lines
+
+
+OFFLOADED = "distribution: zero2, sharding.offload_optimizer: cpu"
+EIGHT_BITS = "pretrain.optimizer: adamw_bnb_8bit"
+HALF = "model.master_weights: bf16"
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"])
+@pytest.mark.parametrize(
+    ("case", "ways"), [("one GPU", (OFFLOADED, HALF)), ("one GPU, no preferences", (OFFLOADED, EIGHT_BITS, HALF))]
+)
+def test_a_7b_model_on_one_gpu_is_offered_each_way_to_fit_and_axolotl_takes_it(own, case, ways, gpu):
+    """DPO's reference model leaves no room for an optimizer of 8 bits beside weights in fp32."""
+    name, sets = CASES[case]
+    path = own(name, *sets, f"machines.gpu={gpu}")
+    text, before = path.read_text("utf-8"), planned(path)
+    assert before.fits is False
+    offers = recipe_offers.of(before)
+    assert [offer.loss for offer in offers] == sorted(offer.loss for offer in offers)
+    for way in ways:
+        (offer,) = [one for one in offers if ", ".join(one.lines).startswith(way)]
+        assert offer.loses and offer.after.fits
+        copying.rewrite(before.recipe.document, offer.changes)
+        for stage in planned(path).plan.stages:
+            if stage.engine == "axolotl":
+                config = dict(stage.config)
+                assert validated(config, catalog.gpu(gpu), 1)
+                assert unknown_keys(config) == []
+        path.write_text(text, encoding="utf-8")
 
 
 def test_fp8_counts_on_a_card_that_has_it():
