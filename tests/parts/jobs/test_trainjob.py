@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from functools import lru_cache
 
 import pytest
@@ -13,7 +15,7 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.tools.problem import Stop
 from tests.conftest import RENDERED, ROOT, setting_of
-from tests.parts.openshift.judging import refusals
+from tests.parts.openshift.judging import full_schemas, refusals
 from tests.rendering import render
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -112,6 +114,92 @@ def test_both_jobs_give_every_machine_the_same(path, version, options):
         before = of_pytorchjob(one)
         # What an init container does in the one, the trainer's own command does first in the other.
         assert before | {"command": podspec.wrapped(plan, before["command"])} == of_trainjob(other)
+
+
+# What each form of a TrainJob can set of a pod and of its container, beside what its trainer sets; by the schema that it came with.
+CAN_SET = {
+    "3.5": {
+        "pod": "affinity containers imagePullSecrets initContainers nodeSelector schedulingGates serviceAccountName tolerations volumes",
+        "container": "env name volumeMounts",
+    },
+    "3.6": {
+        "pod": "affinity containers imagePullSecrets initContainers nodeSelector schedulingGates securityContext serviceAccountName "
+        "terminationGracePeriodSeconds tolerations volumes",
+        "container": "env name securityContext volumeMounts",
+    },
+}
+# What neither can set, and where it has no effect: a declaration of ports only informs (Kubernetes, core/v1 Container).
+WITHOUT_EFFECT = {("container", "ports")}
+# How the comment of a TrainJob calls a field that it cannot set.
+CALLED = {
+    ("pod", "automountServiceAccountToken"): "automountServiceAccountToken",
+    ("pod", "securityContext"): "The cluster adds the rest of the security context",
+    ("pod", "terminationGracePeriodSeconds"): "terminationGracePeriodSeconds",
+    ("container", "securityContext"): "read-only root file system",
+    ("container", "imagePullPolicy"): "when the image is pulled",
+}
+
+
+def override_of(job: dict) -> dict:
+    """The template of a pod that a TrainJob lays over that of its runtime."""
+    if "podTemplateOverrides" in job["spec"]:
+        return job["spec"]["podTemplateOverrides"][0]
+    (node,) = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    return node["template"]["spec"]["template"]
+
+
+def fields_of(pod: dict, more: Iterable[str] = ()) -> set[tuple[str, str]]:
+    """The names of what is set: of a pod, and of its one container with `more`."""
+    (container,) = pod["containers"]
+    return {("pod", name) for name in pod} | {("container", name) for name in (*container, *more)}
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("version", ["3.5", "3.6"])
+@pytest.mark.parametrize("options", [(), EVERYTHING[:-1]], ids=["as it is", "with all of the site's settings"])
+def test_a_trainjob_sets_every_field_of_the_pod_that_its_form_can_and_names_the_others(path, version, options):
+    """A field that somebody adds to the pod of a PyTorchJob also belongs into the templates of both TrainJobs, or into the comment
+    on top of them."""
+    plan = plan_of(path, form(version), *options)
+    if plan is None:
+        pytest.skip(f"{path.stem} has no place on a cluster")
+    files = render(plan, ("pytorchjob", "trainjob"))
+    texts = {file.path: file.text for file in files}
+    trainjobs = [name for name in texts if name.endswith("trainjob.yaml")]
+    assert trainjobs
+    for name in trainjobs:
+        job = yaml.safe_load(texts[name])
+        usual = yaml.safe_load(texts[name.replace("trainjob", "pytorchjob")])
+        template = usual["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+        trainer = {"image", "command", "env", "resources"}  # of `spec.trainer`, there as `resourcesPerNode`
+        lacking = fields_of(template["spec"]) - fields_of(override_of(job)["spec"], trainer) - WITHOUT_EFFECT
+        if podspec.CLONER in texts[name]:
+            lacking -= {("pod", "initContainers")}  # the trainer's command clones the code first
+        comment = " ".join(line.removeprefix("# ") for line in texts[name].partition("apiVersion")[0].splitlines())
+        for owner, field in lacking:
+            assert field not in CAN_SET[version][owner].split(), f"write `{field}` into the template of {version}"
+            assert CALLED.get((owner, field), f"`{field}`") in comment, (
+                f"say in trainjob.txt.jinja that {version} lacks it"
+            )
+
+
+@pytest.mark.parametrize("version", ["3.5", "3.6"])
+def test_what_a_trainjob_can_set_is_what_its_schema_has(version):
+    if (folder := full_schemas()) is None:
+        pytest.skip("the whole schemas are not here: RECIPE_TEST_CRDS names their folder")
+    schema = json.loads((folder / f"trainjob-v1alpha1-rhoai-{version}.openapi.json").read_text("utf-8"))
+    steps = {
+        "3.5": "spec podTemplateOverrides spec",
+        "3.6": "spec runtimePatches trainingRuntimeSpec template spec replicatedJobs template spec template spec",
+    }
+    for step in steps[version].split():
+        schema = schema["properties"][step]
+        schema = schema.get("items", schema)
+    container = schema["properties"]["containers"]["items"]
+    assert {
+        "pod": " ".join(sorted(schema["properties"])),
+        "container": " ".join(sorted(container["properties"])),
+    } == CAN_SET[version]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
