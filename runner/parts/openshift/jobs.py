@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ POD_LABEL = {
 CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
 FILES = "recipe-runner/files"  # one hash for the data files that were sent before a job
+CONTENT = "recipe-runner/content"
 # Who sent a job, from which machine and recipe file. Added at sending, because rendered files are the same everywhere.
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 DRIVER = "driver"  # the part of the driver's Job
@@ -206,6 +208,30 @@ def foreseen(job: Manifest, what: str) -> str:
 def recipe_of(job: Manifest) -> str:
     """The recipe, or the stage of one, that a job belongs to; empty if recipe-runner did not make it."""
     return annotation(job, "recipe-runner/recipe")
+
+
+def uses_other_files(job: Manifest, files_key: str) -> bool:
+    """Whether a job was made from other data files than those of a key (`transfer.Files.key`): the hash of the files,
+    and the versions at addresses. What this machine cannot read does not count."""
+    pairs = zip_longest(files_key.split("+"), annotation(job, FILES).split("+"), fillvalue="")
+    return any(now and now != before for now, before in pairs)
+
+
+def is_of(job: Manifest, sent: Sent) -> bool:
+    """Whether a job of the cluster is made from the recipe and the files of the one in `sent`."""
+    key = kubernetes.KEY if annotation(sent.job, kubernetes.KEY) else CONTENT
+    same_recipe = annotation(job, key) == annotation(sent.job, key)
+    return same_recipe and not uses_other_files(job, annotation(sent.job, FILES))
+
+
+def sent_meanwhile(job: Manifest) -> Stop:
+    """The end of a command that would otherwise replace a job that was sent after the command had begun."""
+    owner = Owner.of(job)
+    who = f" {owner}" if owner.person else ""
+    return Stop(
+        f"Another {named(job)}, made from another version of this recipe, was sent meanwhile.{who}",
+        "`recipe status RECIPE` shows it; submit again to replace it.",
+    )
 
 
 def require_of(there: Manifest, recipe: str) -> Manifest:

@@ -6,7 +6,6 @@ What the cluster shows is for people; each stage's own pod reads the records on 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import accounted, in_time
+from runner.parts.openshift.jobs import CONTENT
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.scenarios.shared import common
@@ -35,7 +35,6 @@ PROMOTION = "recipe-runner/promotion"
 
 # The label with the Workflow's name, which kfp's compiler and Argo give to every pod of a run.
 OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
-CONTENT = "recipe-runner/content"
 CLAIM = "PersistentVolumeClaim"
 ACCOUNT = "recipe-driver"  # the driver's service account, which `recipe site` writes with its rights
 # In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
@@ -105,6 +104,12 @@ def milestones(
     return [each._replace(state=LOST) if each.done and _made(each.job) < since else each for each in way]
 
 
+def everything_sent(cluster: Cluster, plan: Plan) -> frozenset[str]:
+    """What is on the cluster for the plan's scenario: the uids of its jobs, with the driver, and the names of its runs."""
+    uids = [str(job["metadata"]["uid"]) for job in jobs.ours(cluster, plan)]
+    return frozenset([*uids, *runs_of(cluster, plan)])
+
+
 def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:
     way = milestones(cluster, plan)
     return next(each for each in way if (each.stage.name, each.of_gate) == (stage.name, of_gate))
@@ -126,9 +131,7 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return MISSING
     if going(job):
         return GOING
-    # The files and the versions at addresses (`transfer.Files.key`); what this machine cannot read does not count.
-    pairs = zip_longest(files_key.split("+"), jobs.annotation(job, jobs.FILES).split("+"), fillvalue="")
-    if jobs.annotation(job, kubernetes.KEY) != key_now or any(now and now != before for now, before in pairs):
+    if jobs.annotation(job, kubernetes.KEY) != key_now or jobs.uses_other_files(job, files_key):
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runner import parts
@@ -17,7 +17,7 @@ from runner.parts.openshift.errors import TryAgain, accounted
 from runner.parts.openshift.jobs import Confirm, Owner, Sent
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going, look
 from runner.parts.openshift.transfer import Files, keys_of, upload
-from runner.parts.openshift.watch import follow, line
+from runner.parts.openshift.watch import Gone, follow, line
 from runner.plan import Plan
 from runner.recipe import units
 from runner.tools.problem import Stop, Tell, listed, worded
@@ -28,13 +28,21 @@ IMAGE_VOLUMES = (1, 33)  # the version of Kubernetes that mounts images, with `s
 SETTING = "`openshift.claims[].storage_class`"
 
 
+class Earlier(NamedTuple):
+    """What a command knows that continues after a wait. sent: all that was on the cluster when it began
+    (`pipeline.everything_sent`); waited_for: the part that it has just waited for."""
+
+    sent: frozenset[str]
+    waited_for: Sent
+
+
 @dataclass(frozen=True)
 class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: the cluster
     only checks; files: sent to the claim before the first stage; contents: the hash of each stage's data files, by its
     name, none if they are not here (`runner.data.prepared.contents`); written: the bytes that the recipe writes to each
     claim, by its name; alone: the driver sends it. The driver retries nothing that has failed, and a person's machine
-    has already sent the key and the files, and examined the image."""
+    has already sent the key and the files, and examined the image. earlier: None in a command's first step."""
 
     tell: Tell
     confirm: Confirm
@@ -45,17 +53,21 @@ class Sending:
     written: Mapping[str, int] = field(default_factory=dict)
     alone: bool = False
     owner: Owner = field(default_factory=Owner)
+    earlier: Earlier | None = None
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends the next part of a plan, or the stage of that name; waits for parts without a GPU, and sends the next one.
-    Returns the part under way, or None. Raises Stop if the cluster refuses anything, before anything is sent, and if
-    the same part has failed before."""
-    what = step(cluster, plan, stage, how)
-    while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
+    Returns the part under way, or None. Raises Stop if the cluster refuses anything, before anything is sent, if the
+    same part has failed before, and after a wait if somebody has sent another version of the recipe meanwhile."""
+    if how.dry_run or stage is not None:
+        return step(cluster, plan, stage, how)
+    before = pipeline.everything_sent(cluster, plan)
+    what = step(cluster, plan, None, how)
+    while what and not what.of_gate and not what.stage.trains:
         how.tell("Waiting for it. ^C leaves it running; submit again to continue.")
         wait(cluster, what, how.tell)
-        what = step(cluster, plan, stage, how)
+        what = step(cluster, plan, None, replace(how, earlier=Earlier(before, what)))
     return what
 
 
@@ -116,6 +128,8 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     else:
         # First the old recipe's driver, which would send its jobs again. A new driver follows.
         walking, runs = ([], []) if alone else pipeline.outdated_walkers(cluster, plan, how.target, how.files.key)
+        if how.earlier:
+            _require_undisturbed(how.earlier, milestone, what, [*walking, *runs, *old, *there])
         # All questions come first, so that nothing has changed after a no.
         for job in (*walking, *runs, *old, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
@@ -130,11 +144,24 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
                 # Pods of a job that a colleague has sent in the meantime read the present files.
                 known = {job["metadata"]["uid"] for job in there}
                 for job in sender.existing(what):
-                    if job["metadata"]["uid"] not in known:
-                        _require_same(job, what)
+                    if job["metadata"]["uid"] not in known and not jobs.is_of(job, what):
+                        raise jobs.sent_meanwhile(job)
                 upload(cluster, what.plan, what.stage, files, tell)
             post(cluster, what, how.owner, tell)
     return what
+
+
+def _require_undisturbed(earlier: Earlier, milestone: pipeline.Milestone, what: Sent, removed: Manifests) -> None:
+    """Raises Stop if a command that has waited would remove something that was sent meanwhile: it has the older recipe.
+    Raises Gone if it would send the part again that it has waited for, because somebody has deleted it since."""
+    waited_for = earlier.waited_for
+    again = jobs.named(what.job) == jobs.named(waited_for.job)
+    if again and (milestone.job is None or going(milestone.job)):
+        raise Gone(waited_for)
+    for job in removed:
+        its_own = jobs.named(job) == jobs.named(waited_for.job) and jobs.is_of(job, waited_for)
+        if job["metadata"].get("uid", job["metadata"]["name"]) not in earlier.sent and not its_own:
+            raise jobs.sent_meanwhile(job)
 
 
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
@@ -144,7 +171,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     if milestone.state != FAILED:
         return milestone.done or milestone.state == pipeline.UNDER_WAY
     # A failed training job is not repeated. Downloading and preparing may have lacked a network, so they are.
-    contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
+    contents = {jobs.annotation(job, jobs.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
 
@@ -269,26 +296,30 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     """Sends the job with its owner's annotations. Then deletes unused config maps of earlier ones, if allowed."""
-    job, named = sent.job, jobs.named(sent.job)
-    if cluster.create(owner.signed(job)):
-        tell(f"Sent {named} to `{sent.namespace}`")
-    else:
-        job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
-        _require_same(job, sent)
+    named = jobs.named(sent.job)
+    # Those that are sent from now on are of somebody who is about to replace this job.
+    earlier = _config_maps(cluster, sent)
+    if not cluster.create(owner.signed(sent.job)):
+        job = cluster.get(sent.kind, sent.namespace, sent.name)
+        if job is None or not jobs.is_of(job, sent):
+            raise jobs.sent_meanwhile(job or sent.job)
         tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
         if (whose := Owner.of(job)) not in (Owner(), owner):
             tell(str(whose))
+        return
+    tell(f"Sent {named} to `{sent.namespace}`")
     with suppress(Stop):
-        for name in jobs.config_maps(cluster, sent.plan, sent.stage):
-            if name != jobs.config_of(job):
+        for name in earlier:
+            if name != jobs.config_of(sent.job):
                 cluster.delete("ConfigMap", sent.namespace, name)
 
 
-def _require_same(job: Manifest, sent: Sent) -> None:
-    """Raises Stop if a job that somebody sent during this command is made from another recipe, or from other files."""
-    key = kubernetes.KEY if jobs.annotation(sent.job, kubernetes.KEY) else pipeline.CONTENT
-    if not job or any(jobs.annotation(job, name) != jobs.annotation(sent.job, name) for name in (key, jobs.FILES)):
-        raise Stop(*worded("openshift.sent-meanwhile", named=jobs.named(sent.job)))
+def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
+    """The names of the config maps of a job and of earlier ones; none if the cluster refuses."""
+    try:
+        return list(jobs.config_maps(cluster, sent.plan, sent.stage))
+    except Stop:
+        return []
 
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
@@ -342,7 +373,7 @@ def replacing(cluster: Cluster, sent: Sent, old: Manifests, tell: Tell) -> Itera
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Waits for a job, and reports its phases, not its steps. Raises Gone if it is deleted, Failed if it fails."""
+    """Waits for a job, and reports its phases, not its steps. Raises Stop as `follow` does."""
     said: list[str] = []
 
     def show(state: JobState | None, why: list[str]) -> None:

@@ -13,7 +13,18 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import diagnose, jobs
 from runner.parts.openshift.client import Cluster, Manifests, connect
 from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, first_log, look, seconds
+from runner.parts.openshift.status import (
+    FAILED,
+    QUEUED,
+    TRAINING,
+    JobState,
+    ended,
+    entry_of,
+    first_log,
+    going,
+    look,
+    seconds,
+)
 from runner.recipe.document import flat
 from runner.tools import child_process, packaged
 from runner.tools.problem import Stop, Tell, worded
@@ -35,17 +46,25 @@ class Failed(Stop):
 class Gone(Stop):
     """A watched job was removed."""
 
+    def __init__(self, sent: jobs.Sent) -> None:
+        super().__init__(f"{sent.kind} `{sent.name}` no longer exists; someone deleted it.", "Submit again.")
+
 
 def follow(cluster: Cluster, sent: jobs.Sent, show: Show) -> JobState:
-    """Shows a job's state until it ends; returns the last one. Raises Gone if it is removed, Failed if it fails."""
+    """Shows a job's state until it ends; returns the last one. Raises Gone if it is removed, Failed if it fails, and Stop
+    if one from another version of the recipe takes its place."""
     cluster, missing = cluster.once(), 0
     while True:
         try:
             job = cluster.get(sent.kind, sent.namespace, sent.name)
             missing = missing + 1 if job is None else 0
             if missing > 2:
-                raise Gone(f"{sent.kind} `{sent.name}` no longer exists; someone deleted it.", "Submit again.")
-            if job is not None:
+                raise Gone(sent)
+            if job is not None and not jobs.is_of(job, sent):
+                raise jobs.sent_meanwhile(job)
+            if job is not None and going(job):
+                show(None, [f"{jobs.named(job)} is being deleted."])
+            elif job is not None:
                 state = look(cluster, job)
                 log_of = diagnose.log_reader(cluster, sent.namespace, jobs.container(job))
                 why = diagnose.reasons(state, log_of)

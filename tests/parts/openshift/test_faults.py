@@ -93,7 +93,7 @@ def made_from(site: Site, kind: str, name: str, *sets: str) -> bool:
     there = site.job(kind, name)
     stage = next((stage for stage in plan.stages if name.endswith(f"-{stage.name}")), plan.stages[-1])
     wanted = submit.pipeline.driver_sent(plan, None, "") if (kind, name) == DRIVER else jobs.sent(plan, stage)
-    content = submit.pipeline.CONTENT
+    content = jobs.CONTENT
     return there is not None and jobs.annotation(there, content) == jobs.annotation(wanted.job, content)
 
 
@@ -649,7 +649,7 @@ def test_files_of_a_job_that_a_colleague_sends_meanwhile_are_not_replaced(quick,
         provide(sender, sent)
 
     monkeypatch.setattr(submit._Sender, "provide", provided)
-    with pytest.raises(Stop, match="Someone else sent another Job `survival-data` a moment ago"):
+    with pytest.raises(Stop, match="Another Job `survival-data`, made from another version of this recipe"):
         submit.step(connect(), plan, None, mine)
     (there,) = [file for file in (tmp_path / "claim").rglob("*") if file.is_file()]
     assert there.read_bytes() == rows
