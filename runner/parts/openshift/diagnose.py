@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import cache
 
 from runner.catalog import hardware, troubles
@@ -18,12 +19,25 @@ from runner.tools.problem import worded
 # The end of a pod's log; after a restart, that of the container that failed.
 LogOf = Callable[[Manifest], str]
 
+# An event of a claim whose storage is being created, or waits for the machine of its first pod.
+PROVISIONING = (
+    "Provisioning",
+    "ExternalProvisioning",
+    "ProvisioningSucceeded",
+    "WaitForFirstConsumer",
+    "WaitForPodScheduled",
+)
+PROVISIONING_SECONDS = 180  # slow storage takes a minute or two
+NAME_SECONDS = 120  # until every machine of a cluster resolves a new name
+UNBOUND = "unbound immediate PersistentVolumeClaim"
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
 # The last lines of a log that are searched for a reason: each of eight processes may leave a traceback.
 TAIL = 2000
 LESS = "`machines`"
 BUILD = f"Build the image with `{kubernetes.build_command()}`, or correct `openshift.image`. {hardware.IMAGE_NEEDS}"
 MORE_MEMORY = str(table("troubles")["main memory"]["remedy"])
+_BACK_OFF = re.compile(r'Back-off pulling image "[^"]*"')
+_PULLING = re.compile(r'\A(?:Back-off pulling image "[^"]*": )?(?:ErrImagePull: )?(?:Failed to pull image "[^"]*": )?')
 _OF_MACHINE = re.compile(r"\AMachine (\d+) \(`[^`]*`\)(: .*)", re.DOTALL)
 GONE = "Its pods are gone, with their logs. `recipe fetch RECIPE` downloads what it wrote to its claim."
 
@@ -72,22 +86,32 @@ def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
             yield _meaning(said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue)
 
 
-def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator[str]:
-    """Why no machine accepts a pod, or one has removed it. less: the settings to reduce."""
+def placing(pod: Manifest, events: Manifests, where: str, less: str, now: datetime) -> Iterator[str]:
+    """Why no machine accepts a pod, or one has removed it. less: the settings to reduce; now: by the cluster's clock."""
     for condition in jobs.conditions_of(pod):
         said = condition.get("message", "")
         if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
             gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
             busy = " All machines that have it are in use." if "Insufficient nvidia.com/gpu" in said else ""
+            of_claims = [event for event in events if event["involvedObject"].get("kind") == "PersistentVolumeClaim"]
+            if UNBOUND in said and _is_provisioned(of_claims, pod, now):
+                yield f"{where}: its claims are being created. This usually takes less than a minute."
+                continue
             claims = f"They have no storage yet: {said}"
-            for event in events:
-                if event["involvedObject"].get("kind") == "PersistentVolumeClaim":  # the last one counts
-                    claims = f"Claim `{event['involvedObject']['name']}`: {event['message']}"
+            if of_claims:
+                latest = of_claims[-1]
+                claims = f"Claim `{latest['involvedObject']['name']}`: {latest['message']}"
             words = {"gpu": gpu, "less": less, "busy": busy, "claims": claims.rstrip(".")}
             yield f"{where}: {_meaning(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
     status = pod.get("status", {})
     if (reason := status.get("reason")) in ("Evicted", "Preempting", "NodeLost"):
         yield taken_off(where, reason, status.get("message", reason))
+
+
+def _is_provisioned(of_claims: Manifests, pod: Manifest, now: datetime) -> bool:
+    """Whether the storage of a pod's claims is being created, without any sign of a problem. of_claims: their events."""
+    is_new = seconds(pod["metadata"].get("creationTimestamp"), now) < PROVISIONING_SECONDS
+    return is_new and all(event.get("reason") in PROVISIONING for event in of_claims)
 
 
 def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
@@ -103,7 +127,7 @@ def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, of_ima
     reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
     if reason in NO_IMAGE:
         # Every container of ours has the same image.
-        image, said = entry.get("image") or pod["spec"]["containers"][0]["image"], said.rstrip(".")
+        image, said = entry.get("image") or pod["spec"]["containers"][0]["image"], _pull_error(said, pod, events)
         otherwise = f"the image `{image}` cannot be pulled: {said}. {of_image}"
         yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=of_image)}"
     elif reason == "CreateContainerConfigError":
@@ -113,6 +137,16 @@ def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, of_ima
         for event in [event for event in own if event.get("reason") in ("FailedMount", "FailedAttachVolume")][-1:]:
             said = event["message"]
             yield f"{where}: {_meaning(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
+
+
+def _pull_error(said: str, pod: Manifest, events: Manifests) -> str:
+    """Why an image cannot be pulled, in the same words while the kubelet tries and while it waits to try again. Before
+    Kubernetes 1.31, a kubelet that waits names no reason; the last event of the pod does."""
+    own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"].get("uid")]
+    failed = [event["message"] for event in own if event.get("message", "").startswith("Failed to pull image")]
+    if _BACK_OFF.fullmatch(said) and failed:
+        said = failed[-1]
+    return _PULLING.sub("", said).rstrip(".")
 
 
 def ends(entry: Manifest) -> Manifests:
@@ -226,14 +260,14 @@ def _ended(state: JobState) -> Iterator[str]:
 def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     before = ", since replaced" if pod in state.replaced else ""
     where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
-    yield from placing(pod, state.events, where, LESS)
+    yield from placing(pod, state.events, where, LESS, state.now)
     remedy = "Submit the recipe again."
     for entry in jobs.containers_of(pod, before=True):
         # One that ended well may have failed before.
         if (entry.get("state", {}).get("terminated") or {}).get("exitCode") == 0:
             continue
         if entry["name"] != podspec.CLONER:
-            yield from _wait_for_master(entry, where)
+            yield from _wait_for_master(state, entry, where)
             continue
         yield from unmade(pod, entry, state.events, where, BUILD, remedy)
         for ended in ends(entry):
@@ -246,15 +280,22 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
             yield from (f"{where} {_end(state, pod, entry, ended, log_of)}" for ended in ends(entry))
 
 
-def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
-    """The problems of the operator's init container in each worker."""
+def _wait_for_master(state: JobState, entry: Manifest, where: str) -> Iterator[str]:
+    """The problems of the operator's init container in each worker, which waits until the master's name resolves."""
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
         image = entry.get("image") or "the training operator's own"
         why = waiting.get("message") or waiting["reason"]
         yield worded("openshift.waiting-image", where=where, image=image, why=why)[0]
     elif "running" in entry.get("state", {}):
-        yield f"{where} is waiting for the master, whose pod has not started."
+        master = next((pod for pod in state.pods if jobs.node_number(pod) == 0), None)
+        if master is None or jobs.phase_of(master) == "Pending":
+            yield f"{where} is waiting for the master, whose pod has not started."
+        elif seconds(entry["state"]["running"].get("startedAt"), state.now) > NAME_SECONDS:
+            yield (
+                f"{where} is waiting for the master, although its pod has started: the cluster's DNS does not answer with "
+                "its name yet. If this continues, ask the admin."
+            )
     elif ends(entry):
         yield f"{where} gave up waiting for the master. Look at machine 0 first."
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from runner.catalog import troubles
 from runner.parts.jobs import kubernetes
@@ -314,7 +315,7 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
         said = [*diagnose.queued(queue, entry_of(server.workloads, pod))]
         yield from said or [f"It waits for {f'the queue `{queue}`' if queue else 'a queue'} to admit it."]
         return
-    yield from diagnose.placing(pod, server.events, where, LESS)
+    yield from diagnose.placing(pod, server.events, where, LESS, datetime.now(UTC))
     for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
         serves = entry["name"] == server.container
         of_image = worded("serve.image-of-runtime")[0] if serves else worded("serve.image-of-model")[0]

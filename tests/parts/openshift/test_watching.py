@@ -312,6 +312,73 @@ def test_a_worker_that_waits_for_the_master(golden_message):
     golden_message(said, "it cannot wait")
 
 
+@pytest.mark.parametrize(
+    ("phase", "seconds", "words"),
+    [
+        ("Running", 10, ""),
+        ("Running", 600, "waiting for the master, although its pod has started"),
+        ("Pending", 600, "waiting for the master, whose pod has not started"),
+    ],
+)
+def test_a_worker_waits_for_a_master_that_has_not_started_or_has_no_name_yet(phase, seconds, words):
+    since = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+    init = [{"name": "init-pytorch", "state": {"running": {"startedAt": since}}}]
+    said = why([a_pod(phase=phase), a_pod("worker", 0, initContainerStatuses=init)])
+    assert words in said if words else said == ""
+
+
+UNBOUND = "0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+PROVISIONED = "Waiting for a volume to be created either by the external provisioner 'nfs.csi.k8s.io' or manually"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason", "is_calm"),
+    [
+        (5, None, True),
+        (5, "ExternalProvisioning", True),
+        (600, "ExternalProvisioning", False),
+        (5, "ProvisioningFailed", False),
+    ],
+)
+def test_claims_that_are_being_created_are_no_trouble_yet(seconds, reason, is_calm):
+    """Seen at everybody's first `submit`."""
+    pod = unscheduled(UNBOUND)
+    pod["metadata"]["creationTimestamp"] = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+    events = [warning("PersistentVolumeClaim", "trained-models-pvc", reason, PROVISIONED)] if reason else []
+    said = why([pod], events)
+    assert ("its claims are being created" in said) == is_calm
+    assert ("ReadWriteMany" in said) == (not is_calm)
+
+
+# A kubelet 1.32 with containerd: while it tries, and while it waits to try again.
+UNAUTHORIZED = (
+    'failed to pull and unpack image "registry/image:1": failed to resolve reference "registry/image:1": failed to '
+    "authorize: failed to fetch anonymous token: unexpected status from GET request to https://registry/token: 401 Unauthorized"
+)
+TRYING = ("ErrImagePull", UNAUTHORIZED)
+BACKING_OFF = ("ImagePullBackOff", f'Back-off pulling image "registry/image:1": ErrImagePull: {UNAUTHORIZED}')
+
+
+def test_an_image_is_explained_once_in_both_of_the_kubelets_wordings():
+    pods = [a_pod(), a_pod("worker", 0)]
+    for pod, (reason, message) in zip(pods, (TRYING, BACKING_OFF), strict=True):
+        pod["status"] |= waiting(reason, message)["status"]
+    (line,) = why(pods).splitlines()
+    assert line.startswith("Machines 0 and 1: the image `registry/image:1` cannot be pulled: failed to pull")
+    assert "link a pull secret" in line
+
+
+def test_a_kubelet_that_only_backs_off_is_explained_by_its_last_event():
+    event = warning("Pod", "survival-master-0", "Failed", f'Failed to pull image "registry/image:1": {UNAUTHORIZED}')
+    said = why([waiting("ImagePullBackOff", 'Back-off pulling image "registry/image:1"')], [event])
+    assert "401 Unauthorized" in said and "link a pull secret" in said
+
+
+def test_an_image_that_containerd_does_not_find():
+    said = why([waiting("ErrImagePull", 'failed to resolve reference "registry/image:1": registry/image:1: not found')])
+    assert "Check its name and its tag." in said
+
+
 def cloning(state: dict) -> str:
     return why([a_pod(initContainerStatuses=[{"name": podspec.CLONER, "image": "stock", "state": state}])])
 
