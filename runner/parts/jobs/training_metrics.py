@@ -18,9 +18,14 @@ from transformers.integrations.integration_utils import KubeflowCallback, is_kub
 
 from runner.tools import packaged
 from runner.tools.files import write_json
+from runner.tools.listening import OnEveryAddress
 from runner.tools.run_files import PROGRESS
 from runner.trainer.results import History
 from runner.trainer.settings import RunSettings
+
+
+class FigureServer(OnEveryAddress, ThreadingHTTPServer):
+    """A server for Prometheus, or for the Trainer."""
 
 
 def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
@@ -46,7 +51,7 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
             pass  # it would print a line every few seconds
 
     try:
-        server = ThreadingHTTPServer(("", int(port)), Answering)
+        server = FigureServer(("", int(port)), Answering)
     except (OSError, OverflowError) as error:
         print(f"{what} not served: port {port}: {getattr(error, 'strerror', None) or error}", flush=True)
         return False

@@ -40,6 +40,7 @@ from runner.run.run_folder import RunFolder, StageFolder, open_for
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.tools.files import content_hash, write_text
+from runner.tools.listening import OnEveryAddress
 from runner.tools.problem import Stop, Tell, worded
 from runner.tools.process import hush
 from runner.trainer.records import versions
@@ -97,10 +98,9 @@ class Arrival:
     left: bool = False
 
 
-class Main(socketserver.ThreadingTCPServer):
+class Main(OnEveryAddress, socketserver.ThreadingTCPServer):
     """The main machine's side: `gather`, then `ready`. An early exit tells the others that it stopped."""
 
-    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     allow_reuse_address = daemon_threads = True
     request_queue_size = 128  # as many machines may come at the same time
 
@@ -115,11 +115,6 @@ class Main(socketserver.ThreadingTCPServer):
         except OSError as error:
             raise Stop(*worded("nodes.port-in-use", port=port, reason=error.strerror)) from None
         threading.Thread(target=self.serve_forever, args=(BEAT_S,), daemon=True).start()
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         """Closes the port after the others have heard their end: why nothing is prepared, if that is known."""

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from runner.tools.listening import OnEveryAddress
+
 WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
 WRITES = "--write"
@@ -115,7 +117,7 @@ def keep_only(root: Path, names: Iterable[str]) -> None:
             file.unlink(missing_ok=True)
 
 
-class FileServer(ThreadingHTTPServer):
+class FileServer(OnEveryAddress, ThreadingHTTPServer):
     """The files below `root`, for requests with the secret `word`. Ends after a while without requests, as a killed
     command deletes no pod. alive: the time of the last request or answer."""
 
