@@ -5,11 +5,12 @@ micro batch a step has more rows, and there are fewer steps."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.machine_counts import with_machines
 from runner.parts.planner.workload import Workload
 
 # Seconds of one GPU, of any kind, between two failures that end a run: 419 failures in 54 days on 16,384 H100 (Llama 3,
@@ -43,7 +44,7 @@ class StageOnMachines:
 
     @classmethod
     def of(cls, forecast: Forecast, count: int) -> Self:
-        there = on(forecast, count)
+        there = with_machines(forecast, count)
         time, work, gpus = there.time, there.workload, there.stage.machines.world_size
         if not time:
             return cls(there)
@@ -71,25 +72,6 @@ class StageOnMachines:
             too_few_rows=bool(work.rows and not work.max_steps and time.rows_a_step > work.rows),
             cost=None if forecast.price is None or total is None else total / 3600 * gpus * forecast.price,
         )
-
-
-def on(forecast: Forecast, count: int) -> Forecast:
-    """The stage on this number of machines, with the same rows a step if possible, and the same rows in all; one GPU
-    shares nothing."""
-    machines, before = forecast.stage.machines, forecast.workload
-    if count == machines.nodes:
-        return forecast
-    machines, way = replace(machines, nodes=count, uneven=()), before.sharding
-    if machines.world_size > 1:
-        way = "ddp" if way == "none" else way
-    elif not before.offload:
-        way = "none"
-    accumulation = max(1, round(before.accumulation * before.machines.world_size / machines.world_size))
-    other = forecast.changed(machines=machines, sharding=way, accumulation=accumulation)
-    if before.max_steps:
-        rows = before.max_steps * before.effective_batch_size
-        other = other.changed(max_steps=max(1, math.ceil(rows / other.workload.effective_batch_size)))
-    return replace(other, stage=replace(forecast.stage, machines=machines))
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from runner.catalog import UnknownArchitecture
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, storage
+from runner.parts.planner import constants, forecast, machine_counts, storage
 from runner.parts.planner.planned import SMALL, Planned, beyond_card, ended_by_deadline, too_few_steps, too_short
 from runner.parts.planner.workload import TABLES
 from runner.plan import Plan, Prediction
@@ -28,6 +28,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     notes += [*storage.problems(recipe.document, plan, forecasts), *beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
     notes += ended_by_deadline(recipe, forecasts, storage.preparations(recipe, plan))
+    notes += machine_counts.slower_than_fewer(recipe, forecasts)
     # Of local files only small ones are counted; those of the catalog's data sets are known.
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     counted = forecasts

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Self
 
 from runner.catalog import Gpu
-from runner.parts.planner import forecast, storage
+from runner.parts.planner import forecast, machine_counts, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import OFFERED, Forecast, said, section, stated
 from runner.parts.planner.memory import usable
@@ -87,6 +87,7 @@ class Planned:
             *forecast.notes(self.recipe, self.forecasts),
             *late(self.recipe, self.forecasts, self.preparations),
             *too_few_steps(self.recipe, self.forecasts),
+            *machine_counts.slower_than_fewer(self.recipe, self.forecasts),
         ]
 
     @cached_property

@@ -12,6 +12,7 @@ from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner.forecast import MOST_TRIED, Changes, Forecast, Loss, splits, stated
 from runner.parts.planner.formulas import Lines
+from runner.parts.planner.machine_counts import fewer, training_seconds, with_machines
 from runner.parts.planner.memory import cards
 from runner.parts.planner.planned import ENOUGH, Planned, gpu_memory, too_short
 from runner.parts.planner.workload import TABLES, Workload
@@ -80,6 +81,11 @@ class Offer:
     @property
     def saves_less(self) -> bool:
         return all(change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes)
+
+    @property
+    def fewer_machines(self) -> bool:
+        nodes = [change for change in self.changes if change.setting == "machines.nodes"]
+        return bool(nodes) and nodes[0].after < nodes[0].before
 
     @property
     def scope(self) -> OfferScope:
@@ -267,8 +273,9 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     nodes = planned.forecasts[0].stage.machines.nodes
     for count in range(1, TRIES):
         yield "more machines", _on(planned, nodes * 2**count)
-    if not tight and nodes > 1:
-        yield "fewer machines", _on(planned, nodes // 2)
+    if not tight:
+        for count in _fewer_machines(planned):
+            yield "fewer machines", _on(planned, count)
     yield from _cards(planned, bool(tight))
 
 
@@ -378,6 +385,15 @@ def _on(planned: Planned, nodes: int) -> Changes:
         if lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear" and before != world:
             changes[f"{lines.home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
     return changes
+
+
+def _fewer_machines(planned: Planned) -> list[int]:
+    """Smaller counts of machines, the fastest by formulas first."""
+    counts = fewer(planned.forecasts[0].stage.machines.nodes)
+    seconds = {}
+    for count in counts:
+        seconds[count] = training_seconds([with_machines(stage, count) for stage in planned.forecasts]) or math.inf
+    return sorted(counts, key=lambda count: seconds[count])
 
 
 def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:

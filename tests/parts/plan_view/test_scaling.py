@@ -11,6 +11,7 @@ import pytest
 from runner.check.validate import load
 from runner.parts.plan_view import scaling
 from runner.parts.plan_view.commands import _counts
+from runner.parts.planner import machine_counts
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Stop
@@ -72,7 +73,7 @@ def test_as_many_rows_are_learned_on_each_count():
     for forecast in planned(SEVEN_B).forecasts:
         before = forecast.steps * forecast.workload.effective_batch_size
         for count in (1, 2, 8, 64):
-            other = scaling.on(forecast, count)
+            other = machine_counts.with_machines(forecast, count)
             batch = other.workload.effective_batch_size
             assert before <= other.steps * batch < before + 2 * batch + forecast.workload.effective_batch_size
             if forecast.workload.accumulation >= count:

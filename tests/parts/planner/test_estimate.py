@@ -14,8 +14,7 @@ from transformers import get_scheduler
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
-from runner.parts.plan_view import scaling
-from runner.parts.planner import duration, forecast, memory, parameters, storage
+from runner.parts.planner import duration, forecast, machine_counts, memory, parameters, storage
 from runner.parts.planner import (
     row_counts as rows,
 )
@@ -263,8 +262,8 @@ def test_another_count_of_machines_is_counted_in_equal_machines():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "gemma.yaml"))
     uneven = replace(found.stage.machines, gpus_per_node=2, uneven=(2, 1))
     found = replace(found.changed(machines=uneven), stage=replace(found.stage, machines=uneven))
-    assert [scaling.on(found, count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
-    assert [scaling.on(found, count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    assert [machine_counts.with_machines(found, count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    assert [machine_counts.with_machines(found, count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
 
 
 def test_a_card_that_does_not_know_the_precision_is_not_offered():
@@ -364,9 +363,13 @@ def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():
 def test_more_machines_are_faster_but_never_more_than_their_number():
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml", "openshift.network.gbit_s=100")
     (found,) = forecast.of(recipe, plan, given_rows=2845)
-    speeds = [scaling.on(found, count).time.samples_a_second for count in (1, 2, 4)]
+    speeds = [machine_counts.with_machines(found, count).time.samples_a_second for count in (1, 2, 4)]
     assert speeds[0] < speeds[1] < speeds[2] < 4 * speeds[0]
-    assert scaling.on(found, 1).time.waiting_seconds == 0 < scaling.on(found, 2).time.waiting_seconds
+    assert (
+        machine_counts.with_machines(found, 1).time.waiting_seconds
+        == 0
+        < machine_counts.with_machines(found, 2).time.waiting_seconds
+    )
 
 
 def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
