@@ -310,8 +310,7 @@ def edited(tmp_path, survival_text):
             text = text.replace(old, new, 1)
         # Of its own data a copy asks its own questions.
         head, demo, rest = text.partition("\ndemo:")
-        text = head + demo + rest.replace("- How do I", "- And how do I").replace("- What is", "- And what is")
-        text = text.replace("- My car", "- And my car").replace("- How many millilitres", "- And how many millilitres")
+        text = head + demo + rest.replace("    - ", "    - And ")
         (tmp_path / "data").mkdir(exist_ok=True)
         shutil.copy(ROOT / "recipes" / "data" / "survival-sample.jsonl", tmp_path / "data")
         path = tmp_path / "recipe.yaml"

@@ -225,7 +225,7 @@ def test_a_minimal_form_is_asked_for_by_name(recipe_command, tmp_path, golden_me
 
 
 OTHER_MODELS = {
-    "a number format that overflows": ("lyrics", "Qwen/Qwen2.5-3B-Instruct", ()),
+    "a number format that overflows": ("theirs.yaml", "Qwen/Qwen2.5-3B-Instruct", ()),
     "special tokens": ("survival", "microsoft/Phi-4-mini-instruct", ()),
     "a format that somebody asks for": (
         "lyrics",
@@ -240,6 +240,9 @@ def test_a_copy_for_another_model_changes_what_belonged_to_the_one_of_before(
     recipe_command, tmp_path, case, golden_message
 ):
     starter, model, more = OTHER_MODELS[case]
+    if starter == "theirs.yaml":
+        in_fp16 = ("new", "theirs", "--from", "lyrics", "--set", "model.precision=fp16")
+        assert recipe_command(*in_fp16, cwd=tmp_path).returncode == 0
     sets = [word for one in (f"model.base={model}", *more) for word in ("--set", one)]
     done = recipe_command("new", "mine", "--from", starter, *sets, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import statistics
 import subprocess
 import sys
 from dataclasses import asdict
@@ -337,3 +338,25 @@ def test_conversations_come_back_from_the_spool_as_they_went_in(tmp_path):
         "assert list(spool.items(np.arange(3))) == said; assert list(spool.items(np.array([1]))) == said[1:2]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_survival_sample_is_like_the_rows_that_it_replaces():
+    """As long as the catalog counted the real rows, with their topics; and none of them is copied."""
+    sample, real = read_lines(ROOT / "recipes" / "data" / "survival-sample.jsonl"), read_lines(REAL)
+    facts = catalog.dataset("cahlen/offline-practical-skills-qa-synthetic")
+    lengths = [len(f"For {row['topic']}, {row['question']}{row['answer']}") for row in sample]
+    assert statistics.mean(lengths) == pytest.approx(facts["characters"], rel=0.1)
+    assert statistics.pstdev(lengths) == pytest.approx(facts["spread"], rel=0.2)
+    assert max(lengths) < facts["high"]
+    assert len({row["question"] for row in sample}) < 0.8 * len(sample)
+    if real:
+        answers, theirs = ([len(row["answer"]) for row in rows] for rows in (sample, real))
+        assert statistics.mean(answers) == pytest.approx(statistics.mean(theirs), rel=0.05)
+        assert {row["topic"] for row in sample} == {row["topic"] for row in real}
+        long_answers = {row["answer"] for row in real if len(row["answer"]) > 60}
+        assert not long_answers & {row["answer"] for row in sample}
+
+
+def read_lines(file: Path) -> list[dict[str, str]]:
+    """The rows of a JSONL file; none if it is not here."""
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.is_file() else []

@@ -84,7 +84,7 @@ def test_rows_as_the_engine_makes_them_are_proven(said):
     proof = said[""]
     assert not proof.faults
     assert proof.rows == proof.judged > 50 and proof.batches > 3 and proof.padding > 100
-    assert proof.trained > 5000 and proof.seen > 5000 and proof.cut == proof.rows_cut == 0
+    assert proof.trained > 3000 and proof.seen > 5000 and proof.cut == proof.rows_cut == 0
     assert (proof.joined, proof.attention) == ("padded", "sdpa")
     assert proof.logits_moved == 0
     assert proof.loss_at_once == pytest.approx(proof.loss_accumulated, abs=1e-5) and proof.loss_at_once > 1
