@@ -89,8 +89,18 @@ def yaml_text(value: Any) -> str:
 
 
 def from_template(file: Path, /, **words: object) -> str:
-    """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in."""
-    return Blanks(file.read_text(encoding="utf-8")).substitute(words)
+    """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in. Raises KeyError if a blank
+    lacks its word, and TypeError if a word lacks its blank."""
+    template = Blanks(file.read_text(encoding="utf-8"))
+    refuse_unused(file, words, template.get_identifiers())
+    return template.substitute(words)
+
+
+def refuse_unused(file: Path, words: Iterable[str], places: Iterable[str]) -> None:
+    """Raises TypeError if a template has no place for a word."""
+    unused = sorted(set(words) - set(places))
+    if unused:
+        raise TypeError(f"{file.name} has no place for {', '.join(unused)}; its places are {', '.join(sorted(places))}")
 
 
 def filled(forms: Iterable[str], words: Mapping[str, Any]) -> Iterator[str]:

@@ -38,7 +38,7 @@ def small(
     env = podspec.listed(podspec.CACHES | podspec.code_path(plan) | more.pop("env", {})) + more.pop("secrets", [])
     own = {"command": command, "env": env, "resources": {"requests": share, "limits": share}, **more}
     folders = [*folders, podspec.SCRATCH, *podspec.code_folders(plan)]
-    return podspec.pod(plan, {"labels": labels(plan, stage, part)}, part, folders, None, own, restart="Never")
+    return podspec.pod(plan, {"labels": labels(plan, stage, part)}, part, folders, None, own, restartPolicy="Never")
 
 
 def alone(
@@ -103,8 +103,8 @@ def _spec(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[s
         "command": command,
         "env": podspec.variables(plan, stage, plain),
         "resources": podspec.as_text(podspec.resources(plan, stage)),
-        "words": kubernetes.LAST_WORDS,
+        "terminationMessagePolicy": kubernetes.LAST_WORDS,
     }
     marks, folders = {"labels": labels(plan, stage, part)}, podspec.folders(plan, stage)
-    template = podspec.pod(plan, marks, part, folders, stage.machines, own, restart="Never")
+    template = podspec.pod(plan, marks, part, folders, stage.machines, own, restartPolicy="Never")
     return {**tries, "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600), "template": template}

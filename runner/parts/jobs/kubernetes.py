@@ -17,7 +17,7 @@ from runner.scenarios.render import planned
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact, content_hash, in_image
 from runner.tools.problem import Stop, worded
-from runner.tools.text import label, macros, template, yaml_text
+from runner.tools.text import label, macros, refuse_unused, template, yaml_text
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -165,9 +165,15 @@ def pull(image: str) -> str | None:
 
 def container(plan: Plan, name: str, folders: list[Folder], **own: Any) -> Manifest:
     """A container of the plan's image, which writes only to volumes. own: the other blanks of `container.yaml`."""
-    words = {"name": name, "image": image(plan), "pull": pull(image(plan))}
-    file, mounts = Path(__file__).with_name("container.yaml"), [mount for mount, _ in folders]
-    return filled(file, **words, **own, mounts=mounts, security=CONTAINER_SECURITY)
+    return filled(
+        Path(__file__).with_name("container.yaml"),
+        name=name,
+        image=image(plan),
+        imagePullPolicy=pull(image(plan)),
+        volumeMounts=[mount for mount, _ in folders],
+        securityContext=CONTAINER_SECURITY,
+        **own,
+    )
 
 
 def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
@@ -181,7 +187,9 @@ def memory(gib: int) -> Folder:
 
 
 def filled(template: Path, /, **words: Any) -> Manifest:
-    """An object from a YAML template: each `$NAME` becomes that word. Keys whose word is None or missing disappear."""
+    """An object from a YAML template: each `$NAME` becomes that word. Keys whose word is None or missing disappear. Raises
+    TypeError for a word that the template has no place for: it would disappear without a message."""
+    places: set[str] = set()
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):
@@ -189,9 +197,13 @@ def filled(template: Path, /, **words: Any) -> Manifest:
             return {key: each for key, each in entries.items() if each is not None}
         if isinstance(value, list):
             return [fill(each) for each in value]
-        return words.get(value[1:]) if isinstance(value, str) and value.startswith("$") else value
+        if isinstance(value, str) and value.startswith("$"):
+            places.add(value[1:])
+            return words.get(value[1:])
+        return value
 
     whole: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
+    refuse_unused(template, words, places)
     return whole
 
 
@@ -240,8 +252,15 @@ def claim_mode(plans: Iterable[Plan]) -> str:
 def claims(plan: Plan) -> Artifact:
     documents = []
     for claim in plan.site.get("claims") or ():
-        words = claim | {"namespace": plan.site["namespace"], "size": f"{plan.claim_gib(claim['name'])}Gi"}
-        documents.append(filled(Path(__file__).with_name("claim.yaml"), mode=claim_mode([plan]), **words))
+        document = filled(
+            Path(__file__).with_name("claim.yaml"),
+            name=claim["name"],
+            namespace=plan.site["namespace"],
+            mode=claim_mode([plan]),
+            storageClassName=claim.get("storage_class"),
+            size=f"{plan.claim_gib(claim['name'])}Gi",
+        )
+        documents.append(document)
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 

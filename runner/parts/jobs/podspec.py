@@ -53,20 +53,27 @@ def pod(
     plan: Plan, meta: Manifest, name: str, folders: list[Folder], machines: Machines | None, own: Manifest, **how: Any
 ) -> Manifest:
     """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
-    needs; None for any. own: of the container, as in `kubernetes.container`; how: `restart` and `grace` of `pod.yaml`."""
+    needs; None for any. own: of the container, as in `kubernetes.container`; how: other blanks of `pod.yaml`."""
     words = {**where(plan, machines), **how, "metadata": meta, "volumes": [volume for _, volume in folders]}
-    words |= {"container": kubernetes.container(plan, name, folders, **own), "account": account(plan, folders)}
+    words |= {
+        "container": kubernetes.container(plan, name, folders, **own),
+        "serviceAccountName": account(plan, folders),
+    }
     if plan.code_from_git:
         # No more than the pod's own container, so the pod requests nothing in addition.
         share = {"cpu": "1", "memory": "1Gi"}
         # Otherwise git waits for a user name and password.
         env = listed(stated(plan) | CACHES | {"GIT_TERMINAL_PROMPT": "0"})
         # Its last words are git's message, if it fails.
-        git = {"resources": {"requests": share, "limits": share}, "words": kubernetes.LAST_WORDS, "env": env}
+        git = {
+            "resources": {"requests": share, "limits": share},
+            "terminationMessagePolicy": kubernetes.LAST_WORDS,
+            "env": env,
+        }
         git["command"] = _clone(plan.code_from_git, CLONE)
         # It has the pod's own image, so that no second one is downloaded.
-        words["before"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
-    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), security=POD_SECURITY, **words)
+        words["initContainers"] = [kubernetes.container(plan, CLONER, [CLONED, SCRATCH], **git)]
+    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), securityContext=POD_SECURITY, **words)
 
 
 def wrapped(plan: Plan, command: list[str]) -> list[str]:

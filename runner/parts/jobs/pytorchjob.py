@@ -27,14 +27,21 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     }
     # One pod spec for master and workers, without what the operator sets itself.
     meta, folders = podspec.metadata(plan, stage, group="machines"), podspec.folders(plan, stage)
-    template = podspec.pod(plan, meta, PYTORCH, folders, machines, own, grace=podspec.grace(stage))
+    template = podspec.pod(
+        plan, meta, PYTORCH, folders, machines, own, terminationGracePeriodSeconds=podspec.grace(stage)
+    )
     replica = {"restartPolicy": site["restart_policy"], "template": template}
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:
         replicas["Worker"] = {"replicas": machines.nodes - 1, **replica}
-    words = {"processes": str(max(1, machines.gpus_per_node)), "replicas": replicas}
-    words |= {"restarts": site["backoff_limit"] * machines.nodes + 1, "seconds": round(site["deadline_hours"] * 3600)}
-    spec = kubernetes.filled(batch.TEMPLATES / "pytorchjob.yaml", cleaning=site["clean_pod_policy"], **words)
+    spec = kubernetes.filled(
+        batch.TEMPLATES / "pytorchjob.yaml",
+        nprocPerNode=str(max(1, machines.gpus_per_node)),
+        cleanPodPolicy=site["clean_pod_policy"],
+        backoffLimit=site["backoff_limit"] * machines.nodes + 1,
+        activeDeadlineSeconds=round(site["deadline_hours"] * 3600),
+        pytorchReplicaSpecs=replicas,
+    )
     text = yaml_text(kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage))
     # The access to a job's pods. OpenShift AI itself restricts that to the pods of a TrainJob.
     policy_file = batch.TEMPLATES / kubernetes.POLICY_FILE

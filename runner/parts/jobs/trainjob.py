@@ -31,15 +31,31 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     folders = podspec.folders(plan, stage)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
     mounts = [podspec.CLONED[0] if mount["mountPath"] == kubernetes.CODE_DIR else mount for mount, _ in folders]
-    parts = {**podspec.where(plan, stage.machines), "mounts": mounts, "volumes": [volume for _, volume in folders]}
-    parts |= {"image": kubernetes.image(plan), "command": podspec.wrapped(plan, list(stage.command))}
-    parts |= {"env": podspec.variables(plan, stage, podspec.environment(plan, stage)), "nodes": stage.machines.nodes}
-    parts |= {"processes": max(1, stage.machines.gpus_per_node), "resources": podspec.resources(plan, stage)}
-    parts |= {"account": podspec.account(plan, folders)}
-    parts |= {"podSecurity": podspec.POD_SECURITY, "security": kubernetes.CONTAINER_SECURITY}
-    parts |= {"grace": podspec.grace(stage), "seconds": round(plan.site["deadline_hours"] * 3600)}
-    file = batch.TEMPLATES / ("trainjob.yaml" if kubernetes.patched(plan.site) else "trainjob-3.5.yaml")
-    spec = kubernetes.filled(file, runtime=RUNTIME, metadata=podspec.metadata(plan, stage), **parts)
+    fields = {
+        **podspec.where(plan, stage.machines),
+        "runtime": RUNTIME,
+        "image": kubernetes.image(plan),
+        "command": podspec.wrapped(plan, list(stage.command)),
+        "env": podspec.variables(plan, stage, podspec.environment(plan, stage)),
+        "numNodes": stage.machines.nodes,
+        "numProcPerNode": max(1, stage.machines.gpus_per_node),
+        "resourcesPerNode": podspec.resources(plan, stage),
+        "metadata": podspec.metadata(plan, stage),
+        "serviceAccountName": podspec.account(plan, folders),
+        "volumeMounts": mounts,
+        "volumes": [volume for _, volume in folders],
+    }
+    if kubernetes.patched(plan.site):
+        file = batch.TEMPLATES / "trainjob.yaml"
+        fields |= {
+            "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
+            "podSecurityContext": podspec.POD_SECURITY,
+            "containerSecurityContext": kubernetes.CONTAINER_SECURITY,
+            "terminationGracePeriodSeconds": podspec.grace(stage),
+        }
+    else:
+        file = batch.TEMPLATES / "trainjob-3.5.yaml"
+    spec = kubernetes.filled(file, **fields)
     made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", spec, plan, stage)
     # OpenShift AI's Trainer then reads the progress from this port of the first pod (opendatahub-io/trainer,
     # pkg/rhai/constants: exactly "true").

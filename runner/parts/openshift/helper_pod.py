@@ -179,7 +179,10 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     part = jobs.SEND if writes else jobs.FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
     folders, env = podspec.claims(plan, read_only=not writes), {WORD: word, PORT: str(SHARE_PORT)}
-    port = {"ports": [{"containerPort": SHARE_PORT}], "probe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2}}
+    port = {
+        "ports": [{"containerPort": SHARE_PORT}],
+        "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
+    }
     return batch.alone(plan, stage, part, command, folders, seconds=4 * 3600, env=env, **port)
 
 
@@ -195,7 +198,9 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> kubernetes.Manifest:
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
     command = ["python", "-m", "runner.entrypoints.embedded", *what]
-    return batch.alone(plan, stage, jobs.LOOK, command, [], seconds=3600, env=room, words=kubernetes.LAST_WORDS)
+    return batch.alone(
+        plan, stage, jobs.LOOK, command, [], seconds=3600, env=room, terminationMessagePolicy=kubernetes.LAST_WORDS
+    )
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:

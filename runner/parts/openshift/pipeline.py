@@ -257,7 +257,7 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> jobs.Sent:
     """The objects of the driver; files_key: of the data files that are on the claim."""
     alone, own = driver_stage(plan)
     options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
-    more: Manifest = {"resources": SHARE, "words": kubernetes.LAST_WORDS}
+    more: Manifest = {"resources": SHARE, "terminationMessagePolicy": kubernetes.LAST_WORDS}
     command = [*driver_command(alone), *options]
     pod = batch.small(alone, own, jobs.DRIVER, command, [podspec.config(alone, own)], **more)
     account = {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}

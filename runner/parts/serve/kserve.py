@@ -96,31 +96,31 @@ def service(plan: Plan, server: Serving, trained_by: str = "") -> kubernetes.Man
     # The platform creates a route only for this label; an LLMInferenceService always has the platform's gateway.
     route = {"networking.kserve.io/visibility": "exposed"} if server.route and not alone else {}
     declared = [{"name": one.name, "uri": one.results.below(ADAPTER).uri} for one in source.adapters]
-    made = _filled(
-        (server.kind or SERVICE).lower(),
-        plan,
-        name=kubernetes.job_name(plan),
-        labels=_labels(plan) | kubernetes.queue(plan) | route,
-        run_dir=plan.place.run_dir,
-        service_account=plan.site.get("service_account"),
-        pod_security=podspec.POD_SECURITY,
-        security=kubernetes.CLOSED,
-        runtime=own_runtime(plan) if server.image else server.runtime,
-        image=server.image,
-        pull=kubernetes.pull(server.image) if server.image else None,
-        uri=None if storage else source.uri,
-        storage=storage,
-        base_name=server.base_name or server.name,
-        lora={"adapters": declared} if declared else None,
-        # An LLMInferenceService's command passes them through a shell once more.
-        arguments=[shlex.quote(one) if alone else one for one in arguments(server, plan.site["namespace"])],
+    fields = {
+        **podspec.where(plan, machines),
+        "name": kubernetes.job_name(plan),
+        "labels": _labels(plan) | kubernetes.queue(plan) | route,
+        "run_dir": plan.place.run_dir,
+        "serviceAccountName": plan.site.get("service_account"),
+        "podSecurityContext": podspec.POD_SECURITY,
+        "containerSecurityContext": kubernetes.CLOSED,
+        "args": arguments(server, plan.site["namespace"]),
         # All files are mounted, so the hub is not needed; and no telemetry.
-        env=podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
-        resources=podspec.as_text(podspec.amounts(machines)),
-        mounts=[mount for mount, _ in folders] or None,
-        volumes=[volume for _, volume in folders] or None,
-        **{"nodeSelector": None, "tolerations": None, **podspec.where(plan, machines)},
-    )
+        "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
+        "resources": podspec.as_text(podspec.amounts(machines)),
+    }
+    if alone:
+        # An LLMInferenceService's command passes them through a shell once more.
+        fields["args"] = [shlex.quote(argument) for argument in fields["args"]]
+        fields |= {"uri": source.uri, "base_name": server.base_name or server.name, "image": server.image}
+        fields["imagePullPolicy"] = kubernetes.pull(server.image) if server.image else None
+        fields["lora"] = {"adapters": declared} if declared else None
+    else:
+        fields["runtime"] = own_runtime(plan) if server.image else server.runtime
+        fields |= {"storageUri": None if storage else source.uri, "storage": storage}
+        fields["volumeMounts"] = [mount for mount, _ in folders] or None
+        fields["volumes"] = [volume for _, volume in folders] or None
+    made = _filled((server.kind or SERVICE).lower(), plan, **fields)
     beside = [one.content for one in source.adapters[1:]]
     content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint, *beside])
     marks = {CONTENT: content} | ({TRAINED_BY: trained_by} if trained_by else {})
@@ -177,7 +177,7 @@ def runtime(plan: Plan, server: Serving) -> kubernetes.Manifest | None:
         labels=_labels(plan),
         title=f"vLLM for {plan.name}",
         image=server.image,
-        pull=kubernetes.pull(server.image),
+        imagePullPolicy=kubernetes.pull(server.image),
         module=SERVER,
         env=podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
     )
