@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -270,16 +270,25 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         return
     for home, data in named:
         asked = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split", "files")}
-        found: Iterable[Problem]
+        source = DataSource(**asked, path=None)
+        found: list[Problem]
         try:
-            found = fits(recipe, home, data, "hub", data["hub"], data_sets.hub_columns(DataSource(**asked, path=None)))
+            found = list(fits(recipe, home, data, "hub", data["hub"], data_sets.hub_columns(source)))
+            found += renamed(recipe, home, source)
         except Stop as reason:
-            message = reason.text.split("\n")[0]
-            lines = f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
-            found = [recipe.problem((*home, "hub"), message, f"Look at the data set on the hub, and at {lines}.")]
+            message, _, remedy = reason.text.partition("\n")
+            found = [recipe.problem((*home, "hub"), message, remedy)]
             if isinstance(reason, data_sets.Unreachable):
-                found = [recipe.note((*home, "hub"), message, LATER)]
+                found = [recipe.note((*home, "hub"), message, f"{remedy} {LATER}")]
         yield from (of_set(home, problem) for problem in found)
+
+
+def renamed(recipe: Recipe, home: Path_, source: DataSource) -> Iterator[Problem]:
+    """A data set that has another name on the hub than in the recipe. Raises Stop as `name_on_hub` does."""
+    name = data_sets.name_on_hub(source)
+    if name != source.hub:
+        message = f"The data set `{source.hub}` is now called `{name}` on the hub."
+        yield recipe.note((*home, "hub"), message, f"Write `{name}`. The old name works until somebody else takes it.")
 
 
 RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns, splits, left_over, hub_names, commits)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import object_store
+from runner.data.hub_failures import hub_failure
 from runner.data.row_files import DataRow
 from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of, remote
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop
 
 # UTF-8 bytes per token of English text, for vocabularies of 50,000 tokens and more. Other scripts have fewer letters
 # per token and more bytes per letter.
@@ -144,7 +145,7 @@ def hash_64(text: str) -> int:
 
 
 class Unreachable(Stop):
-    """The hub does not answer; the dataset may still exist."""
+    """The hub does not answer, or not now; the dataset may still exist."""
 
 
 @contextmanager
@@ -169,6 +170,16 @@ def hub_columns(source: DataSource) -> list[str]:
         return list(dataset.column_names or next(iter(dataset), ()))
 
 
+def name_on_hub(source: DataSource) -> str:
+    """The name that a dataset has on the hub today: an old one leads to it. Raises as `from_hub` does."""
+    from huggingface_hub import HfApi
+
+    try:
+        return str(HfApi().dataset_info(str(source.hub), revision=source.revision, timeout=10).id)
+    except Exception as error:
+        raise no_dataset(source, error) from None
+
+
 def licence(source: DataSource) -> str:
     """The licence of a dataset from its page on the hub, in words; empty for a file."""
     if source.file:
@@ -177,7 +188,7 @@ def licence(source: DataSource) -> str:
 
     try:
         facts = HfApi().dataset_info(str(source.hub), revision=source.revision, timeout=10)
-    except Exception:  # of the kinds that `reason_of` lists
+    except Exception:  # of the kinds that `hub_failure` lists
         return f"unknown, because the hub cannot be asked; read the page of {source.hub} before you publish a model"
     names = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     if not names:
@@ -191,22 +202,20 @@ def licences(source: DataSets) -> str:
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:
-    reason = reason_of(error)
-    kind = Unreachable if reason == UNREACHABLE else Stop
-    return kind(*worded("data.not-from-hub", source=source, reason=reason))
-
-
-UNREACHABLE = "this machine cannot reach it."
+    kind, reason, remedy = Stop, reason_of(error), "Check `subset`, `split` and `files` of the data set."
+    if failure := hub_failure(error):
+        reason, remedy = failure.reason, failure.remedy
+        if failure.temporary:
+            kind = Unreachable
+    return kind(
+        f"The data set `{source.hub}` cannot be loaded from the hub: {reason}.",
+        f"{remedy} Or download it and name it under `data.path`.",
+    )
 
 
 def reason_of(error: Exception) -> str:
-    """An error of the library in words. It has some twenty kinds: offline, no such dataset, gated, no such split."""
-    kind, said = type(error).__name__, str(error).strip()
-    if kind in ("DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
-        return "you can read none with that name; a gated or private one needs `hf auth login`, or HF_TOKEN."
-    words = f"{kind} {said}".lower()
-    if any(sign in words for sign in ("connect", "client has been closed", "name or service", "timed out", "offline")):
-        return UNREACHABLE
-    if several := re.search(r"config name is missing.*?\[(.*?)\]", said, re.IGNORECASE | re.DOTALL):
-        return f"it has several subsets, and `subset` must name one: {several[1]}."
-    return said.split("\n")[0]
+    """An error of the library about the content of a data set, in words without a full stop."""
+    text = str(error).strip()
+    if several := re.search(r"config name is missing.*?\[(.*?)\]", text, re.IGNORECASE | re.DOTALL):
+        return f"it has several subsets, and `subset` must name one: {several[1]}"
+    return text.split("\n")[0].rstrip(".")

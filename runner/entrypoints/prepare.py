@@ -15,6 +15,7 @@ from typing import Any
 
 from runner import parts, scenarios
 from runner.data import conversation_formats, data_sets, general_documents, object_store, tokenizers
+from runner.data.hub_failures import HubFailure, hub_failure
 from runner.data.prepared import require_room
 from runner.data.report import rows_of
 from runner.plan import RowsRequest
@@ -124,6 +125,8 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
 
     try:
         facts = HfApi().model_info(model["base"], revision=model["revision"], files_metadata=True)
+        if facts.id != model["base"]:
+            tell(f"The hub now calls {model['base']} {facts.id}. Write the new name in the recipe.")
         # From here on the commit counts, so that a branch that moves meanwhile does not mix two versions.
         here = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
         missing = sum(
@@ -137,7 +140,11 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
         wanted = {"revision": facts.sha, "allow_patterns": list(MODEL_FILES)}
         snapshot_download(model["base"], local_dir=folder, max_workers=4, **wanted)
     except (HTTPError, OSError) as error:
-        raise Stop(*worded("entrypoints.no-download", model=model, error=first_line(error))) from None
+        failure = hub_failure(error) or HubFailure(first_line(error).rstrip("."), "Check its name and the network.")
+        raise Stop(
+            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {failure.reason}.",
+            failure.remedy,
+        ) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from runner.data.data_sets import DataSource, licence
 from runner.plan import Place
 from runner.scenarios import translate
 from tests.conftest import ROOT
-from tests.entrypoints.test_prepare import Hub
+from tests.hub import Hub, Repository, parquet
 
 RECIPE = """\
 scenario: last-layers
@@ -45,15 +44,6 @@ WRONG = {
 }
 
 
-def table(rows: list[dict]) -> bytes:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    out = io.BytesIO()
-    parquet.write_table(pa.Table.from_pylist(rows), out)
-    return out.getvalue()
-
-
 @pytest.fixture(scope="module")
 def hub():
     pairs = [{"question": f"What is {number}?", "answer": f"It is {number}."} for number in range(30)]
@@ -69,15 +59,14 @@ def hub():
     card = "---\nconfigs:\n- config_name: one\n  data_files: one.csv\n- config_name: two\n  data_files: two.csv\n---\n"
     two = "instruction,reply\n" + "".join(f"{row['question']}?,{row['answer']}\n" for row in pairs)
     return Hub(
-        {},
         datasets={
             "someone/rows": {
                 "README.md": b"---\nlicense: cc-by-sa-4.0\n---\n",
-                "data/train-00000-of-00001.parquet": table(pairs),
+                "data/train-00000-of-00001.parquet": parquet(pairs),
             },
             "someone/chats": {
-                "data/train_sft-00000-of-00001.parquet": table(chats),
-                "data/test_sft-00000-of-00001.parquet": table(chats[:2]),
+                "data/train_sft-00000-of-00001.parquet": parquet(chats),
+                "data/test_sft-00000-of-00001.parquet": parquet(chats[:2]),
             },
             "someone/parts": {"README.md": card.encode(), "one.csv": b"a,b\n1,2\n", "two.csv": two.encode()},
         },
@@ -205,6 +194,80 @@ def test_the_prepare_job_says_what_is_wrong_before_it_fetches_anything(case, tmp
     assert json.loads((tmp_path / "run" / "data" / "stopped.json").read_text("utf-8"))["message"] in done.stderr
 
 
+ROWS = {
+    "data/train-00000-of-00001.parquet": parquet({"question": f"What is {n}?", "answer": f"{n}."} for n in range(30))
+}
+ONE_SET = """\
+scenario: last-layers
+name: mine
+model:
+  base: HuggingFaceTB/SmolLM2-135M-Instruct
+  attention: sdpa
+data:
+  sets:
+    - {hub: someone/rows, question: "[question]", answer: "[answer]"}
+machines:
+  gpu: NVIDIA-L40S
+"""
+GATED = {"datasets": {"someone/rows": Repository(ROWS, gated=True)}}
+# A hub that gives no rows, and the environment of whoever asks it.
+REFUSALS = {
+    "gated": (GATED, {}),
+    "no access": (GATED, {"HF_TOKEN": "hf_stranger"}),
+    "not there": ({}, {}),
+    "no revision": ({"datasets": {"someone/rows": Repository(ROWS, branches=("v2",))}}, {}),
+    "too many requests": ({"busy": True}, {}),
+    "offline": ({"datasets": {"someone/rows": ROWS}}, {"HF_HUB_OFFLINE": "1"}),
+    "unreachable": ({}, {"HF_ENDPOINT": "http://127.0.0.1:9"}),
+}
+
+
+def asking(hub, folder, env):
+    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf"), "HF_TOKEN": "", "HF_HUB_OFFLINE": ""} | env
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_check_says_why_the_hub_gives_no_rows(case, recipe_command, tmp_path, golden_message):
+    has, env = REFUSALS[case]
+    refusing = Hub(**has)
+    (tmp_path / "mine.yaml").write_text(ONE_SET, "utf-8")
+    done = recipe_command("check", "mine.yaml", "--online", cwd=tmp_path, env=asking(refusing, tmp_path, env))
+    assert done.returncode == (0 if case in ("too many requests", "offline", "unreachable") else 1)
+    golden_message(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "case", ["gated", *(pytest.param(case, marks=pytest.mark.long) for case in REFUSALS if case != "gated")]
+)
+def test_prepare_and_run_end_with_why_the_hub_gives_no_rows(case, tmp_path, golden_message):
+    """`run` starts the same program for its data as `prepare`, and repeats its words."""
+    has, env = REFUSALS[case]
+    refusing = Hub(**has)
+    (tmp_path / "mine.yaml").write_text(ONE_SET, "utf-8")
+    commands = {"prepare": (), "run": ("--yes",)}
+    if case == "gated":
+        del commands["run"]
+    for verb, options in commands.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "runner", verb, "mine.yaml", *options],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | asking(refusing, tmp_path, env),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+        golden_message(done.stderr[done.stderr.index("The data set") :], verb)
+
+
+def test_a_data_set_that_has_another_name_today_is_a_note_and_is_read(recipe_command, tmp_path, golden_message):
+    moved = Hub(datasets={"somebody/rows": ROWS}, renamed={"someone/rows": "somebody/rows"})
+    (tmp_path / "mine.yaml").write_text(ONE_SET, "utf-8")
+    done = recipe_command("check", "mine.yaml", "--online", cwd=tmp_path, env=asking(moved, tmp_path, {}))
+    assert done.returncode == 0
+    golden_message(done.stdout)
+
+
 SONGS = ROOT / "recipes/data/lyrics-sample.jsonl"
 # As published scripts read the data set that the starter names.
 PUBLISHED = ("Instruction", "Label")
@@ -214,7 +277,7 @@ PUBLISHED = ("Instruction", "Label")
 def songs():
     rows = [json.loads(line).values() for line in SONGS.read_text("utf-8").splitlines()]
     played = [dict(zip(PUBLISHED, row, strict=True)) for row in rows]
-    return Hub({}, datasets={"rajtripathi/5M-Songs-Lyrics": {"data/train-00000-of-00001.parquet": table(played)}})
+    return Hub(datasets={"rajtripathi/5M-Songs-Lyrics": {"data/train-00000-of-00001.parquet": parquet(played)}})
 
 
 def lyrics(starter: str, *changes: tuple[str, str]) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import threading
+from collections import Counter
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote
 
 import pytest
 import yaml
@@ -35,125 +31,12 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import FETCHED
 from runner.trainer.records import Proof
 from tests.conftest import ROOT
+from tests.hub import COMMIT, Hub, Repository
 
 pytestmark = pytest.mark.heavy
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
-COMMIT = "c0ffee" * 6 + "c0ff"
-
-
-class Hub:
-    """The Hugging Face hub, as far as a download of one model, and reading datasets, need it. datasets: the files of each, by
-    its name. asked: what was asked, `VERB path`."""
-
-    def __init__(
-        self, files: dict[str, bytes], token: str = "", datasets: dict[str, dict[str, bytes]] | None = None
-    ) -> None:
-        self.files, self.token, self.asked, self.datasets = files, token, [], datasets or {}
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def _handler(hub) -> type[BaseHTTPRequestHandler]:
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                hub.asked.append(f"{self.command} {self.path}")
-                path = unquote(self.path.partition("?")[0])
-                if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
-                    return self.answer(401, b'{"error": "gated"}', {"X-Error-Code": "GatedRepo"})
-                if path.startswith("/api/models/"):
-                    if "/tree/" in path:
-                        return self.answer(200, json.dumps(entries(hub.files, "")).encode())
-                    files = [{"rfilename": name, "size": len(body)} for name, body in hub.files.items()]
-                    return self.answer(200, json.dumps({"id": "a/b", "sha": COMMIT, "siblings": files}).encode())
-                if path.startswith("/api/datasets/"):
-                    return self.dataset(path.removeprefix("/api/datasets/"))
-                files, name = hub.files, path.partition(f"/resolve/{COMMIT}/")[2]
-                if path.startswith("/datasets/"):
-                    repository, _, name = path.removeprefix("/datasets/").partition("/resolve/")
-                    files, name = hub.datasets.get(repository, {}), name.partition("/")[2]
-                if name not in files:
-                    return self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
-                body = files[name]
-                if begin := self.headers.get("Range"):
-                    first, last = begin.removeprefix("bytes=").split("-")
-                    part = body[int(first) : int(last) + 1 if last else None]
-                    said = f"bytes {first}-{int(first) + len(part) - 1}/{len(body)}"
-                    return self.answer(206, part, {"Content-Range": said, "ETag": '"x"', "X-Repo-Commit": COMMIT})
-                facts = {
-                    "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
-                    "X-Repo-Commit": COMMIT,
-                    "Accept-Ranges": "bytes",
-                }
-                return self.answer(200, body, facts)
-
-            do_HEAD = do_GET
-
-            def do_POST(self):
-                """What the hub knows of single paths of a dataset."""
-                hub.asked.append(f"{self.command} {self.path}")
-                asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                name = self.path.removeprefix("/api/datasets/").partition("/paths-info/")[0]
-                listed = [
-                    entry
-                    for entry in entries(hub.datasets.get(name, {}), "")
-                    if entry["path"] in asked.get("paths", ())
-                ]
-                self.answer(200, json.dumps(listed).encode())
-
-            def dataset(self, path):
-                """The facts of a dataset, or the entries of one of its folders."""
-                name, _, folder = path.partition("/tree/")
-                name = name.partition("/revision/")[0]
-                if name not in hub.datasets:
-                    return self.answer(404, b'{"error": "not found"}', {"X-Error-Code": "RepoNotFound"})
-                if "/tree/" in path:
-                    return self.answer(200, json.dumps(entries(hub.datasets[name], folder.partition("/")[2])).encode())
-                siblings = [{"rfilename": file} for file in hub.datasets[name]]
-                # The hub makes a tag of each licence that the dataset's card names.
-                card = hub.datasets[name].get("README.md", b"").decode()
-                tags = [f"license:{licence}" for licence in re.findall(r"^license: (.+)$", card, re.MULTILINE)]
-                facts = {
-                    "id": name,
-                    "sha": COMMIT,
-                    "siblings": siblings,
-                    "private": False,
-                    "gated": False,
-                    "tags": tags,
-                }
-                return self.answer(200, json.dumps(facts).encode())
-
-            def answer(self, status, body, headers=()):
-                self.send_response(status)
-                for name, value in dict(headers).items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(body)
-
-            def log_message(self, *arguments):
-                pass
-
-        return Handler
-
-
-def entries(files: dict[str, bytes], folder: str) -> list[dict]:
-    """The files and folders below a folder, as the hub lists them."""
-    below = {file: body for file, body in files.items() if not folder or file.startswith(f"{folder}/")}
-    folders = {parent for file in below for parent in map(str, Path(file).parents) if parent != "."}
-    return [
-        *({"type": "directory", "path": parent, "oid": "0" * 40} for parent in sorted(folders)),
-        *(
-            {"type": "file", "path": file, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
-            for file, body in below.items()
-        ),
-    ]
+SMOLLM3 = "HuggingFaceTB/SmolLM3-3B"
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +99,7 @@ def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, forked=
 
 def prepared_by_a_job(folder: Path, model) -> tuple[Path, Hub, Path]:
     """A claim as the first prepare Job leaves it: its data, the hub that was asked, and the file that the rows came from."""
-    hub = Hub(model)
+    hub = Hub(models={SMOLLM3: model})
     file = shutil.copytree(ROOT / "recipes" / "data", folder / "files") / "mine.jsonl"
     shutil.copy(file.with_name("survival-sample.jsonl"), file)
     done = carried_out(folder, survival(folder, "mine.jsonl"), hub)
@@ -276,13 +159,15 @@ def test_a_claim_without_room_is_said_before_anything_is_written(tmp_path, monke
 
 
 def test_a_model_that_needs_consent_names_the_secret(tmp_path, model):
-    hub = Hub(model, token="hf_right")
+    hub = Hub(models={SMOLLM3: Repository(model, gated=True)}, token="hf_right")
     done = carried_out(tmp_path, survival(tmp_path), hub, HF_TOKEN="hf_wrong_one")
     assert done.returncode == 1
     assert "`HuggingFaceTB/SmolLM3-3B` at `main` cannot" in done.stderr
     assert "`openshift.hub_token_secret`" in done.stderr
     assert "hf_wrong_one" not in done.stdout + done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "claim" / "models").exists() and not (tmp_path / "claim" / "data").exists()
+    # What the hub says of a gated model is public, so its folder is begun.
+    assert not [file for file in (tmp_path / "claim/models").rglob("*") if file.suffix in (".json", ".safetensors")]
+    assert not (tmp_path / "claim" / "data").exists()
 
 
 def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path, forked):
@@ -409,13 +294,14 @@ def of_four_pods(folder: Path, *options: str) -> tuple[Plan, dict[str, Path]]:
 def test_four_pods_and_one_download(tmp_path, model):
     """One Job brings the base model; each of four pods looks for it, and loads it without a hub, and without a token."""
     locked = COMMIT[::-1]
-    hub = Hub(model, token="hf_mine")
+    hub = Hub(models={SMOLLM3: Repository(model, commit=locked, gated=True)}, token="hf_mine")
     plan, configs = of_four_pods(tmp_path, f"model.revision={locked}")
     brings, trains = plan.stages
     assert (brings.name, brings.machines.world_size, trains.machines.nodes) == ("model", 0, 4)
     refused = carried_out(tmp_path, brings.command, hub)
     assert refused.returncode == 1 and "`openshift.hub_token_secret`" in refused.stderr
     hub.asked.clear()
+    hub.downloaded.clear()
     done = carried_out(tmp_path, brings.command, hub, HF_TOKEN="hf_mine")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert sum(f"/revision/{locked}" in asked for asked in hub.asked) >= 1, (
@@ -448,10 +334,9 @@ def test_four_pods_and_one_download(tmp_path, model):
     assert broken.returncode == 1 and "of the stage `model` has changed since it was made" in broken.stderr
 
 
-def downloads(hub: Hub) -> dict[str, int]:
+def downloads(hub: Hub) -> Counter[str]:
     """How often each file was fetched."""
-    names = [asked.rpartition("/")[2] for asked in hub.asked if asked.startswith("GET ") and "/resolve/" in asked]
-    return {name: names.count(name) for name in names}
+    return Counter(hub.downloaded)
 
 
 def test_who_needs_the_token_of_a_gated_model(tmp_path):

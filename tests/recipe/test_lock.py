@@ -15,7 +15,7 @@ from runner.recipe import lock
 from runner.recipe.reading import parse
 from runner.tools.problem import Stop
 from tests.conftest import ROOT, setting_of
-from tests.entrypoints.test_prepare import COMMIT, Hub
+from tests.hub import COMMIT, Hub, Repository
 
 LYRICS = (ROOT / "recipes" / "lyrics.yaml").read_text("utf-8")
 NAME = "someone/fine-llama"
@@ -44,7 +44,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def hub():
-    return Hub(FILES)
+    return Hub(models=dict.fromkeys((NAME, "someone/other"), FILES))
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def test_a_model_of_the_hub_is_written_down_without_its_weights_and_then_needs_n
     offline = {"HF_HOME": str(tmp_path / "nothing"), "HF_HUB_OFFLINE": "1"}
     before = recipe_command("check", recipe, env=offline)
     assert before.returncode == 1 and f"recipe models add {NAME}" in before.stdout + before.stderr
-    hub.asked.clear()
+    hub.downloaded.clear()
     done = add("--recipe", "my.yaml", "add", NAME)
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout)
-    assert not any("safetensors" in asked for asked in hub.asked)
+    assert hub.downloaded == ["config.json", "tokenizer_config.json"]
     golden_message((tmp_path / lock.LOCK).read_text("utf-8"), "the file")
     for command in (("check",), ("plan",), ("render", "--out", tmp_path / "out")):
         done = recipe_command(command[0], recipe, *command[1:], env=offline)
@@ -198,44 +198,29 @@ def test_a_second_model_leaves_the_first_as_it_is(add, tmp_path):
     ],
 )
 def test_what_needs_no_lock_or_can_have_none_is_said(add, name, answer, golden_message):
-    images = Hub(FILES | {"config.json": b'{"model_type": "gemma3", "text_config": {}}'})
+    config = b'{"model_type": "gemma3", "text_config": {}}'
+    images = Hub(models={"google/gemma-3-4b-it": FILES | {"config.json": config}})
     done = add("add", name, hub=images)
     assert done.returncode == 1 and answer in done.stderr and "Traceback" not in done.stderr
     golden_message(done.stderr)
 
 
 def test_a_gated_model_a_dataset_an_unknown_name_and_no_network_are_told_apart(add, tmp_path, golden_message):
+    name = "meta-llama/Llama-3.2-1B-Instructed"
     cases = {
-        "gated": (Hub(FILES, token="secret"), {}),
-        "unknown": (Missing(FILES), {}),
-        "a data set.": (Missing(FILES, dataset=True), {}),
-        "no hub": (Missing(FILES), {"HF_ENDPOINT": "http://127.0.0.1:9"}),
-        "offline": (Missing(FILES), {"HF_HUB_OFFLINE": "1"}),
+        "gated": (Hub(models={name: Repository(FILES, gated=True)}), {}),
+        "unknown": (Hub(), {}),
+        "a data set.": (Hub(datasets={name: {}}), {}),
+        "no hub": (Hub(), {"HF_ENDPOINT": "http://127.0.0.1:9"}),
+        "offline": (Hub(), {"HF_HUB_OFFLINE": "1"}),
+        "too many requests": (Hub(busy=True), {}),
+        "renamed": (Hub(models={"meta-llama/Llama": FILES}, renamed={name: "meta-llama/Llama"}), {}),
     }
     for case, (other, env) in cases.items():
-        done = add("add", "meta-llama/Llama-3.2-1B-Instructed", hub=other, **env)
+        done = add("add", name, hub=other, **env)
         assert done.returncode == 1 and "Traceback" not in done.stderr, (case, done.stderr)
         golden_message(done.stderr.replace(other.url, "<hub>"), case)
     assert not (tmp_path / lock.LOCK).exists()
-
-
-class Missing(Hub):
-    """A hub without models; `dataset`: it has a data set. of every name."""
-
-    def __init__(self, files, dataset=False):
-        super().__init__(files)
-        self.dataset = dataset
-
-    def _handler(hub):
-        class Handler(super()._handler()):
-            def do_GET(self):
-                if hub.dataset and self.path.startswith("/api/datasets/"):
-                    return self.answer(200, json.dumps({"id": "a/b", "sha": COMMIT, "siblings": []}).encode())
-                return self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-
-            do_HEAD = do_GET
-
-        return Handler
 
 
 BROKEN = {

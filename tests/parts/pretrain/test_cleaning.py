@@ -128,7 +128,7 @@ def test_a_hub_that_is_lost_before_or_while_documents_are_read_is_said(limit, an
 
     said: list[str] = []
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(Stop, match="`somebody/texts` cannot be loaded from the hub: this machine cannot reach it"):
+    with pytest.raises(Stop, match="`somebody/texts` cannot be loaded from the hub: this machine cannot reach the hub"):
         cleaning.clean(on_hub(corpus(), "somebody/texts", limit), tmp_path, Cleaning(tasks=1))
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from runner.check.validate import load
+from runner.data.hub_failures import NO_ACCESS
 from runner.parts.jobs import kubernetes
 from runner.parts.start.commands import doctor
 from runner.parts.start.commands.doctor import FLASH_KERNEL, PACKAGES, Card, Machine, probe
@@ -86,7 +87,7 @@ AMISS = {
     "a small disk": ({"disk_gib": 100}, "problem", "disk"),
     "a port in use": ({"ports_taken": (29500,)}, "warning", "port"),
     "no hub": ({"hub": "it does not answer"}, "problem", "hub"),
-    "a gated model": ({"gated": {"big/model": "its owner has to grant access first"}}, "problem", "hub"),
+    "a gated model": ({"gated": {"big/model": NO_ACCESS}}, "problem", "hub"),
 }
 
 

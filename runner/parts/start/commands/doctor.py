@@ -15,6 +15,7 @@ from runner.catalog.models import why_no_hub
 from runner.check.validate import changed
 from runner.commands.options import command, end, open_recipe, say
 from runner.commands.run import at_work
+from runner.data.hub_failures import HubFailure, hub_failure
 from runner.parts.planner import forecast, storage
 from runner.parts.start import measure
 from runner.plan import Plan
@@ -58,7 +59,7 @@ class Machine:
     """disk_gib: free at `folder`. links: the driver's table of connections between GPUs. cuda: the version that PyTorch
     was built for, empty without one. cards: the visible ones; visible: CUDA_VISIBLE_DEVICES, None if not set.
     flash_kernel: the folder of FlashAttention's kernel, None if it comes from the hub. ports: the tested ones;
-    ports_taken: those in use. hub: None if it answers, else the reason. gated: models, each with the reason why it
+    ports_taken: those in use. hub: None if it answers, else the reason. gated: models, each with the failure if it
     cannot be read, or None."""
 
     packages: dict[str, str | None]
@@ -77,7 +78,7 @@ class Machine:
     ports_taken: tuple[int, ...] = ()
     hub: str | None = None
     token: bool = False
-    gated: dict[str, str | None] = field(default_factory=dict)
+    gated: dict[str, HubFailure | None] = field(default_factory=dict)
 
 
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
@@ -115,7 +116,7 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         ports_taken=tuple(taken),
         hub=hub,
         token=bool(token),
-        gated={name: hub or _refused(name) for name in models},
+        gated={} if hub else {name: _refused(name) for name in models},
     )
 
 
@@ -154,22 +155,18 @@ def _existing(folder: Path) -> Path:
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
-def _refused(name: str) -> str | None:
-    """The reason why this account cannot read a repository of the hub; None if it can."""
+def _refused(name: str) -> HubFailure | None:
+    """Why this account cannot read a repository of the hub; None if it can."""
     try:
         from httpx import HTTPError
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+        from huggingface_hub.errors import HFValidationError
     except ImportError:
-        return "huggingface_hub is not installed"
+        return HubFailure("huggingface_hub is not installed", packaged.install("train"))
     try:
         HfApi().auth_check(name)
-    except GatedRepoError:
-        return "its owner has to grant access first"
-    except RepositoryNotFoundError:
-        return "there is no such repository, or it is private"
     except (HTTPError, HFValidationError, OSError) as error:
-        return first_line(error)
+        return hub_failure(error) or HubFailure(first_line(error).rstrip("."), "Check its name.")
     return None
 
 
@@ -325,8 +322,8 @@ def resources(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Ite
         return
     account = "logged in" if machine.token else "not logged in, so gated models are not available"
     yield found("hub", account=account)
-    for name, reason in machine.gated.items():
-        yield found("readable" if reason is None else "no-access", name=name, reason=reason)
+    for name, failure in machine.gated.items():
+        yield found("no-access" if failure else "readable", name=name, failure=failure)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:

@@ -14,6 +14,7 @@ from runner.check import by_schema
 from runner.check.validate import judge
 from runner.commands.options import end, say, short, table, with_options
 from runner.data import object_store
+from runner.data.hub_failures import HubFailure, hub_failure
 from runner.parts.planner import forecast, memory, parameters
 from runner.recipe import lock, units
 from runner.recipe.overrides import apply
@@ -232,7 +233,16 @@ def on_hub(name: str, revision: str) -> Model:
     except errors.HFValidationError:
         raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
     except (HTTPError, OSError) as error:
-        raise Stop(*worded("start.hub-silent", name=name, error=first_line(error))) from None
+        failure = hub_failure(error) or HubFailure(first_line(error).rstrip("."), "Check the network.")
+        raise Stop(
+            f"The hub cannot be asked about `{name}`: {failure.reason}.",
+            f"{failure.remedy} Or name a folder with the model.",
+        ) from None
+    if facts.id != name:
+        raise Stop(
+            f"The hub now calls the model `{name}` `{facts.id}`.",
+            f"Use the new name: `recipe models add {facts.id}`, and `model.base` in the recipe.",
+        )
     licences = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     return replace(model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated))
 
