@@ -251,6 +251,17 @@ def test_programs_beside_the_package_use_the_package_of_their_own_clone():
         assert where and (package is None or where.start() < package.start()), source[:200]
 
 
+def test_tables_are_read_by_name():
+    """Unpacked by position, a table that somebody moves up in its file takes the place of another, and no checker sees it."""
+    unpacked = []
+    for module, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            several = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
+            if several and re.search(r"(?:toml\(|[A-Z_]{4,}|table\(.*\)).*\.values\(\)", ast.unparse(node.value)):
+                unpacked.append(f"{module}:{node.lineno}")
+    assert unpacked == [], "read each of the tables by its name"
+
+
 MAP = ROOT / "ARCHITECTURE.md"
 
 

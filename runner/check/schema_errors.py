@@ -17,7 +17,10 @@ from runner.tools.text import hub_name
 if TYPE_CHECKING:
     from jsonschema import ValidationError
 
-BOUNDS, KINDS, YES_OR_NO = packaged.toml(__file__, "schema_errors.toml").values()
+_TABLE = packaged.toml(__file__, "schema_errors.toml")
+BOUNDS = _TABLE["bounds"]
+KINDS = _TABLE["kinds"]
+YES_OR_NO = _TABLE["yes-or-no"]
 MOST_FORMS = 12  # the most accepted forms that a hint lists
 
 

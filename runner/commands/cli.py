@@ -19,7 +19,10 @@ from runner.tools.process import ensure_home, hush
 
 # The core's own commands, each with its module and its line of `recipe --help`; the order of all commands, by heading; what
 # to do about errors of the operating system, by their names.
-CORE, GROUPS, REMEDIES = packaged.toml(__file__, "commands.toml").values()
+_TABLE = packaged.toml(__file__, "commands.toml")
+CORE = _TABLE["core"]
+GROUPS = _TABLE["groups"]
+REMEDIES = _TABLE["remedies"]
 ORDER = tuple(name for names in GROUPS.values() for name in names)
 
 

@@ -23,7 +23,9 @@ else:
     Sections = object
 
 # Settings that cannot change a result, and those within sections.
-OUTSIDE_RESULT, _OUTSIDE_IN = packaged.toml(__file__, "outside.toml").values()
+_OUTSIDE = packaged.toml(__file__, "outside.toml")
+OUTSIDE_RESULT = _OUTSIDE["settings"]
+_OUTSIDE_IN = _OUTSIDE["within"]
 DEMO_QUESTIONS = ("questions", "categories")  # settings of the section `demo` that name questions
 
 

@@ -15,8 +15,11 @@ NAME, TECHNIQUE = "name", "technique"  # the lines of a stage that its own recip
 EARLIER_ROWS = "earlier_rows"
 STAGES = "stages"
 PRETRAIN = "pretrain"
-OWN, BASE, TECHNIQUES, _ALONE = packaged.toml(__file__, "stages.toml").values()
-ALONE = {tuple(old.split(".")): tuple(new.split(".")) for old, new in _ALONE.items()}
+_TABLE = packaged.toml(__file__, "stages.toml")
+OWN = _TABLE["own"]
+BASE = _TABLE["base"]
+TECHNIQUES = _TABLE["techniques"]
+ALONE = {tuple(old.split(".")): tuple(new.split(".")) for old, new in _TABLE["alone"].items()}
 
 
 def one_file() -> Stop:

@@ -52,7 +52,12 @@ def _parsed(template: str) -> tuple[str, list[str]]:
     return words + template[end:].replace("%", "%%"), names
 
 
-SETTINGS, NAMES, BESIDES, PROMPTS, FORMS = packaged.toml(__file__, "columns.toml").values()
+_COLUMNS = packaged.toml(__file__, "columns.toml")
+SETTINGS = _COLUMNS["templates"]
+NAMES = _COLUMNS["names"]
+BESIDES = _COLUMNS["besides"]
+PROMPTS = _COLUMNS["prompts"]
+FORMS = _COLUMNS["forms"]
 
 
 def needed(data: Mapping[str, Any]) -> dict[str, str]:

@@ -20,7 +20,9 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server
 
-BY_BUS, WITHOUT_GPU = packaged.toml(__file__, "environment.toml").values()
+_ENVIRONMENT = packaged.toml(__file__, "environment.toml")
+BY_BUS = _ENVIRONMENT["by-bus"]
+WITHOUT_GPU = _ENVIRONMENT["without-gpu"]
 
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}  # all other stages train
 TRAINING = "Training"

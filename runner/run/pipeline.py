@@ -25,7 +25,9 @@ from runner.trainer.records import Summary, elapsed_seconds
 
 Watch = Callable[[], AbstractContextManager[Progress]]
 OUT_OF_TIME = "out of time"
-DECISIONS, MORE_TIME = packaged.toml(__file__, "words.toml").values()
+_WORDS = packaged.toml(__file__, "words.toml")
+DECISIONS = _WORDS["decisions"]
+MORE_TIME = _WORDS["more-time"]
 
 
 class Selection(NamedTuple):

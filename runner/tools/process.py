@@ -18,8 +18,9 @@ def hush() -> None:
     """Silences libraries. Call it before the first import of torch, transformers or datasets."""
     import logging  # late, because few commands need it
 
-    variables, messages = packaged.toml(__file__, "quiet.toml").values()
-    for name, value in variables.items():
+    quiet = packaged.toml(__file__, "quiet.toml")
+    messages = quiet["messages"]
+    for name, value in quiet["environment"].items():
         os.environ.setdefault(name, value)
     for name in messages["loggers"]:
         # A filter, because DeepSpeed sets its own level when it is imported.

@@ -28,8 +28,9 @@ from typing import IO
 
 from runner.tools import child_process, packaged
 
-_MODELS, _PROGRAMS = packaged.toml(__file__, "programs.toml").values()
-PROGRAMS = {program: (*_MODELS, *modules) for program, modules in _PROGRAMS.items()}
+_TABLE = packaged.toml(__file__, "programs.toml")
+_MODELS = _TABLE["models"]
+PROGRAMS = {program: (*_MODELS, *modules) for program, modules in _TABLE["programs"].items()}
 ADDRESS = "RECIPE_RUNNER_FORKS"  # the environment variable with the server's address, for programs too
 
 

@@ -89,7 +89,8 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         **{f"{{{name}}}": recipe.model.precision == name for name in ("bf16", "fp16")},
     }
     known = {**recipe.train, **computed}
-    first, last = ({name: known[key] for name, key in table.items()} for table in TRAINER_SETTINGS.values())
+    first = {name: known[setting] for name, setting in TRAINER_SETTINGS["first"].items()}
+    last = {name: known[setting] for name, setting in TRAINER_SETTINGS["last"].items()}
     return {**first, **common.evaluated(recipe.train), **last}
 
 

@@ -27,7 +27,8 @@ from runner.tools.text import json_text, macros, printable, template
 GIB, WIDTH = 2**30, 80
 MOST_MOMENTS = 12  # of the backward pass that are reported; it has one for each layer
 HERE = Path(__file__).parent
-FIGURES, JSON = (packaged.toml(__file__, name) for name in ("figures.toml", "json.toml"))
+FIGURES = packaged.toml(__file__, "figures.toml")
+JSON = packaged.toml(__file__, "json.toml")
 PARTS: Mapping[str, tuple[str, str]] = FIGURES["drawn"]
 
 
